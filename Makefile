@@ -1,0 +1,26 @@
+# The newcomer's verbs. Each sets up .venv first when it is not there.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test lint bench
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[pipeline,trainer,dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/python deploy/demo/run.py
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python tests/bench/run.py

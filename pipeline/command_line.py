@@ -1,0 +1,195 @@
+"""The flags of `python -m pipeline`. Beam is imported only once a job starts, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from schemas.errors import ClozelineError, UsageError, nearest
+
+Command = Callable[[argparse.Namespace, list[str], list[str]], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our exit code and one line instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See `{self.prog} --help`.")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    try:
+        options, rest = parser().parse_known_args(arguments)
+        options.command(options, rest, options.known_flags)
+        return 0
+    except ClozelineError as error:
+        print(f"clozeline: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("clozeline: stopped. Run the same command again to go on; finished pieces are reused.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands. Each leaves in the options its function and the flags it knows."""
+    top = Parser(prog="python -m pipeline", description=__import__("pipeline").__doc__, allow_abbrev=False,
+                 formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    commands = top.add_subparsers(dest="name", required=True, metavar="shard|vocab|pairs|inspect|verify",
+                                  parser_class=Parser)  # fmt: skip
+    for name, help_text, fill, command in (
+        ("shard", "corpora -> text shards", _shard_flags, _run_shard),
+        ("vocab", "text shards -> vocabulary", _vocab_flags, _run_vocab),
+        ("pairs", "text shards -> pair shards", _pairs_flags, _run_pairs),
+        ("inspect", "what is in a shard or a folder, decoded and readable", _inspect_flags, _run_inspect),
+        ("verify", "every shard against its manifest; exit 3 when one is wrong", _verify_flags, _run_verify),
+    ):
+        sub = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False,
+                                  formatter_class=argparse.ArgumentDefaultsHelpFormatter)  # fmt: skip
+        fill(sub)
+        known = [flag for action in sub._actions for flag in action.option_strings]
+        sub.set_defaults(command=command, known_flags=known)
+    return top
+
+
+def _output_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--output", required=True, help="folder to write, local or a URL (s3://, gs://)")
+    sub.add_argument(
+        "--overwrite", action="store_true", help="replace a finished result; kept until the new one is ready"
+    )
+    sub.epilog = "Any other flag goes to Beam: --runner, --direct_num_workers, --project ..."
+
+
+def _shard_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--input", required=True, help="files, patterns or a comma list of them; .gz .bz2 .xz .zst are read"
+    )
+    sub.add_argument(
+        "--format", choices=("auto", "text", "jsonl", "wikiextractor"), default="auto", help="of the input"
+    )
+    sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
+                     help="what makes a document in plain text")  # fmt: skip
+    sub.add_argument("--text_key", default="text", help="the JSON key that holds the text")
+    sub.add_argument("--language", default="en", help="ISO 639 code, for the sentence splitter")
+    sub.add_argument("--sentence_splitter", choices=("sentencex", "newline"), default="sentencex",
+                     help="newline: the input has one sentence a line")  # fmt: skip
+    sub.add_argument("--dedup", choices=("none", "exact"), default="none", help="drop documents with equal text")
+    sub.add_argument("--num_shards", type=positive, help="how many; by default about 8 million characters each")
+    sub.add_argument("--max_bad_ratio", type=share, default=0.01, help="share of bad records above which the job fails")
+    sub.add_argument("--seed", type=int, default=0, help="of the shuffle")
+    _output_flags(sub)
+
+
+def _vocab_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--text", required=True, help="folder written by shard")
+    sub.add_argument("--model", choices=("wordpiece", "bytebpe"), required=True, help="BERT's kind or RoBERTa's")
+    sub.add_argument("--size", type=positive, required=True, help="tokens, special tokens included")
+    case = sub.add_mutually_exclusive_group()
+    case.add_argument("--lowercase", action="store_true", default=None, help="wordpiece only, where it is the default")
+    case.add_argument("--no_lowercase", dest="lowercase", action="store_false", help="keep case and accents")
+    sub.add_argument("--min_frequency", type=positive, default=2, help="pairs that occur less often are not merged")
+    _output_flags(sub)
+
+
+def _pairs_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--text", required=True, help="folder written by shard")
+    sub.add_argument("--vocab", required=True, help="folder written by vocab")
+    sub.add_argument("--objective", choices=("nsp", "sop"), required=True, help="what the pair label tells")
+    sub.add_argument("--max_length", type=positive, default=128, help="tokens a row, special tokens included")
+    sub.add_argument("--short_seq_prob", type=share, default=0.1, help="share of documents cut to shorter rows")
+    sub.add_argument("--dupe_factor", type=positive, default=1, help="passes over the text, each drawn anew")
+    sub.add_argument("--seed", type=int, default=0, help="of the pairs and the order of rows")
+    _output_flags(sub)
+
+
+def _inspect_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("path", help="a shard or a finished folder")
+    sub.add_argument("--rows", type=positive, default=5, help="how many to show")
+
+
+def _verify_flags(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("folder", help="a finished folder")
+
+
+def positive(text: str) -> int:
+    """An argument that must be a whole number above zero."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """An argument that must lie between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return value
+
+
+def _fields(options: argparse.Namespace) -> dict:
+    return {name: v for name, v in vars(options).items() if name not in ("command", "known_flags", "name")}
+
+
+def _run_shard(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
+    from pipeline.shard.job import ShardJob, run
+
+    _report(run(ShardJob(**_fields(options)), beam_arguments, known_flags), options.output)
+
+
+def _run_vocab(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
+    from pipeline.vocab.job import VocabJob, run
+
+    if options.model == "bytebpe" and options.lowercase:
+        raise UsageError("--lowercase changes nothing in --model bytebpe, which keeps every byte. Leave it out.")
+    options.lowercase = options.model == "wordpiece" if options.lowercase is None else options.lowercase
+    manifest = run(VocabJob(**_fields(options)), beam_arguments, known_flags)
+    _report(manifest, options.output)
+    reached = manifest.totals["tokens"]
+    if reached < options.size:
+        print(
+            f"Note: the text filled {reached:,} of the {options.size:,} tokens asked for; the vocabulary is that small."
+        )
+
+
+def _run_pairs(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
+    from pipeline.pairs.job import PairsJob, run
+
+    _report(run(PairsJob(**_fields(options)), beam_arguments, known_flags), options.output)
+
+
+def _run_inspect(options: argparse.Namespace, rest: list[str], known_flags: list[str]) -> None:
+    from pipeline.inspection import inspect
+
+    _refuse(rest, known_flags)
+    for line in inspect(options.path, options.rows):
+        print(line)
+
+
+def _run_verify(options: argparse.Namespace, rest: list[str], known_flags: list[str]) -> None:
+    from pipeline.inspection import verify
+
+    _refuse(rest, known_flags)
+    for line in verify(options.folder):
+        print(line)
+
+
+def _refuse(rest: list[str], known_flags: list[str]) -> None:
+    if rest:
+        raise UsageError(
+            "; ".join(f"Unknown argument {flag}.{nearest(flag.split('=')[0], known_flags)}" for flag in rest)
+        )
+
+
+def _report(manifest, output: str) -> None:
+    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
+    print(f"{output}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}")
+    for entry in manifest.ledger:
+        print(f"  left out: {entry.count:,} x {entry.reason} ({entry.source})")

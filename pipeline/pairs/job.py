@@ -1,0 +1,145 @@
+"""`python -m pipeline pairs`: the job's options, what is checked before it starts, and the folder it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from pipeline import beam_runner
+from pipeline.pairs.card import data_card
+from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.pairing import Objective, Pairing
+from pipeline.pairs.rows import build_shard
+from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
+from pipeline.staging import Staging, open_staging, publish_folder
+from pipeline.transforms import WritePairs
+from schemas import FORMAT_VERSION, manifest, shards, storage
+from schemas.errors import DataError, UsageError
+from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
+from schemas.vocabulary import FILE, FOLDER, Model, Vocabulary, parse_vocabulary, read_vocabulary
+
+MIN_LENGTH = 8  # three special tokens and room for two segments
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsJob:
+    """The flags of the job; the command line gives each its default and its help."""
+
+    text: str
+    vocab: str
+    output: str
+    objective: Objective
+    max_length: int
+    short_seq_prob: float
+    dupe_factor: int
+    seed: int
+    overwrite: bool
+
+
+def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
+    """Run the job to its end and return what it published. Raises UsageError or DataError, as `shard` does."""
+    if job.max_length < MIN_LENGTH:
+        raise UsageError(f"--max_length {job.max_length} is too short for two segments. Give at least {MIN_LENGTH}.")
+    text, vocab = read_manifest(job.text, "text"), read_manifest(job.vocab, "vocab")
+    vocabulary = read_vocabulary(job.vocab)
+    options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+    unrecorded = ("text", "vocab", "output", "seed", "overwrite")
+    recorded = {name: value for name, value in asdict(job).items() if name not in unrecorded}
+    identity = {"options": recorded, "seed": job.seed, "text": text.fingerprint, "vocab": vocabulary.fingerprint}
+    staging = open_staging(job.output, "pairs", job.overwrite, identity)
+    inputs = [
+        Input(path=job.text, fingerprint=text.fingerprint),
+        Input(path=job.vocab, fingerprint=vocabulary.fingerprint),
+    ]
+    build = partial(_build, job, storage.read(storage.join(job.vocab, FILE)), vocabulary.model, staging, text.shards)
+    graph = WritePairs(
+        shards=list(range(len(text.shards) * job.dupe_factor)),
+        build=build,
+        finish=partial(_finish, job, recorded, inputs, vocab, vocabulary, staging),
+    )
+    beam_runner.run(lambda pipeline: pipeline | "Write pairs" >> graph, options)
+    return read_manifest(job.output, "pairs")
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer_json: bytes, model: Model) -> Encoder:
+    """One a worker process, so that what it remembers serves all its shards."""
+    return Encoder(tokenizer_json, model)
+
+
+def _build(
+    job: PairsJob, tokenizer_json: bytes, model: Model, staging: Staging, text: list[Shard], index: int
+) -> dict[str, Any]:
+    """Pair shard `index`: text shard index % n in pass index // n, so two passes of a document never share a shard."""
+    name = shards.shard_name("pairs", index, len(text) * job.dupe_factor)
+    done = staging.report(name)
+    if done is not None:
+        return done
+    pairing = Pairing(job.objective, job.max_length, job.short_seq_prob, job.seed)
+    encoder, vocabulary = _encoder(tokenizer_json, model), parse_vocabulary(tokenizer_json, FILE)
+    pass_number, place = divmod(index, len(text))
+    data, report = build_shard(job.text, text[place], name, encoder, vocabulary, pairing, pass_number)
+    staging.keep(name, data, report)
+    return report
+
+
+def _finish(
+    job: PairsJob,
+    recorded: dict[str, Any],
+    inputs: list[Input],
+    vocab: Manifest,
+    vocabulary: Vocabulary,
+    staging: Staging,
+    _: None,
+    reports: list[dict[str, Any]],
+) -> None:
+    reports = sorted(reports, key=lambda report: report["shard"]["path"])
+    finished = _manifest(job, recorded, inputs, vocabulary, reports)
+    if finished.totals["rows"] == 0:
+        reasons = "; ".join(f"{entry.reason}: {entry.count}" for entry in finished.ledger) or "no document"
+        raise DataError(
+            f"No row could be made from {job.text} ({reasons}). A pair needs documents of two sentences or more, "
+            "and nsp two documents a shard: look at `python -m pipeline inspect`, or use fewer --num_shards."
+        )
+    for entry in vocab.shards:  # the ids' meaning travels with them; the word counts stay where they are
+        if not entry.path.endswith(".arrow"):
+            copied = storage.join(job.output, FOLDER, entry.path)
+            storage.publish(copied, storage.read(storage.join(job.vocab, entry.path)))
+    fullest = max(finished.shards, key=lambda shard: shard.rows)
+    sample = shards.decode_table(staging.piece(fullest.path), fullest.path, shards.pairs_schema(vocabulary.size))
+    storage.publish(storage.join(job.output, "card.html"), data_card(finished, sample, vocabulary).encode())
+    publish_folder(staging, finished)
+
+
+def _manifest(
+    job: PairsJob,
+    recorded: dict[str, Any],
+    inputs: list[Input],
+    vocabulary: Vocabulary,
+    reports: list[dict[str, Any]],
+) -> Manifest:
+    entries = [Shard(**report["shard"]) for report in reports]
+    tokens = sum(shard.tokens for shard in entries)
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        kind="pairs",
+        options=recorded | {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size},
+        inputs=inputs,
+        seed=job.seed,
+        fingerprint=manifest.fingerprint("pairs", entries, vocabulary.fingerprint),
+        shards=entries,
+        totals={"rows": sum(shard.rows for shard in entries), "tokens": tokens},
+        statistics={
+            "labels": add_histograms(reports, "labels"),
+            "contradicted_labels": total(reports, "contradicted_labels"),
+            "lengths": add_histograms(reports, "lengths"),
+            "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
+            "unknown_tokens": total(reports, "unknown_tokens"),
+            "tokens_by_source": add_by_name(reports, "source_tokens"),
+        },
+        ledger=[
+            LedgerEntry(reason=reason, source=source, count=n)
+            for reason, source, n in add_ledgers(report["ledger"] for report in reports)
+        ],
+    )

@@ -1,0 +1,169 @@
+"""Which sentences become segment A and segment B of a row, and the label that is true of them.
+
+The rules are google-research/bert's create_pretraining_data.py, mended where its labels are not true:
+
+    target    max_length - 3 tokens; with probability short_seq_prob one length in [2, max_length - 3] for the document
+    chunk     whole sentences until the target or the document's end; A is its first 1 to n-1 sentences, uniformly
+    nsp       a fair coin: 0 = B is the rest of the chunk; 1 = B is a run of sentences from a random place of another
+              document, and the rest of the chunk is put back
+    sop       B is the rest of the chunk; a fair coin: 0 = in order, 1 = A and B exchanged (arXiv:1909.11942)
+    too long  tokens leave the longer segment (B when equal), each from the front or the back by a fair coin
+
+A chunk of one sentence has no B. Google then borrows one and calls the pair random, whatever the coin says, which moves
+the label shares to 64% on short documents. Here it takes the sentence after it along, or at the document's end the one
+before, before any label is drawn; a document of one sentence is dropped and counted. Everything works on lengths and
+places: no token is touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from schemas.randomness import Draws, key
+
+Objective = Literal["nsp", "sop"]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How to pair; the part of the job's options that decides rows. `max_length` counts special tokens."""
+
+    objective: Objective
+    max_length: int
+    short_seq_prob: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One shard's documents: sentence i is tokens sentences[i] : sentences[i + 1]; document j likewise is sentences.
+
+    Python's own integers, for a scalar read from a numpy array costs ten times as much.
+    """
+
+    sentences: list[int]
+    documents: list[int]
+    ids: list[int]
+
+
+class Row(NamedTuple):
+    """Two segments as half-open token ranges, the label, and the numbers of their documents in the shard."""
+
+    a_start: int
+    a_end: int
+    b_start: int
+    b_end: int
+    label: int
+    document_a: int
+    document_b: int
+
+
+@dataclass
+class Pairs:
+    """The rows of a shard in reading order, and what no row could be made of."""
+
+    rows: list[Row] = field(default_factory=list)
+    ledger: Counter[str] = field(default_factory=Counter)
+
+
+def pair_sentences(corpus: Corpus, pairing: Pairing, special_tokens: int, pass_number: int) -> Pairs:
+    """The rows of a shard; `special_tokens` is how many the row's layout adds (3 for BERT, 4 for RoBERTa)."""
+    pairs = Pairs()
+    if pairing.objective == "nsp" and len(set(corpus.ids)) < 2:
+        pairs.ledger["the shard's only document: no other to draw from"] += len(corpus.ids)
+        return pairs
+    max_tokens = pairing.max_length - special_tokens
+    for j, identity in enumerate(corpus.ids):
+        if corpus.documents[j + 1] - corpus.documents[j] < 2:
+            pairs.ledger["document of fewer than two sentences"] += 1
+            continue
+        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, identity))
+        short = draws.uniform() < pairing.short_seq_prob
+        target = 2 + draws.below(max_tokens - 1) if short else max_tokens
+        rows = nsp_rows(corpus, j, target, draws) if pairing.objective == "nsp" else sop_rows(corpus, j, target, draws)
+        pairs.rows += (truncate(row, max_tokens, draws) for row in rows)
+    return pairs
+
+
+def nsp_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:
+    """Document j's rows before truncation: B follows A (0) or comes from another document (1)."""
+    tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
+    while place < last:
+        start, end = chunk(tokens, place, last, target)
+        middle = start + 1 + draws.below(end - start - 1)
+        if draws.uniform() >= 0.5:
+            yield Row(tokens[start], tokens[middle], tokens[middle], tokens[end], 0, j, j)
+            place = end
+        else:
+            other = other_document(corpus.ids, j, draws)
+            begin, limit = corpus.documents[other], corpus.documents[other + 1]
+            begin += draws.below(limit - begin)
+            stop = sentences_until(tokens, begin, limit, target - (tokens[middle] - tokens[start]))
+            yield Row(tokens[start], tokens[middle], tokens[begin], tokens[stop], 1, j, other)
+            # what A left of the chunk is put back, unless the chunk reached back for a sentence
+            place = middle if start == place else end
+
+
+def sop_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:
+    """Document j's rows before truncation: two runs of sentences that follow each other, in order (0) or exchanged (1)."""
+    tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
+    while place < last:
+        start, end = chunk(tokens, place, last, target)
+        middle = start + 1 + draws.below(end - start - 1)
+        one, two = (tokens[start], tokens[middle]), (tokens[middle], tokens[end])
+        yield Row(*two, *one, 1, j, j) if draws.uniform() < 0.5 else Row(*one, *two, 0, j, j)
+        place = end
+
+
+def other_document(ids: list[int], j: int, draws: Draws) -> int:
+    """A document of the shard with another id than document j's; the caller knows that there is one."""
+    other = draws.below(len(ids))
+    while ids[other] == ids[j]:
+        other = draws.below(len(ids))
+    return other
+
+
+def chunk(tokens: list[int], place: int, last: int, target: int) -> tuple[int, int]:
+    """Sentences (start, end) from `place` on, at least two of them, until `target` tokens or the document's end."""
+    end = sentences_until(tokens, place, last, target)
+    if end - place > 1:
+        return place, end
+    return (place, end + 1) if end < last else (place - 1, end)
+
+
+def sentences_until(tokens: list[int], start: int, last: int, target: int) -> int:
+    """The end of the shortest run of at least one sentence from `start` with `target` tokens, or `last`."""
+    end = start + 1
+    while end < last and tokens[end] - tokens[start] < target:
+        end += 1
+    return end
+
+
+def truncate(row: Row, max_tokens: int, draws: Draws) -> Row:
+    """Drop tokens until the segments fit, from the longer one, each from its front or back by a fair coin."""
+    a, b = row.a_end - row.a_start, row.b_end - row.b_start
+    excess = a + b - max_tokens
+    if excess <= 0:
+        return row
+    level = min(excess, abs(a - b))  # first the longer one comes down to the other, then they take turns, B first
+    from_b = (level if b >= a else 0) + (excess - level + 1) // 2
+    front_b = fair_coins(from_b, draws)
+    front_a = fair_coins(excess - from_b, draws)
+    return row._replace(
+        a_start=row.a_start + front_a,
+        a_end=row.a_end - (excess - from_b - front_a),
+        b_start=row.b_start + front_b,
+        b_end=row.b_end - (from_b - front_b),
+    )
+
+
+def fair_coins(n: int, draws: Draws) -> int:
+    """How many of n fair coins show heads: set bits among n random bits."""
+    heads = 0
+    while n > 0:
+        heads += (draws.number() & ((1 << min(n, 64)) - 1)).bit_count()
+        n -= 64
+    return heads

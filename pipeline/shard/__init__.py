@@ -1,0 +1,1 @@
+"""Corpora in, clean text shards out: `inputs` -> `records` -> `cleaning` -> `sentences` -> `spread` -> `gather`."""

@@ -1,0 +1,106 @@
+"""`python -m pipeline shard`: the job's options, what is checked before it starts, and the manifest it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+from pipeline import beam_runner
+from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
+from pipeline.shard.gather import Corpus, Dedup, gather, survey
+from pipeline.shard.inputs import Format, matching_files, plan_splits, version_of
+from pipeline.shard.records import TextLayout
+from pipeline.shard.sentences import Splitter
+from pipeline.shard.spread import Reading, spread
+from pipeline.staging import Staging, open_staging, publish_folder
+from pipeline.transforms import ShardCorpora
+from schemas import FORMAT_VERSION, manifest
+from schemas.manifest import Input, LedgerEntry, Manifest, Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """The flags of the job; the command line gives each its default and its help."""
+
+    input: str
+    output: str
+    format: Format | Literal["auto"]
+    text_layout: TextLayout
+    text_key: str
+    language: str
+    sentence_splitter: Splitter
+    dedup: Dedup
+    num_shards: int | None
+    max_bad_ratio: float
+    seed: int
+    overwrite: bool
+
+
+def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
+    """Run the job to its end and return what it published.
+
+    Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished) and DataError
+    when the input is too bad to publish.
+    """
+    files = matching_files(job.input)
+    options = beam_runner.beam_options(beam_arguments, known_flags, sum(size for _, size in files))
+    recorded = {name: v for name, v in asdict(job).items() if name not in ("input", "output", "seed", "overwrite")}
+    versions = [[path, size, version_of(path)] for path, size in files]
+    identity = {"options": recorded, "seed": job.seed, "files": versions}
+    staging = open_staging(job.output, "text", job.overwrite, identity)
+    reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, job.seed)
+    graph = ShardCorpora(
+        splits=plan_splits(files, job.format),
+        spread=partial(spread, reading=reading, num_shards=job.num_shards, staging=staging),
+        survey=partial(_survey, job),
+        gather=partial(_gather, job, staging),
+        finish=partial(_finish, job, recorded, [Input(path=path, bytes=size) for path, size in files], staging),
+    )
+    beam_runner.run(lambda pipeline: pipeline | "Shard corpora" >> graph, options)
+    return manifest.read_manifest(job.output, "text")
+
+
+def _survey(job: ShardJob, _: None, reports: list[list[dict[str, Any]]]) -> Corpus:
+    return survey(reports, job.num_shards, job.max_bad_ratio)
+
+
+def _gather(job: ShardJob, staging: Staging, index: int, corpus: Corpus) -> dict[str, Any]:
+    return gather(index, corpus, job.dedup, job.seed, staging)
+
+
+def _finish(
+    job: ShardJob,
+    recorded: dict[str, Any],
+    inputs: list[Input],
+    staging: Staging,
+    _: None,
+    corpus: Corpus,
+    reports: list[dict[str, Any]],
+) -> None:
+    reports = sorted(reports, key=lambda report: report["shard"]["path"])
+    shards = [Shard(**report["shard"]) for report in reports]
+    ledger = add_ledgers([corpus.ledger, *(report["ledger"] for report in reports)])
+    publish_folder(
+        staging,
+        Manifest(
+            format_version=FORMAT_VERSION,
+            kind="text",
+            options=recorded | {"num_shards": corpus.num_shards},
+            inputs=inputs,
+            seed=job.seed,
+            fingerprint=manifest.fingerprint("text", shards),
+            shards=shards,
+            totals={
+                "documents": sum(shard.rows for shard in shards),
+                "sentences": total(reports, "sentences"),
+                "text_bytes": total(reports, "text_bytes"),
+            },
+            statistics={
+                "documents_by_source": add_by_name(reports, "sources"),
+                "log2_sentences_per_document": add_histograms(reports, "sentences_per_document"),
+                "log2_characters_per_sentence": add_histograms(reports, "characters_per_sentence"),
+            },
+            ledger=[LedgerEntry(reason=reason, source=source, count=n) for reason, source, n in ledger],
+        ),
+    )

@@ -1,0 +1,88 @@
+"""Unfinished work beside the finished: a job that is killed and run again goes on where it was.
+
+    OUTPUT/_unfinished-<job>/   pieces and their reports, in a folder named for the job's options and inputs
+    OUTPUT/                     the finished shards, moved there at the end, and manifest.json, written last
+
+A piece is trusted when its report exists, and a report is written after its piece. A job with other options or inputs
+has another key, so it never meets pieces that are not its own. What was finished before stays until all is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from schemas import manifest as manifests
+from schemas import storage
+from schemas.errors import UsageError
+from schemas.manifest import Kind, Manifest
+from schemas.randomness import key
+
+_PREFIX = "_unfinished-"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The folder of one job's unfinished work. Cheap to send to workers: it holds two strings."""
+
+    output: str
+    job: str
+
+    def url(self, name: str) -> str:
+        return storage.join(self.output, _PREFIX + self.job, name)
+
+    def report(self, name: str) -> dict[str, Any] | None:
+        """What was kept with a piece, or None when the piece is not finished."""
+        url = self.url(name + ".json")
+        return json.loads(storage.read(url)) if storage.exists(url) else None
+
+    def piece(self, name: str) -> bytes:
+        """A finished piece, whether or not it was moved into place already."""
+        staged = self.url(name)
+        return storage.read(staged if storage.exists(staged) else storage.join(self.output, name))
+
+    def keep(self, name: str, data: bytes, report: dict[str, Any]) -> None:
+        """Keep a piece and then, as proof that it is whole, its report."""
+        storage.publish(self.url(name), data)
+        storage.publish(self.url(name + ".json"), json.dumps(report).encode())
+
+
+def open_staging(output: str, kind: Kind, overwrite: bool, identity: dict[str, Any]) -> Staging:
+    """The staging of the job that `identity` (its options and inputs) names. Removes what other jobs left unfinished.
+
+    Raises UsageError when the folder holds a finished result that may not be replaced.
+    """
+    url = storage.join(output, manifests.NAME)
+    if storage.exists(url):
+        found = manifests.parse_manifest(storage.read(url), url)
+        if found.kind != kind:
+            raise UsageError(f"{output} holds finished {found.kind}; {kind} needs a folder of its own.")
+        if not overwrite:
+            raise UsageError(
+                f"{output} holds a finished result ({found.kind}, fingerprint {found.fingerprint}), which is kept. "
+                "Give another --output, or --overwrite to replace it."
+            )
+    staging = Staging(output, f"{key(kind, json.dumps(identity, sort_keys=True)):016x}")
+    for name in storage.names(output):
+        left_over = name.startswith(_PREFIX) and name != _PREFIX + staging.job
+        if left_over or name.endswith(storage.PARTIAL):
+            storage.remove(storage.join(output, name))
+    return staging
+
+
+def publish_folder(staging: Staging, manifest: Manifest) -> None:
+    """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point."""
+    output = staging.output
+    storage.remove(storage.join(output, manifests.NAME))
+    for shard in manifest.shards:
+        staged = staging.url(shard.path)
+        if storage.exists(staged):
+            storage.move(staged, storage.join(output, shard.path))
+    storage.publish(storage.join(output, manifests.NAME), manifest.to_json())
+    named = {shard.path for shard in manifest.shards}
+    for name in storage.names(output):  # shards of a replaced result that had another number of them
+        if re.fullmatch(rf"{manifest.kind}-\d+-of-\d+\.arrow", name) and name not in named:
+            storage.remove(storage.join(output, name))
+    storage.remove(staging.url(""))

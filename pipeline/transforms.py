@@ -1,0 +1,107 @@
+"""The three jobs as Beam graphs: wiring only. Every function named here is pure and lives in one of the job folders.
+
+Bulk bytes go through files and only their reports through Beam, for local runners keep every element in memory. All
+outputs follow from what the functions are given; which worker ran them, in what order and how often leaves no trace.
+Each transform ends in one element, made after all others, and hands it to `finish`, which writes the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import AsList, AsSingleton
+
+from pipeline.beam_runner import carrying_errors
+
+Step = Callable[..., Any]
+
+
+def step(function: Step, *arguments: Any) -> beam.PTransform:
+    """Beam's Map with the side inputs in `arguments`; errors of ours come back whole."""
+    return beam.Map(carrying_errors(function), *arguments)
+
+
+@dataclass
+class Deal(beam.PTransform):
+    """A list -> its items, dealt evenly to the workers.
+
+    Grouped by place in the list: unlike Reshuffle's random keys this gives each local worker the same number of items.
+    """
+
+    def expand(self, lists: Any) -> beam.PCollection:
+        return (
+            lists
+            | "Number" >> beam.FlatMap(_numbered)  # (place, item)
+            | "Deal" >> beam.GroupByKey()
+            | "Item" >> beam.FlatMap(_values)
+        )
+
+
+def _numbered(items: list[Any]) -> Any:
+    yield from enumerate(items)
+
+
+def _values(numbered: tuple[int, Any]) -> Any:
+    yield from numbered[1]
+
+
+@dataclass
+class ShardCorpora(beam.PTransform):
+    """Splits of the input -> sorted runs on disk -> text shards."""
+
+    splits: list[Any]
+    spread: Step  # split -> reports of its runs
+    survey: Step  # (nothing, all reports) -> what gather needs to know, once nothing is wrong with the input
+    gather: Step  # (shard index, survey) -> report
+    finish: Step  # (nothing, survey, all reports) -> None
+
+    def expand(self, pbegin: Any) -> beam.PCollection:
+        runs = pbegin | "Splits" >> beam.Create([self.splits]) | "Deal splits" >> Deal() | "Spread" >> step(self.spread)
+        corpus = pbegin | "Once" >> beam.Create([None]) | "Survey" >> step(self.survey, AsList(runs))
+        indices = corpus | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> Deal()
+        reports = indices | "Gather" >> step(self.gather, AsSingleton(corpus))
+        return (
+            pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, AsSingleton(corpus), AsList(reports))
+        )
+
+
+def _shard_indices(corpus: Any) -> list[int]:
+    return list(range(corpus.num_shards))
+
+
+@dataclass
+class TrainVocabulary(beam.PTransform):
+    """Text shards -> word counts in partitions -> one vocabulary."""
+
+    shards: list[Any]
+    count: Step  # shard -> [(partition, Arrow bytes of counts)]
+    add: Step  # [Arrow bytes] -> Arrow bytes
+    finish: Step  # (nothing, the partitions' Arrow bytes) -> None
+
+    def expand(self, pbegin: Any) -> beam.PCollection:
+        counts = (
+            pbegin
+            | "Text shards" >> beam.Create([self.shards])
+            | "Deal" >> Deal()
+            | "Count words" >> beam.FlatMap(carrying_errors(self.count))  # (partition, bytes)
+            | "Group partitions" >> beam.GroupByKey()
+            | "Tables" >> beam.Values()
+            | "Add counts" >> step(self.add)
+        )
+        return pbegin | "Last" >> beam.Create([None]) | "Learn and finish" >> step(self.finish, AsList(counts))
+
+
+@dataclass
+class WritePairs(beam.PTransform):
+    """Text shards -> pair shards, one of each for one of the other."""
+
+    shards: list[Any]
+    build: Step  # (shard, pass) -> report
+    finish: Step  # (nothing, all reports) -> None
+
+    def expand(self, pbegin: Any) -> beam.PCollection:
+        reports = pbegin | "Shards" >> beam.Create([self.shards]) | "Deal" >> Deal() | "Build" >> step(self.build)
+        return pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, AsList(reports))

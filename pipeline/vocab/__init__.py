@@ -1,0 +1,1 @@
+"""Text shards to a vocabulary: `counting` -> `alphabet` and `merges` -> `tokenizer_files`."""

@@ -1,0 +1,48 @@
+"""Errors that a user can act on, each with the exit code that the command ends with.
+
+    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    75 preempted and saved
+
+A message says what happened with the value and the path, what was expected, and what to do next. Command lines
+print it without a traceback; any other exception is a fault of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ClozelineError(Exception):
+    """Base of the errors a user can act on; `exit_code` is the process's exit status."""
+
+    exit_code = 1
+
+
+class UsageError(ClozelineError):
+    """A flag, a recipe or a path is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class DataError(ClozelineError):
+    """Input text, a shard, a manifest or a vocabulary is not what it should be."""
+
+    exit_code = 3
+
+
+class CheckpointError(ClozelineError):
+    """A checkpoint cannot be trusted or does not belong to this run."""
+
+    exit_code = 4
+
+
+class Preempted(ClozelineError):
+    """The run was asked to stop and has saved its state; start it again to go on (EX_TEMPFAIL)."""
+
+    exit_code = 75
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The closest known name as a hint, or nothing. Example: `nearest("sead", ["seed"])` -> `" Did you mean seed?"`."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]}?" if close else ""

@@ -1,0 +1,19 @@
+"""Sequences of different lengths laid end to end: sequence i of a flat array is offsets[i] : offsets[i + 1]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def take_ranges(values: NDArray[Any], starts_N: NDArray[np.int64], lengths_N: NDArray[np.int64]) -> NDArray[Any]:
+    """Ranges of an array laid end to end. Example: `take_ranges(a, [5, 0], [2, 1])` -> `[a[5], a[6], a[0]]`."""
+    before_N = np.cumsum(lengths_N) - lengths_N
+    return values[np.arange(int(lengths_N.sum())) + np.repeat(starts_N - before_N, lengths_N)]
+
+
+def offsets_of(lengths_N: NDArray[Any]) -> NDArray[np.int64]:
+    """(N + 1,) where each sequence begins, and the end. Example: `[2, 3]` -> `[0, 2, 5]`."""
+    return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)

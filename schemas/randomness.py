@@ -1,0 +1,77 @@
+"""Counter-based randomness: every draw is a pure function of (key, counter).
+
+A key is made from identities (seed, purpose, document, epoch, row), never from a worker, a rank or the time, so any
+process can draw any number in any order and get the same one. The generator is SplitMix64 (Steele, Lea and Flood,
+"Fast splittable pseudorandom number generators", OOPSLA 2014): the n-th draw is its finalizer over key + n * GOLDEN.
+
+    key(7, "pairs", document)  ->  an int below 2**64
+    Draws(key).below(10)       ->  one number at a time, for decisions in Python
+    uniforms(keys_N, stream)   ->  N numbers at once, for arrays
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: successive counters land far apart
+_MIX_1, _MIX_2, _BITS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+U64 = NDArray[np.uint64]
+
+
+def key(*parts: int | str | bytes) -> int:
+    """A 64-bit key from identities, stable for ever: BLAKE2b over the length-prefixed parts."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def mix(x: U64) -> U64:
+    """SplitMix64's finalizer over an array: a bijection of uint64 that looks random."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
+    """uint64 draws, one for each broadcast pair of key and counter."""
+    steps = np.asarray(counters).astype(np.uint64) + np.uint64(1)
+    return mix(np.asarray(keys, dtype=np.uint64) + steps * np.uint64(GOLDEN))
+
+
+def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.float64]:
+    """float64 draws in [0, 1) with 53 random bits, one for each broadcast pair of key and counter."""
+    return (numbers(keys, counters) >> np.uint64(11)) * 2.0**-53
+
+
+def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:
+    """The numbers 0 to n-1 in an order that depends on `permutation_key` alone."""
+    return np.argsort(numbers(np.uint64(permutation_key), np.arange(n)), kind="stable")
+
+
+class Draws:
+    """Draws one at a time from one key; the same numbers as `numbers(key, 0)`, `numbers(key, 1)`, ..."""
+
+    def __init__(self, draw_key: int):
+        self._state = draw_key
+
+    def number(self) -> int:
+        """The next draw, an int below 2**64."""
+        self._state = (self._state + GOLDEN) & _BITS
+        x = self._state
+        x = ((x ^ (x >> 30)) * _MIX_1) & _BITS
+        x = ((x ^ (x >> 27)) * _MIX_2) & _BITS
+        return x ^ (x >> 31)
+
+    def uniform(self) -> float:
+        """The next draw as a float in [0, 1)."""
+        return (self.number() >> 11) * 2.0**-53
+
+    def below(self, n: int) -> int:
+        """The next draw as an int in [0, n); the bias of the product is below n / 2**64."""
+        return (self.number() * n) >> 64

@@ -1,0 +1,112 @@
+"""A vocabulary's identity: its tokens, its special tokens, where words begin, and one fingerprint for all of it.
+
+The folder that `python -m pipeline vocab` writes holds `tokenizer.json`, which is the whole truth; this module reads it
+as JSON, so that the trainer needs no tokenizer to know what an id means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas import storage
+from schemas.errors import DataError
+
+FILE = "tokenizer.json"
+FOLDER = "vocabulary"
+"""Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
+Model = Literal["wordpiece", "bytebpe"]
+
+BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+SPECIALS: dict[Model, dict[str, str]] = {"wordpiece": BERT_SPECIALS, "bytebpe": ROBERTA_SPECIALS}
+SPACE = "\u0120"  # how the byte-level alphabet spells a space; a token that begins with it begins a word
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Character -> byte in GPT-2's byte-level alphabet: printable Latin-1 as it is, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """`tokens[i]` is the token of id i; `fingerprint` names tokens, ids and normalisation together."""
+
+    model: Model
+    tokens: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    def special_id(self, role: Literal["pad", "unk", "cls", "sep", "mask"]) -> int:
+        return self.tokens.index(SPECIALS[self.model][role])
+
+    def readable(self, token_id: int) -> str:
+        """A token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
+        token = self.tokens[token_id]
+        if self.model == "wordpiece" or token_id in self.special_ids:
+            return token.removeprefix("##")
+        return bytes(_BYTES[character] for character in token).decode(errors="replace").strip(" ")
+
+    @cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids that are never masked and never put in place of a masked token."""
+        return tuple(sorted(self.tokens.index(token) for token in SPECIALS[self.model].values()))
+
+    @cached_property
+    def is_special_V(self) -> NDArray[np.bool_]:
+        """(V,) true at the special ids, [UNK] among them: nothing is learnt from predicting an unknown word."""
+        return np.isin(np.arange(self.size), self.special_ids)
+
+    @cached_property
+    def starts_word_V(self) -> NDArray[np.bool_]:
+        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in byte-level BPE."""
+        if self.model == "wordpiece":
+            return np.array([not token.startswith("##") for token in self.tokens])
+        return np.array([token.startswith(SPACE) for token in self.tokens])
+
+
+def read_vocabulary(folder: str) -> Vocabulary:
+    """The vocabulary in a folder. Raises DataError when it is missing, damaged or lacks a special token."""
+    url = storage.join(folder, FILE)
+    if not storage.exists(url):
+        raise DataError(f"{folder} holds no vocabulary: {FILE} is missing. Make one with `python -m pipeline vocab`.")
+    return parse_vocabulary(storage.read(url), url)
+
+
+def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
+    """Read the bytes of a tokenizer.json. Raises DataError naming `url` and what is wrong."""
+    try:
+        content = json.loads(data)
+        vocab: dict[str, int] = dict(content["model"]["vocab"])
+        vocab.update({added["content"]: added["id"] for added in content["added_tokens"]})
+        kind = {"WordPiece": "wordpiece", "BPE": "bytebpe"}[content["model"]["type"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{url} is not a WordPiece or byte-level BPE tokenizer.json ({error!r}).") from error
+    if sorted(vocab.values()) != list(range(len(vocab))):
+        raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
+    model: Model = "wordpiece" if kind == "wordpiece" else "bytebpe"
+    missing = [token for token in SPECIALS[model].values() if token not in vocab]
+    if missing:
+        raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
+    return Vocabulary(model, tuple(sorted(vocab, key=vocab.__getitem__)), _fingerprint(content))
+
+
+def _fingerprint(content: dict[str, Any]) -> str:
+    # Truncation and padding are settings of a call, not of the vocabulary; transformers writes them into the file.
+    kept = {name: value for name, value in content.items() if name not in ("truncation", "padding", "version")}
+    canonical = json.dumps(kept, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()

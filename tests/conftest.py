@@ -1,0 +1,135 @@
+"""Small real things that many tests share, made once a session by the commands that a user would run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+BIN = Path(sys.executable).parent
+
+NOUNS = [
+    "cat",
+    "dog",
+    "river",
+    "mountain",
+    "teacher",
+    "engine",
+    "letter",
+    "garden",
+    "winter",
+    "market",
+    "story",
+    "window",
+    "bridge",
+    "captain",
+    "number",
+]
+VERBS = [
+    "sees",
+    "follows",
+    "crosses",
+    "paints",
+    "remembers",
+    "carries",
+    "opens",
+    "repairs",
+    "leaves",
+    "answers",
+    "finds",
+    "counts",
+]
+PLACES = [
+    "in the morning",
+    "near the old town",
+    "without a word",
+    "under a grey sky",
+    "for the second time",
+    "as always",
+]
+
+
+def sentence(rng: random.Random) -> str:
+    subject, thing = rng.choice(NOUNS), rng.choice(NOUNS)
+    return f"The {subject} {rng.choice(VERBS)} the {thing} {rng.choice(PLACES)}."
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    """120 documents of 1 to 30 sentences, the same ones in every session."""
+    rng = random.Random(0)
+    return [" ".join(sentence(rng) for _ in range(rng.randint(1, 30))) for _ in range(120)]
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Run a program of this environment as a user would; returns what it printed and its exit code."""
+
+    def call(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+        program, *rest = map(str, arguments)
+        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+        return subprocess.run(
+            [str(BIN / program), *rest],
+            env=os.environ | {"PATH": path} | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documents as JSONL."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    lines = (json.dumps({"text": text, "source": f"s{i % 3}"}) + "\n" for i, text in enumerate(documents))
+    path.write_text("".join(lines))
+    return path
+
+
+def made(run: Run, *arguments: object) -> None:
+    done = run("python", "-m", "pipeline", *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def text(run: Run, corpus: Path) -> Path:
+    """A finished folder of three text shards."""
+    made(run, "shard", "--input", corpus, "--output", corpus.parent / "text", "--num_shards", 3)
+    return corpus.parent / "text"
+
+
+@pytest.fixture(scope="session")
+def vocab(run: Run, text: Path) -> Path:
+    """A finished WordPiece vocabulary."""
+    folder = text.parent / "vocab"
+    made(run, "vocab", "--text", text, "--output", folder, "--model", "wordpiece", "--size", 160)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def byte_vocab(run: Run, text: Path) -> Path:
+    """A finished byte-level BPE vocabulary."""
+    folder = text.parent / "byte_vocab"
+    made(run, "vocab", "--text", text, "--output", folder, "--model", "bytebpe", "--size", 400)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pairs(run: Run, text: Path, vocab: Path) -> Path:
+    """A finished folder of NSP pairs of up to 32 tokens."""
+    folder = text.parent / "pairs"
+    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 32)
+    return folder

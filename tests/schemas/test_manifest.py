@@ -1,0 +1,42 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas import FORMAT_VERSION, manifest
+from schemas.errors import DataError
+
+
+def test_unknown_fields_are_refused_by_name(pairs: Path, tmp_path: Path) -> None:
+    fields = json.loads((pairs / "manifest.json").read_text()) | {"colour": "red"}
+    with pytest.raises(DataError, match="colour"):
+        manifest.parse_manifest(json.dumps(fields).encode(), "manifest.json")
+
+
+def test_a_newer_format_is_refused(pairs: Path) -> None:
+    fields = json.loads((pairs / "manifest.json").read_text()) | {"format_version": FORMAT_VERSION + 1}
+    with pytest.raises(DataError, match=r"format version 2.*Upgrade"):
+        manifest.parse_manifest(json.dumps(fields).encode(), "manifest.json")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff"])
+def test_what_is_not_a_manifest_is_an_error(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"m\.json"):
+        manifest.parse_manifest(data, "m.json")
+
+
+def test_another_kind_says_how_to_make_the_right_one(text: Path) -> None:
+    with pytest.raises(DataError, match="holds text, but pairs was expected.*python -m pipeline pairs"):
+        manifest.read_manifest(str(text), "pairs")
+
+
+def test_a_changed_shard_is_named(pairs: Path, tmp_path: Path) -> None:
+    shard = manifest.read_manifest(str(pairs), "pairs").shards[0]
+    data = bytearray((pairs / shard.path).read_bytes())
+    (tmp_path / shard.path).write_bytes(data[:-1])
+    with pytest.raises(DataError, match=f"{shard.path} has .* bytes"):
+        manifest.read_shard_bytes(str(tmp_path), shard)
+    data[len(data) // 2] ^= 1
+    (tmp_path / shard.path).write_bytes(data)
+    with pytest.raises(DataError, match=f"{shard.path} has sha256"):
+        manifest.read_shard_bytes(str(tmp_path), shard)

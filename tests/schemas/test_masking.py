@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.masking import Masking, budgets, draw_masks
+from schemas.ragged import offsets_of
+from schemas.randomness import key, numbers
+from schemas.vocabulary import Vocabulary
+
+WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
+VOCABULARY = Vocabulary("wordpiece", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS), "test")
+
+
+def rows(lengths: list[int], seed: int = 0):
+    """(ids_T, offsets_B1, word_starts_T) of rows [CLS] ... [SEP] with random tokens between."""
+    rng = np.random.default_rng(seed)
+    ids = np.concatenate([np.r_[2, rng.integers(5, 105, n - 2), 3] for n in lengths])
+    return ids, offsets_of(np.array(lengths)), VOCABULARY.starts_word_V[ids]
+
+
+def keys(n: int, name: str = "row"):
+    return numbers(np.uint64(key(name)), np.arange(n))
+
+
+LENGTHS = st.lists(st.integers(3, 140), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("kind", ["token", "whole_word"])
+@given(lengths=LENGTHS, seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_masks_keep_their_rules(kind, lengths: list[int], seed: int) -> None:
+    ids, offsets, starts = rows(lengths, seed)
+    masking = Masking(kind)
+    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), masking, VOCABULARY)
+    counts = np.diff(masks.offsets_B1)
+    assert (counts <= budgets(np.array(lengths), masking)).all()
+    if kind == "token":
+        candidates = np.array(lengths) - 2
+        assert (counts == np.minimum(candidates, budgets(np.array(lengths), masking))).all()
+    assert (np.diff(masks.positions_K) > 0).all()
+    assert not VOCABULARY.is_special_V[ids[masks.positions_K]].any()
+    replaced = masks.seen_K[(masks.seen_K != ids[masks.positions_K]) & (masks.seen_K != 4)]
+    assert (replaced >= 5).all()
+
+
+@given(lengths=LENGTHS, seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_whole_words_are_masked_whole(lengths: list[int], seed: int) -> None:
+    ids, offsets, starts = rows(lengths, seed)
+    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), Masking("whole_word"), VOCABULARY)
+    special = VOCABULARY.is_special_V[ids]
+    begins = starts | special | np.r_[True, special[:-1]]
+    word = np.cumsum(begins)
+    chosen = set(masks.positions_K.tolist())
+    for number in np.unique(word[masks.positions_K]):
+        assert set(np.flatnonzero(word == number).tolist()) <= chosen
+
+
+def test_whole_words_equal_a_plain_loop() -> None:
+    """The array code against the rule in words: random order, skip what exceeds the budget."""
+    lengths = [40, 17, 128, 5]
+    ids, offsets, starts = rows(lengths, 3)
+    keys_B = keys(4)
+    masks = draw_masks(ids, offsets, starts, keys_B, Masking("whole_word", prob=0.3), VOCABULARY)
+    for row, n in enumerate(lengths):
+        words: list[list[int]] = []
+        for place in range(1, n - 1):
+            if starts[offsets[row] + place] or place == 1:
+                words.append([])
+            words[-1].append(place)
+        order = numbers(keys_B[row], np.array([word[0] for word in words]))
+        left, expected = round(0.3 * n), []
+        for i in np.argsort(order):
+            if len(words[i]) <= left:
+                left -= len(words[i])
+                expected += words[i]
+        found = masks.positions_K[masks.offsets_B1[row] : masks.offsets_B1[row + 1]] - offsets[row]
+        assert found.tolist() == sorted(expected)
+
+
+def test_a_row_is_masked_alike_in_any_company() -> None:
+    ids, offsets, starts = rows([30, 50, 20], 1)
+    together = draw_masks(ids, offsets, starts, keys(3), Masking(), VOCABULARY)
+    middle = slice(offsets[1], offsets[2])
+    alone = draw_masks(ids[middle], np.array([0, 50]), starts[middle], keys(3)[1:2], Masking(), VOCABULARY)
+    of_middle = slice(together.offsets_B1[1], together.offsets_B1[2])
+    assert (together.positions_K[of_middle] - offsets[1]).tolist() == alone.positions_K.tolist()
+    assert together.seen_K[of_middle].tolist() == alone.seen_K.tolist()
+
+
+def test_shares_are_15_percent_and_80_10_10() -> None:
+    ids, offsets, starts = rows([128] * 2000)
+    masks = draw_masks(ids, offsets, starts, keys(2000), Masking(), VOCABULARY)
+    assert len(masks.positions_K) == 2000 * 19  # round(0.15 * 128)
+    true = ids[masks.positions_K]
+    assert (masks.seen_K == 4).mean() == pytest.approx(0.8, abs=0.01)
+    # a random token is the true one in 1 of 100 draws
+    assert (masks.seen_K == true).mean() == pytest.approx(0.1 + 0.1 / 100, abs=0.01)
+
+
+def test_budget_rounds_halves_to_even_and_is_capped() -> None:
+    lengths = np.array([3, 10, 30, 128, 512])
+    assert budgets(lengths, Masking()).tolist() == [1, 2, 4, 19, 77]  # 1.5 and 4.5 round to even
+    assert budgets(lengths, Masking(max_predictions=20)).tolist() == [1, 2, 4, 19, 20]

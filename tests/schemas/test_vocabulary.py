@@ -1,0 +1,53 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import DataError
+from schemas.vocabulary import parse_vocabulary, read_vocabulary
+
+
+def test_wordpiece(vocab: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    assert vocabulary.model == "wordpiece"
+    assert vocabulary.tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert vocabulary.special_ids == (0, 1, 2, 3, 4)
+    starts = vocabulary.starts_word_V
+    assert all(starts[i] != token.startswith("##") for i, token in enumerate(vocabulary.tokens))
+    assert [line for line in (vocab / "vocab.txt").read_text().split("\n") if line] == list(vocabulary.tokens)
+
+
+def test_bytebpe(byte_vocab: Path) -> None:
+    vocabulary = read_vocabulary(str(byte_vocab))
+    assert vocabulary.tokens[:4] == ("<s>", "<pad>", "</s>", "<unk>")
+    assert vocabulary.tokens[-1] == "<mask>"
+    the = vocabulary.tokens.index("\u0120the")
+    assert vocabulary.starts_word_V[the]
+    assert vocabulary.readable(the) == "the"
+
+
+def test_the_fingerprint_sees_tokens_and_normalisation_but_not_a_calls_padding(vocab: Path) -> None:
+    content = json.loads((vocab / "tokenizer.json").read_text())
+
+    def fingerprint(**changes) -> str:
+        return parse_vocabulary(json.dumps(content | changes).encode(), "x").fingerprint
+
+    assert fingerprint() == fingerprint(truncation={"max_length": 5}) == read_vocabulary(str(vocab)).fingerprint
+    assert fingerprint() != fingerprint(normalizer=None)
+
+
+def test_a_missing_special_token_is_named(vocab: Path) -> None:
+    content = json.loads((vocab / "tokenizer.json").read_text())
+    del content["model"]["vocab"]["[MASK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
+    content["model"]["vocab"] = {token: i for i, token in enumerate(content["model"]["vocab"])}
+    for added in content["added_tokens"]:
+        added["id"] = content["model"]["vocab"][added["content"]]
+    with pytest.raises(DataError, match=r"lacks the special tokens \[MASK\]"):
+        parse_vocabulary(json.dumps(content).encode(), "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"model": {"type": "Unigram", "vocab": []}, "added_tokens": []}'])
+def test_another_tokenizer_is_an_error(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"t\.json"):
+        parse_vocabulary(data, "t.json")

@@ -1,0 +1,65 @@
+"""The DeepSpeed engine of a recipe: its settings derived from the recipe, in one place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator
+from torch import nn
+
+from schemas.errors import UsageError
+from trainer.optimization import build_optimizer
+from trainer.recipe import Recipe
+from trainer.stream.batches import Share
+
+
+def start_distributed() -> tuple[int, int]:
+    """Join the process group and return (rank, world size). A plain `python -m trainer` is a group of one."""
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # what matters is logged by us or raised
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # of DeepSpeed's own calls
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MASTER_PORT", "0" if os.environ["WORLD_SIZE"] == "1" else "29500")
+    if get_accelerator().device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        # each rank takes its share of the cores; more threads than cores make every rank wait
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    deepspeed.init_distributed(dist_backend=get_accelerator().communication_backend_name(), verbose=False)
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
+    """This rank's part of a global batch. Raises UsageError when the batch cannot be cut as asked."""
+    batch = recipe.batch
+    if batch.global_batch % (batch.micro_batch * world_size):
+        raise UsageError(
+            f"batch.global_batch {batch.global_batch} cannot be cut into micro-batches of {batch.micro_batch} rows on "
+            f"{world_size} ranks. Make it a multiple of {batch.micro_batch * world_size}."
+        )
+    return Share(rank, world_size, batch.micro_batch, batch.global_batch // (batch.micro_batch * world_size))
+
+
+def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
+    """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
+    return {
+        "train_batch_size": share.global_batch,
+        "train_micro_batch_size_per_gpu": share.micro_batch,
+        "gradient_accumulation_steps": share.micro_batches,
+        "gradient_clipping": recipe.optimizer.clip,
+        "bf16": {"enabled": recipe.engine.precision == "bf16"},
+        "zero_optimization": {"stage": recipe.engine.zero_stage},
+        "steps_per_print": 10**9,  # metrics are ours
+        **recipe.deepspeed,
+    }
+
+
+def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:
+    """The model on its device with its optimizer, ready to step."""
+    optimizer = build_optimizer(model, recipe.optimizer)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
+    return engine

@@ -1,0 +1,112 @@
+"""metrics.jsonl: the truth about a run, one object a line, one line a logged step, unbroken over resumes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tqdm import tqdm
+
+from schemas import storage
+
+FILE = "metrics.jsonl"
+NAMES = [
+    "step",
+    "loss",
+    "mlm_loss",
+    "mlm_accuracy",
+    "pair_loss",
+    "pair_accuracy",
+    "lr",
+    "grad_norm",
+    "tokens",
+    "tokens_per_second",
+    "padding_fraction",
+    "loader_stall_fraction",
+    "mfu",
+    "seconds",
+]
+
+
+class Meter:
+    """Tokens and seconds of a run, over its resumes, and what passed since the last reading."""
+
+    def __init__(self, tokens: int, seconds: float):
+        self.tokens, self._before, self._started = tokens, seconds, perf_counter()
+        self._last_tokens, self._last_time, self._last_stalled = tokens, self._started, 0.0
+
+    def add(self, tokens: int) -> None:
+        self.tokens += tokens
+
+    @property
+    def seconds(self) -> float:
+        return self._before + perf_counter() - self._started
+
+    def read(self, stalled: float) -> dict[str, float | None]:
+        """Totals, and rates since the last reading; `stalled` is seconds spent waiting for data so far."""
+        now = perf_counter()
+        passed = now - self._last_time
+        found = {
+            "tokens": self.tokens,
+            "tokens_per_second": (self.tokens - self._last_tokens) / passed,
+            "loader_stall_fraction": (stalled - self._last_stalled) / passed,
+            "mfu": None,  # a CPU has no one peak to be measured by
+            "seconds": self.seconds,
+        }
+        self._last_tokens, self._last_time, self._last_stalled = self.tokens, now, stalled
+        return found
+
+
+class Metrics:
+    """Appends to a run's metrics and shows them: a bar on a terminal, a line a logged step elsewhere."""
+
+    def __init__(self, run: str, from_step: int, max_steps: int):
+        """Lines after `from_step` are dropped: the steps they tell of will be taken again."""
+        self._path = Path(run) / FILE
+        kept = [line for line in read_metrics(run) if line["step"] <= from_step]
+        storage.publish(str(self._path), "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self._file = self._path.open("a")
+        on_terminal = sys.stderr.isatty()
+        self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if on_terminal else None
+
+    def advance(self) -> None:
+        if self._bar is not None:
+            self._bar.update()
+
+    def log(self, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps({name: values[name] for name in NAMES}) + "\n")
+        self._file.flush()
+        told = (
+            f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
+            f"(accuracy {values['mlm_accuracy']:.3f})  pair accuracy {_three(values['pair_accuracy'])}  "
+            f"lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tokens/s"
+        )
+        if self._bar is None:
+            print(told, flush=True)
+        else:
+            self._bar.set_description(told.split("  lr")[0])
+
+    def close(self) -> None:
+        self._file.close()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def read_metrics(run: str) -> list[dict[str, Any]]:
+    """The lines of a run's metrics; a line that a kill cut short is not one."""
+    path = Path(run) / FILE
+    lines = path.read_text().split("\n") if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found

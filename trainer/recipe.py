@@ -1,0 +1,209 @@
+"""The recipe: everything that decides a run, as strict tables of a TOML file.
+
+A key that nobody knows is an error with the nearest name, for a typo that trains is the costliest kind. Values may be
+changed on the command line with `--set section.key=value`, value in TOML's spelling; a bare word is a string.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.errors import UsageError, nearest
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(_Section):
+    """The network's shape, in the terms of the papers."""
+
+    family: Literal["bert"]
+    layers: int = Field(gt=0)
+    width: int = Field(gt=0)  # hidden size
+    heads: int = Field(gt=0)
+    feedforward: int = Field(gt=0)  # width inside a layer's feed-forward part
+    max_positions: int = Field(default=512, gt=0)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.1, ge=0, lt=1)
+    initial_std: float = Field(default=0.02, gt=0)  # of the matrices; normal, truncated at two deviations
+
+
+class DataSection(_Section):
+    """Where the rows come from. `vocab` is checked against the pairs when given; the pairs carry their own copy."""
+
+    pairs: str
+    vocab: str | None = None
+
+
+class MaskingSection(_Section):
+    kind: Literal["token", "whole_word"] = "token"
+    prob: float = Field(default=0.15, gt=0, lt=1)
+    max_predictions: int | None = Field(default=None, gt=0)
+
+
+class OptimizerSection(_Section):
+    """AdamW with decoupled decay; biases and layer norms are not decayed."""
+
+    lr: float = Field(gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip: float = Field(default=1.0, ge=0)  # largest global gradient norm; 0 does not clip
+
+
+class ScheduleSection(_Section):
+    """The learning rate rises linearly over `warmup_steps` and falls linearly to 0 at run.max_steps."""
+
+    kind: Literal["linear"] = "linear"
+    warmup_steps: int = Field(default=0, ge=0)
+
+
+class BatchSection(_Section):
+    """`global_batch` rows a step over all ranks; `micro_batch` rows at once on each. The rest is accumulated."""
+
+    global_batch: int = Field(gt=0)
+    micro_batch: int = Field(gt=0)
+
+
+class RunSection(_Section):
+    """`max_steps` is the schedule's length; `stop_at` ends a run early and leaves the schedule as it is."""
+
+    output: str
+    seed: int = 0
+    max_steps: int = Field(gt=0)
+    stop_at: int | None = Field(default=None, gt=0)
+    log_every: int = Field(default=10, gt=0)
+
+
+class CheckpointSection(_Section):
+    every: int = Field(default=1000, gt=0)
+    keep: int = Field(default=3, gt=0)
+
+
+class EngineSection(_Section):
+    """What DeepSpeed is asked for: number format and how optimizer state is spread over the ranks."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    zero_stage: Literal[0, 1, 2] = 1
+
+
+class Recipe(_Section):
+    """A whole run. `deepspeed` passes through to DeepSpeed, except the keys that other sections own."""
+
+    model: ModelSection
+    data: DataSection
+    masking: MaskingSection = MaskingSection()
+    optimizer: OptimizerSection
+    schedule: ScheduleSection = ScheduleSection()
+    batch: BatchSection
+    run: RunSection
+    checkpoint: CheckpointSection = CheckpointSection()
+    engine: EngineSection = EngineSection()
+    deepspeed: dict[str, Any] = {}
+
+
+OWNED_BY_RECIPE = {
+    "train_batch_size": "batch.global_batch",
+    "train_micro_batch_size_per_gpu": "batch.micro_batch",
+    "gradient_accumulation_steps": "batch.global_batch and batch.micro_batch",
+    "gradient_clipping": "optimizer.clip",
+    "optimizer": "optimizer",
+    "scheduler": "schedule",
+    "bf16": "engine.precision",
+    "fp16": "engine.precision",
+    "zero_optimization": "engine.zero_stage",
+}
+"""DeepSpeed's keys that a recipe's [deepspeed] table may not hold, and the recipe's own key for each."""
+
+
+def load_recipe(path: str, changes: list[str]) -> Recipe:
+    """Read a recipe and apply `--set` changes. Raises UsageError naming the file and each wrong key."""
+    try:
+        content = tomllib.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise UsageError(f"--config {path} does not exist. Recipes ship in trainer/recipes/.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path} is not TOML: {error}.") from error
+    for change in changes:
+        apply_change(content, change)
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{path}: " + "; ".join(_fault(fault) for fault in error.errors()) + ".") from error
+    check_together(recipe, path)
+    return recipe
+
+
+def apply_change(content: dict[str, Any], change: str) -> None:
+    """Example: `apply_change(recipe, "run.seed=7")`."""
+    name, separator, value = change.partition("=")
+    keys = name.split(".")
+    if not separator or len(keys) < 2:
+        raise UsageError(f"--set {change}: expected section.key=value, as in --set run.seed=7.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    table = content
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--set {change}: {key} is a value, not a section.")
+    table[keys[-1]] = parsed
+
+
+def check_together(recipe: Recipe, path: str) -> None:
+    """What no single key can get wrong. Raises UsageError."""
+    for name in recipe.deepspeed:
+        if name in OWNED_BY_RECIPE:
+            raise UsageError(f"{path}: [deepspeed] {name} is set by {OWNED_BY_RECIPE[name]}; set that instead.")
+    model, batch = recipe.model, recipe.batch
+    if model.width % model.heads:
+        raise UsageError(f"{path}: model.heads {model.heads} does not divide model.width {model.width}.")
+    if batch.global_batch % batch.micro_batch:
+        raise UsageError(
+            f"{path}: batch.micro_batch {batch.micro_batch} does not divide batch.global_batch {batch.global_batch}."
+        )
+    if recipe.schedule.warmup_steps > recipe.run.max_steps:
+        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {recipe.run.max_steps}.")
+
+
+def _fault(fault: Any) -> str:
+    """One of pydantic's findings in the words of a recipe, with the nearest name for an unknown key."""
+    path = [str(part) for part in fault["loc"]]
+    name = ".".join(path)
+    if fault["type"] != "extra_forbidden":
+        return (
+            f"{name}: {fault['msg']}, found {fault['input']!r}" if fault["type"] != "missing" else f"{name} is missing"
+        )
+    section: Any = Recipe
+    for part in path[:-1]:
+        section = section.model_fields[part].annotation
+    known = section.model_fields
+    hint = nearest(path[-1], known).replace("mean ", "mean " + "".join(part + "." for part in path[:-1]))
+    return f"unknown key {name}.{hint}"
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe with every default spelt out, as TOML."""
+    lines: list[str] = []
+    for section, values in recipe.model_dump(exclude_none=True).items():
+        lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)

@@ -1,0 +1,185 @@
+"""The run: make ready, resume where the last checkpoint is, step, log, save.
+
+The loss of a step is summed over the whole global batch and divided by its number of masked tokens (and of rows, for
+the pair loss), so the gradient depends neither on the ranks nor on how a batch was cut into micro-batches. Dropout is
+seeded by (seed, step, rank), so nothing random has to be saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from schemas import storage
+from schemas.errors import DataError
+from schemas.masking import Masking
+from schemas.randomness import key
+from schemas.vocabulary import FOLDER, read_vocabulary
+from trainer import checkpoints
+from trainer.checkpoints import TrainingState
+from trainer.engine import build_engine, share_of, start_distributed
+from trainer.metrics import Meter, Metrics
+from trainer.models.packing import PackedBatch
+from trainer.models.pretraining import build_model
+from trainer.optimization import learning_rate, set_learning_rate
+from trainer.recipe import Recipe, dump_recipe
+from trainer.stream.batches import Share, Stream
+from trainer.stream.reading import NO_LABEL, PairFolder
+
+
+@dataclass
+class Step:
+    """What one step summed over all ranks: losses, counts and tokens."""
+
+    loss: float
+    mlm_loss: float
+    mlm_accuracy: float
+    pair_loss: float | None
+    pair_accuracy: float | None
+    tokens: int
+    padding_fraction: float
+
+
+def pretrain(recipe: Recipe) -> None:
+    """Run a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps."""
+    rank, world_size = start_distributed()
+    share = share_of(recipe, rank, world_size)
+    folder = open_data(recipe)
+    stream = Stream(folder, share, Masking(**recipe.masking.model_dump()), recipe.run.seed)
+    engine = build_engine(build_model(recipe.model, folder.vocabulary.size, recipe.run.seed), recipe, share)
+    state = resume(engine, recipe, folder, share)
+    metrics = open_run(recipe, folder, state) if rank == 0 else None
+    try:
+        train(engine, stream, recipe, state, metrics)
+    finally:
+        stream.close()
+        if metrics is not None:
+            metrics.close()
+
+
+def open_data(recipe: Recipe) -> PairFolder:
+    """The recipe's pairs, checked against its vocabulary and its model. Raises DataError."""
+    folder = PairFolder(recipe.data.pairs)
+    if recipe.data.vocab is not None:
+        wanted = read_vocabulary(recipe.data.vocab)
+        if wanted.fingerprint != folder.vocabulary.fingerprint:
+            raise DataError(
+                f"{folder.folder} was made with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
+                f"tokens), but data.vocab {recipe.data.vocab} is {wanted.fingerprint} ({wanted.size} tokens). "
+                "Rebuild the pairs with it, or leave data.vocab out."
+            )
+    if folder.max_length > recipe.model.max_positions:
+        raise DataError(
+            f"{folder.folder} has rows of up to {folder.max_length} tokens, but model.max_positions is "
+            f"{recipe.model.max_positions}. Raise it, or rebuild the pairs with a smaller --max_length."
+        )
+    return folder
+
+
+def identity(recipe: Recipe, folder: PairFolder, share: Share) -> dict[str, Any]:
+    """What may not change under a run: anything here decides rows, masks or weights."""
+    return {
+        "data": folder.manifest.fingerprint,
+        "vocabulary": folder.vocabulary.fingerprint,
+        "seed": recipe.run.seed,
+        "model": recipe.model.model_dump(),
+        "masking": recipe.masking.model_dump(),
+        "global_batch": recipe.batch.global_batch,
+        "ranks": share.world_size,
+        "zero_stage": recipe.engine.zero_stage,
+        "precision": recipe.engine.precision,
+    }
+
+
+def resume(engine: DeepSpeedEngine, recipe: Recipe, folder: PairFolder, share: Share) -> TrainingState:
+    """The state to go on from, its weights loaded; a fresh state when the run holds no checkpoint."""
+    now = identity(recipe, folder, share)
+    found = checkpoints.newest(recipe.run.output)
+    if found is None:
+        return TrainingState(step=0, tokens=0, seconds=0.0, identity=now)
+    path, faults = found
+    state = checkpoints.read_state(path)
+    checkpoints.check_identity(path, state.identity, now)
+    checkpoints.load(engine, path)
+    if share.rank == 0:
+        for fault in faults:
+            print(f"Passed over a checkpoint: {fault}.", flush=True)
+        print(f"Resuming from {path}: step {state.step}, row {state.step * share.global_batch:,}.", flush=True)
+    return state
+
+
+def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metrics:
+    """The run folder: the recipe as resolved, a copy of the vocabulary, the metrics up to the state."""
+    run = Path(recipe.run.output)
+    storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
+    source = storage.join(folder.folder, FOLDER)
+    for name in storage.names(source):
+        storage.publish(str(run / FOLDER / name), storage.read(storage.join(source, name)))
+    for path in (run / "checkpoints").glob(f"*{storage.PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)
+    return Metrics(recipe.run.output, state.step, recipe.run.max_steps)
+
+
+def train(
+    engine: DeepSpeedEngine, stream: Stream, recipe: Recipe, state: TrainingState, metrics: Metrics | None
+) -> None:
+    """Step from `state` to the end, saving every checkpoint.every steps and at the end."""
+    run, last = recipe.run, min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
+    meter = Meter(state.tokens, state.seconds)
+    for step in range(state.step + 1, last + 1):
+        rate = learning_rate(step, recipe.optimizer, recipe.schedule, run.max_steps)
+        set_learning_rate(engine.optimizer, rate)
+        done = take_step(engine, stream.batch(step - 1), key(run.seed, "dropout", step, dist.get_rank()))
+        meter.add(done.tokens)
+        if metrics is not None:
+            metrics.advance()
+            if step == 1 or step % run.log_every == 0 or step == run.max_steps:
+                grad_norm = float(engine.get_global_grad_norm() or 0.0)
+                metrics.log(
+                    asdict(done) | {"step": step, "lr": rate, "grad_norm": grad_norm} | meter.read(stream.stalled)
+                )
+        if step % recipe.checkpoint.every == 0 or step == last:
+            now = TrainingState(step=step, tokens=meter.tokens, seconds=meter.seconds, identity=state.identity)
+            checkpoints.save(engine, run.output, now, recipe.checkpoint.keep)
+    if dist.get_rank() == 0:
+        print(f"{run.output}: step {max(last, state.step)} of {run.max_steps} is saved.", flush=True)
+
+
+def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: int) -> Step:
+    """One update from this rank's micro-batches; what it returns is summed over all ranks."""
+    counts = torch.tensor(
+        [
+            sum(len(batch.masked_K) for batch in batches),
+            sum(int((batch.pair_labels_S != NO_LABEL).sum()) for batch in batches),
+            sum(len(batch.ids_T) for batch in batches),
+        ],
+        dtype=torch.float64,
+    ).to(engine.device)
+    dist.all_reduce(counts)
+    masked, pairs, tokens = counts.tolist()
+    torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
+    # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
+    scale = dist.get_world_size() * len(batches)
+    sums = torch.zeros(4, dtype=torch.float64, device=engine.device)
+    for batch in batches:
+        losses = engine(batch.to(engine.device))
+        engine.backward((losses.mlm_sum / masked + losses.pair_sum / max(pairs, 1)) * scale)
+        engine.step()
+        sums += torch.stack(list(losses)).detach().double()
+    dist.all_reduce(sums)
+    mlm_sum, mlm_correct, pair_sum, pair_correct = sums.tolist()
+    return Step(
+        loss=mlm_sum / masked + pair_sum / max(pairs, 1),
+        mlm_loss=mlm_sum / masked,
+        mlm_accuracy=mlm_correct / masked,
+        pair_loss=pair_sum / pairs if pairs else None,
+        pair_accuracy=pair_correct / pairs if pairs else None,
+        tokens=int(tokens),
+        padding_fraction=0.0,  # packed: what the model computes holds no padding
+    )
