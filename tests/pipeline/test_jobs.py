@@ -1,0 +1,191 @@
+"""The jobs as a user runs them: same bytes however they run, nothing lost when they are killed or refused."""
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from schemas.manifest import read_manifest
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Of every file in a folder but the manifest, which also names the inputs."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def chain(
+    run, out: Path, source: str, *flags: object, model: str = "wordpiece", objective: str = "nsp"
+) -> dict[str, str]:
+    """Hashes of text, vocabulary and pairs made from `source` with Beam's `flags`."""
+    text, vocab, pairs = (out / name for name in ("text", "vocab", "pairs"))
+    size = 160 if model == "wordpiece" else 400
+    for arguments in (
+        ("shard", "--input", source, "--output", text, "--num_shards", 3),
+        ("vocab", "--text", text, "--output", vocab, "--model", model, "--size", size),
+        ("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", objective, "--dupe_factor", 2,
+         "--max_length", 48),
+    ):  # fmt: skip
+        done = run("python", "-m", "pipeline", *arguments, *flags)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+    return hashes(out)
+
+
+@pytest.mark.parametrize(("model", "objective"), [("wordpiece", "nsp"), ("bytebpe", "sop")])
+def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(run, corpus, tmp_path, model, objective) -> None:
+    source = str(corpus)
+    one = chain(run, tmp_path / "1", source, "--direct_num_workers=1", model=model, objective=objective)
+    for name, flags in {
+        "2": ["--direct_num_workers=2"],
+        "5": ["--direct_num_workers=5"],
+        "replayed": ["--direct_num_workers=2", "--direct_runner_bundle_repeat=1"],
+    }.items():
+        assert chain(run, tmp_path / name, source, *flags, model=model, objective=objective) == one
+    assert len([name for name in one if name.endswith(".arrow")]) == 3 + 1 + 6
+
+
+def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(run, corpus, tmp_path) -> None:
+    lines = corpus.read_text().splitlines(keepends=True)
+    whole = chain(run, tmp_path / "whole", str(corpus))
+    for i, name in enumerate(("z.jsonl", "a.jsonl.gz", "m.jsonl.zst")):
+        data = "".join(reversed(lines[i::3])).encode()
+        compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+        (tmp_path / name).write_bytes(compress(data))
+    listed = f"{tmp_path}/m.jsonl.zst,{tmp_path}/z.jsonl,{tmp_path}/a.jsonl.gz"
+    assert chain(run, tmp_path / "cut", listed) == whole
+    fingerprints = [read_manifest(str(tmp_path / name / "pairs"), "pairs").fingerprint for name in ("whole", "cut")]
+    assert fingerprints[0] == fingerprints[1]
+
+
+def test_a_finished_result_is_kept_unless_overwrite(run, corpus, text, tmp_path) -> None:
+    before = hashes(text)
+    arguments = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", text, "--num_shards", 2)
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert "holds a finished result" in refused.stderr and "--overwrite" in refused.stderr
+    assert hashes(text) == before
+    copy = tmp_path / "text"
+    made = [*arguments[:6], "--output", copy]
+    assert run(*made, "--num_shards", 3).returncode == 0
+    assert run(*made, "--num_shards", 2, "--overwrite").returncode == 0
+    assert sorted(hashes(copy)) == ["text-00000-of-00002.arrow", "text-00001-of-00002.arrow"]
+
+
+def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
+    out, bad = tmp_path / "text", tmp_path / "bad.jsonl"
+    bad.write_text("{\n" * 9)
+    made = ("python", "-m", "pipeline", "shard", "--output", out, "--overwrite")
+    assert run(*made, "--input", corpus).returncode == 0
+    before = hashes(out)
+    failed = run(*made, "--input", bad)
+    assert failed.returncode == 3
+    assert "100.00% of the records are bad" in failed.stderr and "Traceback" not in failed.stderr
+    assert {name: digest for name, digest in hashes(out).items() if not name.startswith("_")} == before
+    assert run("python", "-m", "pipeline", "verify", out).returncode == 0
+
+
+@pytest.mark.parametrize("job", ["shard", "pairs"])
+def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, vocab, tmp_path, job) -> None:
+    out, whole = tmp_path / "killed", tmp_path / "whole"
+    flags = {
+        "shard": ["--input", corpus, "--num_shards", 40],
+        "pairs": ["--text", text, "--vocab", vocab, "--objective", "nsp", "--dupe_factor", 40],
+    }[job]
+    arguments = [sys.executable, "-m", "pipeline", job, "--output", out, *flags, "--direct_num_workers=2"]
+    pieces = 0
+    while not (out / "manifest.json").exists():
+        process = subprocess.Popen(list(map(str, arguments)), start_new_session=True, stdout=subprocess.DEVNULL)
+        target = pieces + 12
+        while process.poll() is None:
+            pieces = max(pieces, len(list(out.rglob("*.arrow.json"))))
+            if pieces >= target:
+                os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        pieces = max(pieces, 1)
+    done = run("python", "-m", "pipeline", job, "--output", whole, *flags)
+    assert done.returncode == 0
+    assert hashes(out) == hashes(whole)
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in whole.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ("shard --input {tmp}/none*.txt --output {tmp}/x", 2, "matches no file"),
+        ("shard --input {corpus} --output {tmp}/x --num_shard 3", 2, "Unknown flag --num_shard. Did you mean --num_shards?"),
+        ("shard --input {corpus} --output {tmp}/x --direct_num_worker=3", 2, "Did you mean --direct_num_workers?"),
+        ("shard --input {corpus} --output {tmp}/x --max_bad_ratio 2", 2, "'2' is not a number from 0 to 1"),
+        ("shard --input {corpus} --output {tmp}/x --dedup all", 2, "invalid choice: 'all'"),
+        ("shard --input {corpus} --output {pairs}", 2, "holds finished pairs; text needs a folder of its own"),
+        ("shard --input {empty} --output {tmp}/x", 3, "no document with any text"),
+        ("shard --input {corpus} --output {tmp}/x --text_key body", 3, "object has no text under 'body'"),
+        ("vocab --text {tmp}/none --output {tmp}/x --model wordpiece --size 99", 3, "holds no finished text"),
+        ("vocab --text {text} --output {tmp}/x --model wordpiece --size 9", 3, "cannot hold"),
+        ("vocab --text {text} --output {tmp}/x --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
+        ("pairs --text {text} --vocab {text} --output {tmp}/x --objective nsp", 3, "holds text, but vocab was expected"),
+        ("pairs --text {text} --vocab {vocab} --output {tmp}/x --objective nsp --max_length 7", 2, "Give at least 8"),
+        ("pairs --text {short} --vocab {vocab} --output {tmp}/x --objective sop", 3, "No row could be made"),
+        ("inspect {tmp}/none", 3, "neither a shard"),
+        ("verify {tmp}/none", 3, "not finished"),
+        ("shart", 2, "invalid choice: 'shart'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_a_clear_error(run, corpus, text, vocab, pairs, tmp_path, arguments, code, told) -> None:
+    empty, short = tmp_path / "empty.txt", tmp_path / "short"
+    empty.write_text(" \n")
+    if "{short}" in arguments:
+        (tmp_path / "short.txt").write_text("One sentence.\n\nAnother one.\n")
+        assert run("python", "-m", "pipeline", "shard", "--input", f"{short}.txt", "--output", short).returncode == 0
+    names = {
+        "tmp": tmp_path,
+        "corpus": corpus,
+        "text": text,
+        "vocab": vocab,
+        "pairs": pairs,
+        "empty": empty,
+        "short": short,
+    }
+    done = run("python", "-m", "pipeline", *arguments.format(**names).split())
+    assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+    assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+def test_a_changed_shard_ends_verify_and_the_next_job_with_its_name(run, text, vocab, tmp_path) -> None:
+    copy = tmp_path / "text"
+    copy.mkdir()
+    for path in text.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    shard = copy / "text-00001-of-00003.arrow"
+    shard.write_bytes(shard.read_bytes()[:-10])
+    for arguments in (
+        ("verify", copy),
+        ("vocab", "--text", copy, "--output", tmp_path / "v", "--model", "wordpiece", "--size", 160),
+        ("pairs", "--text", copy, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "nsp"),
+    ):
+        done = run("python", "-m", "pipeline", *arguments)
+        assert done.returncode == 3 and shard.name in done.stderr and "Traceback" not in done.stderr
+
+
+def test_every_input_format_gives_the_same_documents(run, tmp_path, documents) -> None:
+    texts = documents[:20]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "a.txt").write_text("\n\n".join(text.replace(". ", ".\n") for text in texts))
+    (tmp_path / "a.lines").write_text("\n".join(texts))
+    (tmp_path / "wiki_00").write_text("".join(f'<doc id="{i}">\nTitle\n\n{t}\n</doc>\n' for i, t in enumerate(texts)))
+    found = []
+    for name, flags in {"a.jsonl": [], "a.txt": [], "a.lines": ["--text_layout", "line"], "wiki_00": []}.items():
+        out = tmp_path / f"out-{name}"
+        done = run("python", "-m", "pipeline", "shard", "--input", tmp_path / name, "--output", out, *flags)
+        assert done.returncode == 0, done.stderr
+        found.append(read_manifest(str(out), "text").totals)
+    assert found == [found[0]] * 4
+    assert found[0]["documents"] == 20
