@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, AsSingleton
+from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.beam_runner import carrying_errors
 
@@ -31,7 +31,7 @@ class Deal(beam.PTransform):
     Grouped by place in the list: unlike Reshuffle's random keys this gives each local worker the same number of items.
     """
 
-    def expand(self, lists: Any) -> beam.PCollection:
+    def expand(self, lists: Any) -> PCollection:
         return (
             lists
             | "Number" >> beam.FlatMap(_numbered)  # (place, item)
@@ -58,7 +58,7 @@ class ShardCorpora(beam.PTransform):
     gather: Step  # (shard index, survey) -> report
     finish: Step  # (nothing, survey, all reports) -> None
 
-    def expand(self, pbegin: Any) -> beam.PCollection:
+    def expand(self, pbegin: Any) -> PCollection:
         runs = pbegin | "Splits" >> beam.Create([self.splits]) | "Deal splits" >> Deal() | "Spread" >> step(self.spread)
         corpus = pbegin | "Once" >> beam.Create([None]) | "Survey" >> step(self.survey, AsList(runs))
         indices = corpus | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> Deal()
@@ -81,7 +81,7 @@ class TrainVocabulary(beam.PTransform):
     add: Step  # [Arrow bytes] -> Arrow bytes
     finish: Step  # (nothing, the partitions' Arrow bytes) -> None
 
-    def expand(self, pbegin: Any) -> beam.PCollection:
+    def expand(self, pbegin: Any) -> PCollection:
         counts = (
             pbegin
             | "Text shards" >> beam.Create([self.shards])
@@ -102,6 +102,6 @@ class WritePairs(beam.PTransform):
     build: Step  # (shard, pass) -> report
     finish: Step  # (nothing, all reports) -> None
 
-    def expand(self, pbegin: Any) -> beam.PCollection:
+    def expand(self, pbegin: Any) -> PCollection:
         reports = pbegin | "Shards" >> beam.Create([self.shards]) | "Deal" >> Deal() | "Build" >> step(self.build)
         return pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, AsList(reports))

@@ -1,6 +1,6 @@
 """Errors that a user can act on, each with the exit code that the command ends with.
 
-    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    75 preempted and saved
+    0 done    2 usage or configuration    3 bad data    4 bad checkpoint
 
 A message says what happened with the value and the path, what was expected, and what to do next. Command lines
 print it without a traceback; any other exception is a fault of ours and keeps its traceback.
@@ -34,12 +34,6 @@ class CheckpointError(ClozelineError):
     """A checkpoint cannot be trusted or does not belong to this run."""
 
     exit_code = 4
-
-
-class Preempted(ClozelineError):
-    """The run was asked to stop and has saved its state; start it again to go on (EX_TEMPFAIL)."""
-
-    exit_code = 75
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -31,7 +31,7 @@ class Input(_Strict):
 
 
 class Shard(_Strict):
-    """One file of the folder. `tokens` counts sentences' tokens in pairs, nothing in text; `fingerprint` is of the rows."""
+    """One file of the folder. `tokens` is 0 where there are only words; `fingerprint` is of the rows alone."""
 
     path: str
     rows: int
@@ -68,7 +68,7 @@ class Manifest(_Strict):
 
 
 def fingerprint(kind: Kind, shards: list[Shard], identity: str = "") -> str:
-    """Of the content: equal content, equal fingerprint. `identity` is the vocabulary's, which gives ids their meaning."""
+    """Of the content: equal content, equal fingerprint. `identity`, the vocabulary's, gives ids their meaning."""
     parts = [kind, str(FORMAT_VERSION), identity, *(f"{shard.path} {shard.fingerprint}" for shard in shards)]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 

@@ -23,13 +23,13 @@ from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word"]
-_ORDER, _FATE, _REPLACEMENT = 0, 1, 2  # streams of one row: which tokens, what becomes of each, which random token
+_ORDER, _FATE, _REPLACEMENT = 0, 1, 2  # streams of a row: which tokens, their fate, random tokens
 _STREAM = 1 << 32
 
 
 @dataclass(frozen=True)
 class Masking:
-    """How to mask: `kind`, the share `prob` of each row, and at most `max_predictions` tokens a row (None: no limit)."""
+    """How to mask: `kind`, the share `prob` of a row, and at most `max_predictions` tokens of it (None: no limit)."""
 
     kind: Kind = "token"
     prob: float = 0.15

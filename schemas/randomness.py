@@ -46,7 +46,7 @@ def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
 
 def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.float64]:
     """float64 draws in [0, 1) with 53 random bits, one for each broadcast pair of key and counter."""
-    return (numbers(keys, counters) >> np.uint64(11)) * 2.0**-53
+    return (numbers(keys, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:

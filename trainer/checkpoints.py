@@ -13,20 +13,17 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
-from deepspeed.utils import safe_get_full_fp32_param
 from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors.torch import save_file
 
 from schemas import storage
 from schemas.errors import CheckpointError
 
-MANIFEST, STATE, WEIGHTS, TAG = "manifest.json", "state.json", "model.safetensors", "deepspeed"
+MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
 
 
 class TrainingState(BaseModel):
@@ -50,32 +47,22 @@ def steps_saved(run: str) -> list[int]:
     return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit() and (path / MANIFEST).exists())
 
 
-def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int) -> None:
-    """Save on all ranks, then publish and prune. Every rank must call it at the same step."""
+def save(run: str, state: TrainingState, keep: int, write: Callable[[Path], None]) -> None:
+    """Let every rank `write` its files into a folder aside, then publish it and prune. A collective call."""
     target = checkpoint_path(run, state.step)
     partial = target.with_name(target.name + storage.PARTIAL)
     if dist.get_rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     dist.barrier()
-    engine.save_checkpoint(str(partial), tag=TAG, save_latest=False)
-    weights = full_weights(engine)
+    write(partial)
     if dist.get_rank() == 0:
-        save_file(weights, partial / WEIGHTS)
         (partial / STATE).write_text(state.model_dump_json())
     dist.barrier()  # every rank's files are there now
     if dist.get_rank() == 0:
         publish(partial, target)
         prune(run, keep)
     dist.barrier()
-
-
-def full_weights(engine: DeepSpeedEngine) -> dict[str, torch.Tensor]:
-    """All weights in float32 from the optimizer's own copies, whatever the ranks hold. A collective call."""
-    named = engine.module.named_parameters()
-    full = {name: safe_get_full_fp32_param(parameter) for name, parameter in named}
-    weights = {name: p.detach() if full[name] is None else full[name] for name, p in engine.module.named_parameters()}
-    return {name: weight.float().cpu().contiguous() for name, weight in weights.items()}
 
 
 def publish(partial: Path, target: Path) -> None:
@@ -138,11 +125,6 @@ def read_state(path: Path) -> TrainingState:
         return TrainingState.model_validate_json((path / STATE).read_text())
     except (OSError, ValidationError) as error:
         raise CheckpointError(f"{path / STATE} is not a state of this version: {error}.") from error
-
-
-def load(engine: DeepSpeedEngine, path: Path) -> None:
-    """Put a checkpoint's weights and optimizer state into the engine."""
-    engine.load_checkpoint(str(path), tag=TAG)
 
 
 def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:

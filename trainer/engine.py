@@ -1,21 +1,27 @@
-"""The DeepSpeed engine of a recipe: its settings derived from the recipe, in one place."""
+"""The DeepSpeed engine of a recipe: its settings, what it writes into a checkpoint, and how it goes on from one."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.utils import safe_get_full_fp32_param
+from safetensors.torch import save_file
 from torch import nn
 
 from schemas.errors import UsageError
+from trainer.checkpoints import WEIGHTS
 from trainer.optimization import build_optimizer
 from trainer.recipe import Recipe
 from trainer.stream.batches import Share
+
+TAG = "deepspeed"  # the folder inside a checkpoint that holds DeepSpeed's own files
 
 
 def start_distributed() -> tuple[int, int]:
@@ -25,11 +31,12 @@ def start_distributed() -> tuple[int, int]:
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "0" if os.environ["WORLD_SIZE"] == "1" else "29500")
-    if get_accelerator().device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         # each rank takes its share of the cores; more threads than cores make every rank wait
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
-    deepspeed.init_distributed(dist_backend=get_accelerator().communication_backend_name(), verbose=False)
+    deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name(), verbose=False)
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
@@ -63,3 +70,25 @@ def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.De
     optimizer = build_optimizer(model, recipe.optimizer)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
     return engine
+
+
+def write_checkpoint(engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
+    """Every rank's optimizer and weights as DeepSpeed keeps them, and all weights for export. A collective call."""
+    engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
+    weights = full_weights(engine.module)  # type: ignore[arg-type]
+    if torch.distributed.get_rank() == 0:
+        save_file(weights, folder / WEIGHTS)
+
+
+def read_checkpoint(engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
+    """Put a checkpoint's weights and optimizer state into the engine."""
+    engine.load_checkpoint(str(folder), tag=TAG)
+
+
+def full_weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    """All weights in float32, from the optimizer's own copies whatever the ranks hold. A collective call."""
+    weights = {}
+    for name, parameter in module.named_parameters():
+        full = safe_get_full_fp32_param(parameter)  # None when DeepSpeed keeps no copy, as in stage 0
+        weights[name] = (parameter if full is None else full).detach().float().cpu().contiguous()
+    return weights

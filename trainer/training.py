@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from schemas.randomness import key
 from schemas.vocabulary import FOLDER, read_vocabulary
 from trainer import checkpoints
 from trainer.checkpoints import TrainingState
-from trainer.engine import build_engine, share_of, start_distributed
+from trainer.engine import build_engine, read_checkpoint, share_of, start_distributed, write_checkpoint
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
@@ -106,7 +107,7 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folder: PairFolder, share: S
     path, faults = found
     state = checkpoints.read_state(path)
     checkpoints.check_identity(path, state.identity, now)
-    checkpoints.load(engine, path)
+    read_checkpoint(engine, path)
     if share.rank == 0:
         for fault in faults:
             print(f"Passed over a checkpoint: {fault}.", flush=True)
@@ -146,13 +147,14 @@ def train(
                 )
         if step % recipe.checkpoint.every == 0 or step == last:
             now = TrainingState(step=step, tokens=meter.tokens, seconds=meter.seconds, identity=state.identity)
-            checkpoints.save(engine, run.output, now, recipe.checkpoint.keep)
+            checkpoints.save(run.output, now, recipe.checkpoint.keep, partial(write_checkpoint, engine))
     if dist.get_rank() == 0:
         print(f"{run.output}: step {max(last, state.step)} of {run.max_steps} is saved.", flush=True)
 
 
 def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: int) -> Step:
     """One update from this rank's micro-batches; what it returns is summed over all ranks."""
+    device = torch.device(engine.device or "cpu")
     counts = torch.tensor(
         [
             sum(len(batch.masked_K) for batch in batches),
@@ -160,15 +162,15 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
             sum(len(batch.ids_T) for batch in batches),
         ],
         dtype=torch.float64,
-    ).to(engine.device)
+    ).to(device)
     dist.all_reduce(counts)
     masked, pairs, tokens = counts.tolist()
     torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
     scale = dist.get_world_size() * len(batches)
-    sums = torch.zeros(4, dtype=torch.float64, device=engine.device)
+    sums = torch.zeros(4, dtype=torch.float64, device=device)
     for batch in batches:
-        losses = engine(batch.to(engine.device))
+        losses = engine(batch.to(device))
         engine.backward((losses.mlm_sum / masked + losses.pair_sum / max(pairs, 1)) * scale)
         engine.step()
         sums += torch.stack(list(losses)).detach().double()

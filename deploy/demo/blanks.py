@@ -15,9 +15,9 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from transformers.utils import logging
 
 BLANKS = (
-    "If the file does not [MASK], an error is raised.",
     "Returns a new [MASK] with the given name.",
-    "The default value is [MASK].",
+    "Return [MASK] if the object is a string, false otherwise.",
+    "If the key is not [MASK], a KeyError is raised.",
 )
 
 

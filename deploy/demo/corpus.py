@@ -83,15 +83,19 @@ def main() -> None:
     flags.add_argument("--megabytes", type=float, default=8.0, help="stop after so much text")
     options = flags.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    wanted, count = int(options.megabytes * 1e6), 0
-    with options.output.open("w", encoding="utf-8") as file, tqdm(total=wanted, unit="B", unit_scale=True) as bar:
+    wanted, count, characters = int(options.megabytes * 1e6), 0, 0
+    with (
+        options.output.open("w", encoding="utf-8") as file,
+        tqdm(total=wanted, unit="B", unit_scale=True, disable=None) as bar,
+    ):
         for document in documents():
             file.write(json.dumps(document) + "\n")
             count += 1
             bar.update(len(document["text"]))
-            if bar.n >= wanted:
+            characters += len(document["text"])
+            if characters >= wanted:
                 break
-        print(f"{options.output}: {count:,} documents, {bar.n:,} characters")
+        print(f"{options.output}: {count:,} documents, {characters:,} characters")
 
 
 if __name__ == "__main__":

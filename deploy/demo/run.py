@@ -16,11 +16,13 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
-HERE, BIN = Path(__file__).parent, Path(sys.executable).parent
+HERE, BIN = Path("deploy/demo"), Path(sys.executable).parent
 KILL_AT = 0.55  # of all steps; the last checkpoint then lies at a half
+TIMES = ("seconds", "tokens_per_second", "loader_stall_fraction")  # what no two runs share
 
 
 def main() -> None:
@@ -31,13 +33,14 @@ def main() -> None:
     flags.add_argument("--set", action="append", default=[], help="change a value of the recipe")
     options = flags.parse_args()
     started = time.perf_counter()
+    show("export DS_ACCELERATOR=cpu  # two ranks on the CPU, whether or not there is a GPU")
     shutil.rmtree(options.output, ignore_errors=True)
     make_pairs(options.output, options.megabytes)
     train_and_resume(options.output, options.config, options.set)
     out = options.output
-    command("python -m trainer.export", out / "run", "--output", out / "hf")
-    command("python", HERE / "blanks.py", out / "hf")
-    command("python", HERE / "loss_curve.py", out / "run", out / "loss.png")
+    command(f"python -m trainer.export {out}/run --output {out}/hf")
+    command(f"python {HERE}/blanks.py {out}/hf")
+    command(f"python {HERE}/loss_curve.py {out}/run {out}/loss.png")
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
     for what, name in (("the data card", "pairs/card.html"), ("the loss curve", "loss.png"), ("the model", "hf")):
         print(f"  {what:<15} {out / name}")
@@ -45,51 +48,45 @@ def main() -> None:
 
 def make_pairs(out: Path, megabytes: str) -> None:
     """The three jobs of the pipeline, on the documentation that this Python carries."""
-    command("python", HERE / "corpus.py", out / "corpus.jsonl", "--megabytes", megabytes)
-    command("python -m pipeline shard --input", out / "corpus.jsonl", "--output", out / ["text", "--num_shards", "4"][0],
-            "--num_shards 4 --dedup exact")  # fmt: skip
-    command("python -m pipeline vocab --text", out / "text", "--output", out / "vocab", "--model wordpiece --size 4000")
-    command("python -m pipeline pairs --text", out / "text", "--vocab", out / "vocab", "--output", out / "pairs",
-            "--objective nsp --max_length 64")  # fmt: skip
+    text, vocab = out / "text", out / "vocab"
+    command(f"python {HERE}/corpus.py {out}/corpus.jsonl --megabytes {megabytes}")
+    command(f"python -m pipeline shard --input {out}/corpus.jsonl --output {text} --num_shards 4 --dedup exact")
+    command(f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
+    pairs = f"--output {out}/pairs --objective nsp --max_length 64"
+    command(f"python -m pipeline pairs --text {text} --vocab {vocab} {pairs}")
 
 
 def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
-    """Train on two ranks, kill all of it, and let the same command finish."""
-    settings = [f"data.pairs={out / 'pairs'}", f"run.output={out / 'run'}", *changes]
-    sets = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
+    """Train on two ranks, kill all of it, let the same command finish, and compare the steps that were taken twice."""
+    run = out / "run"
+    sets = " ".join(f"--set {setting}" for setting in (f"data.pairs={out}/pairs", f"run.output={run}", *changes))
     training = f"deepspeed --quiet --num_gpus 2 --module trainer --config {config} {sets}"
-    lost = kill_midway(training, out / "run")
+    lost = kill_midway(training, run)
     command(training)
-    again = {line["step"]: line["loss"] for line in metrics(out / "run")}
-    equal = [step for step, loss in lost.items() if again[step] == loss]
-    checkpoint = max(saved_steps(out / "run"), default=0)
-    print(f"\nSteps taken both before the kill and after the resume: {', '.join(map(str, lost))}.")
-    print(
-        f"Losses equal to the last bit: {len(equal)} of {len(lost)}. Newest checkpoint: step {checkpoint}.", flush=True
-    )
-    if not lost or len(equal) != len(lost):
+    again = {line["step"]: line for line in metrics(run)}
+    equal = sum(again[step] == line | {name: again[step][name] for name in TIMES} for step, line in lost.items())
+    print(f"\nTaken before the kill and again after the resume: steps {min(lost)} to {max(lost)}, {len(lost)} logged.")
+    print(f"Equal to the last bit (losses, accuracies, gradient norms): {equal} of {len(lost)}.", flush=True)
+    if equal != len(lost):
         sys.exit("The resumed run is not the run that was killed.")
-    first, last = min(again), max(again)
-    mlm = {line["step"]: line["mlm_loss"] for line in metrics(out / "run")}
-    print(f"MLM loss: {mlm[first]:.3f} at step {first}, {mlm[last]:.3f} at step {last}.", flush=True)
+    first, last = again[min(again)], again[max(again)]
+    print(f"MLM loss: {first['mlm_loss']:.3f} at step {first['step']}, {last['mlm_loss']:.3f} at step {last['step']}.")
 
 
-def kill_midway(training: str, run: Path) -> dict[int, float]:
-    """Run the command until KILL_AT, SIGKILL all its processes, and return the losses past the last checkpoint."""
+def kill_midway(training: str, run: Path) -> dict[int, dict[str, Any]]:
+    """Start the command, SIGKILL all its processes at KILL_AT, and return what it logged past its last checkpoint."""
     show(training)
     process = subprocess.Popen(arguments(training), env=environment(), start_new_session=True)
-    stop = KILL_AT * 10**9
     while process.poll() is None:
-        time.sleep(0.1)
-        if (run / "recipe.toml").exists() and stop >= 10**6:
-            text = (run / "recipe.toml").read_text()
-            stop = KILL_AT * int(text.split("max_steps = ")[1].split("\n")[0])
-        if max((line["step"] for line in metrics(run)), default=0) >= stop:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            print("\n^ killed with SIGKILL; now the same command again")
-            checkpoint = max(saved_steps(run))
-            return {line["step"]: line["loss"] for line in metrics(run) if line["step"] > checkpoint}
+        time.sleep(0.05)
+        recipe = run / "recipe.toml"
+        if recipe.exists() and metrics(run)[-1:]:
+            max_steps = tomllib.loads(recipe.read_text())["run"]["max_steps"]
+            if metrics(run)[-1]["step"] >= KILL_AT * max_steps:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                print("\n^ killed with SIGKILL; now the same command again")
+                return {line["step"]: line for line in metrics(run) if line["step"] > max(saved_steps(run))}
     sys.exit(process.returncode or "The training ended before it could be killed.")
 
 
@@ -104,9 +101,8 @@ def saved_steps(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def command(*parts: str | Path) -> None:
+def command(line: str) -> None:
     """Show a command and run it; a failure ends the demo with the command's exit code."""
-    line = " ".join(map(str, parts))
     show(line)
     code = subprocess.run(arguments(line), env=environment(), check=False).returncode
     if code:
@@ -124,7 +120,7 @@ def arguments(line: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """This one's, with the environment's programs first, as after `source .venv/bin/activate`."""
-    return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return os.environ | {"DS_ACCELERATOR": "cpu", "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ _STYLE = """
 :root{--back:#fff;--text:#1c1c22;--dim:#6b6b76;--line:#e3e3ea;--a:#dbe8ff;--b:#ffe6d1;--bar:#4c7be0;--mark:#b3261e}
 @media(prefers-color-scheme:dark){:root{--back:#15161a;--text:#e9e9ee;--dim:#9a9aa6;--line:#2d2e36;--a:#1f3358;
 --b:#4d3113;--bar:#6f9bff;--mark:#ff8a80}}
-body{font:16px/1.5 system-ui,sans-serif;background:var(--back);color:var(--text);max-width:60rem;margin:auto;padding:1rem}
+body{font:16px/1.5 system-ui,sans-serif;background:var(--back);color:var(--text);
+max-width:60rem;margin:auto;padding:1rem}
 h1{font-size:1.5rem;margin:.5rem 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .dim{color:var(--dim)}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid var(--line);padding:.25rem .5rem;text-align:left}

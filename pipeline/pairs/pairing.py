@@ -108,7 +108,7 @@ def nsp_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]
 
 
 def sop_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:
-    """Document j's rows before truncation: two runs of sentences that follow each other, in order (0) or exchanged (1)."""
+    """Document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
     tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
     while place < last:
         start, end = chunk(tokens, place, last, target)

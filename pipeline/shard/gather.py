@@ -94,7 +94,8 @@ def in_order(table: pa.Table, seed: int) -> pa.Table:
     """By placement, then source: the order of arrival leaves no trace."""
     placed = placements(table["document"].to_numpy(), seed)
     sortable = pa.table({"placed": placed, "source": table["source"]})
-    return table.take(pc.sort_indices(sortable, [("placed", "ascending"), ("source", "ascending")]))
+    order = pc.sort_indices(sortable, [("placed", "ascending"), ("source", "ascending")])  # type: ignore[attr-defined]
+    return table.take(order)
 
 
 def drop_duplicates(table: pa.Table) -> tuple[pa.Table, list[tuple[str, str, int]]]:

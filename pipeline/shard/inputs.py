@@ -89,7 +89,7 @@ def open_plain(path: str, compression: str | None) -> IO[bytes]:
     """A file open for reading, decompressed."""
     file = storage.open_input(path)
     if compression == "zstd":
-        # Arrow's stream reads a file of many frames to its end and, unlike zstandard's, notices when the end is missing.
+        # Arrow's stream reads all frames of a file and, unlike zstandard's, notices when the end is missing
         stream: Any = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
         return io.BufferedReader(stream)
     opener = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}.get(compression or "")

@@ -8,6 +8,7 @@ does. `newline` trusts the corpus: every line is one sentence.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -26,7 +27,7 @@ def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
         found: list[str] = text.split("\n")
     else:
         # A blank line between paragraphs ends a sentence for sentencex in every language.
-        found = sentencex.segment(language, "\n\n".join(paragraphs(text)))
+        found = sentencex.segment(language, "\n\n".join(paragraphs(text)))  # type: ignore[attr-defined]
     return [sentence for sentence in (" ".join(part.split()) for part in found) if sentence]
 
 
@@ -43,7 +44,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 def _unwrap(lines: list[str], width: int) -> Iterator[str]:
     joined = lines[0]
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         if is_wrap(before, line, width):
             joined = f"{joined} {line.strip()}"
         else:

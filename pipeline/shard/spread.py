@@ -7,6 +7,7 @@ in the file's own footer. Memory is bounded by RUN_CHARACTERS of text, however l
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ def document_id(sentences: list[str]) -> int:
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Where documents stand in the shuffled corpus: a bijection of their ids that looks random, another for each seed."""
+    """Where documents stand in the shuffled corpus: a bijection of their ids, another for each seed."""
     return mix(documents ^ np.uint64(key("placement", seed)))
 
 
@@ -121,6 +122,6 @@ def encode_run(documents: Documents, seed: int, buckets: int) -> bytes:
     cuts = [0, *np.searchsorted(placed[order], np.array(lower, dtype=np.uint64)).tolist(), len(ids)]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, RUN, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in itertools.pairwise(cuts):
             writer.write_batch(batch.slice(start, end - start))
     return sink.getvalue().to_pybytes()

@@ -11,6 +11,7 @@ trainer was never published.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -80,7 +81,7 @@ class MergeLearner:
 
     def _count_pairs(self, index: int, sign: int) -> set[tuple[int, int]]:
         word, count = self._words[index], sign * self._counts[index]
-        pairs = list(zip(word, word[1:], strict=False))
+        pairs = list(itertools.pairwise(word))
         for pair in pairs:
             self._pair_counts[pair] += count
             if sign > 0:

@@ -120,20 +120,20 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, voca
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ("shard --input {tmp}/none*.txt --output {tmp}/x", 2, "matches no file"),
-        ("shard --input {corpus} --output {tmp}/x --num_shard 3", 2, "Unknown flag --num_shard. Did you mean --num_shards?"),
-        ("shard --input {corpus} --output {tmp}/x --direct_num_worker=3", 2, "Did you mean --direct_num_workers?"),
-        ("shard --input {corpus} --output {tmp}/x --max_bad_ratio 2", 2, "'2' is not a number from 0 to 1"),
-        ("shard --input {corpus} --output {tmp}/x --dedup all", 2, "invalid choice: 'all'"),
+        ("shard --input {tmp}/none*.txt {out}", 2, "matches no file"),
+        ("shard --input {corpus} {out} --num_shard 3", 2, "Unknown flag --num_shard. Did you mean --num_shards?"),
+        ("shard --input {corpus} {out} --direct_num_worker=3", 2, "Did you mean --direct_num_workers?"),
+        ("shard --input {corpus} {out} --max_bad_ratio 2", 2, "'2' is not a number from 0 to 1"),
+        ("shard --input {corpus} {out} --dedup all", 2, "invalid choice: 'all'"),
         ("shard --input {corpus} --output {pairs}", 2, "holds finished pairs; text needs a folder of its own"),
-        ("shard --input {empty} --output {tmp}/x", 3, "no document with any text"),
-        ("shard --input {corpus} --output {tmp}/x --text_key body", 3, "object has no text under 'body'"),
-        ("vocab --text {tmp}/none --output {tmp}/x --model wordpiece --size 99", 3, "holds no finished text"),
-        ("vocab --text {text} --output {tmp}/x --model wordpiece --size 9", 3, "cannot hold"),
-        ("vocab --text {text} --output {tmp}/x --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
-        ("pairs --text {text} --vocab {text} --output {tmp}/x --objective nsp", 3, "holds text, but vocab was expected"),
-        ("pairs --text {text} --vocab {vocab} --output {tmp}/x --objective nsp --max_length 7", 2, "Give at least 8"),
-        ("pairs --text {short} --vocab {vocab} --output {tmp}/x --objective sop", 3, "No row could be made"),
+        ("shard --input {empty} {out}", 3, "no document with any text"),
+        ("shard --input {corpus} {out} --text_key body", 3, "object has no text under 'body'"),
+        ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
+        ("vocab --text {text} {out} --model wordpiece --size 9", 3, "cannot hold"),
+        ("vocab --text {text} {out} --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
+        ("pairs --text {text} --vocab {text} {out} --objective nsp", 3, "holds text, but vocab was expected"),
+        ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 7", 2, "Give at least 8"),
+        ("pairs --text {short} --vocab {vocab} {out} --objective sop", 3, "No row could be made"),
         ("inspect {tmp}/none", 3, "neither a shard"),
         ("verify {tmp}/none", 3, "not finished"),
         ("shart", 2, "invalid choice: 'shart'"),
@@ -145,15 +145,8 @@ def test_bad_input_is_a_clear_error(run, corpus, text, vocab, pairs, tmp_path, a
     if "{short}" in arguments:
         (tmp_path / "short.txt").write_text("One sentence.\n\nAnother one.\n")
         assert run("python", "-m", "pipeline", "shard", "--input", f"{short}.txt", "--output", short).returncode == 0
-    names = {
-        "tmp": tmp_path,
-        "corpus": corpus,
-        "text": text,
-        "vocab": vocab,
-        "pairs": pairs,
-        "empty": empty,
-        "short": short,
-    }
+    names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "empty": empty, "short": short}
+    names |= {"text": text, "vocab": vocab, "pairs": pairs}
     done = run("python", "-m", "pipeline", *arguments.format(**names).split())
     assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
     assert not (tmp_path / "x" / "manifest.json").exists()

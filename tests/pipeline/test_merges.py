@@ -1,3 +1,4 @@
+import itertools
 from collections import Counter
 
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ def naive_merges(words: dict[str, int], size: int) -> list[tuple[str, str]]:
     while len(order) < size:
         pairs: Counter[tuple[str, str]] = Counter()
         for word, parts in split.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in itertools.pairwise(parts):
                 pairs[pair] += words[word]
         if not pairs or max(pairs.values()) < 1:
             break

@@ -95,7 +95,7 @@ def test_truncation_equals_one_token_at_a_time(a: int, b: int, most: int) -> Non
         left_a, left_b = (left_a - 1, left_b) if left_a > left_b else (left_a, left_b - 1)
     row = truncate(Row(0, a, 1000, 1000 + b, 0, 0, 0), most, Draws(a * b))
     assert (row.a_end - row.a_start, row.b_end - row.b_start) == (left_a, left_b)
-    assert 0 <= row.a_start and row.a_end <= a and 1000 <= row.b_start and row.b_end <= 1000 + b
+    assert row.a_start >= 0 and row.a_end <= a and row.b_start >= 1000 and row.b_end <= 1000 + b
 
 
 def test_coins_are_fair() -> None:

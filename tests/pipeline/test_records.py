@@ -1,5 +1,7 @@
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from pipeline.shard.records import Record, Rejected, parse_json_line, read_recor
 from schemas.errors import DataError
 
 
-def split(path: Path, start: int = 0, end: int | None = None, form="jsonl", compression=None) -> Split:
+def split(path: Path, start: int = 0, end: int | None = None, form: Any = "jsonl", compression=None) -> Split:
     return Split(0, str(path), start, path.stat().st_size if end is None else end, form, compression)
 
 
@@ -21,7 +23,7 @@ def test_every_line_belongs_to_exactly_one_split(tmp_path_factory, lengths: list
     path.write_text("".join(json.dumps({"text": f"{i}" + "x" * n}) + "\n" for i, n in enumerate(lengths)))
     size = path.stat().st_size
     cuts = sorted({0, size, *data.draw(st.lists(st.integers(1, size), max_size=6))})
-    parts = [list(read_records(split(path, a, b), "text", "blank_line")) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [list(read_records(split(path, a, b), "text", "blank_line")) for a, b in itertools.pairwise(cuts)]
     whole = list(read_records(split(path), "text", "blank_line"))
     assert [record for part in parts for record in part] == whole
     assert len(whole) == len(lengths)
@@ -56,7 +58,8 @@ def test_layouts_of_plain_text() -> None:
 
 
 def test_wikiextractor_blocks() -> None:
-    lines = '<doc id="1">\nTitle\n\nText.\n</doc>\n<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\nstray\n<doc id="4">\n'
+    lines = '<doc id="1">\nTitle\n\nText.\n</doc>\n<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\n'
+    lines += 'stray\n<doc id="4">\n'
     found = list(wikiextractor_records(iter(lines.splitlines(keepends=True))))
     unclosed = Rejected("<doc> without </doc>", "wikiextractor")
     assert found == [Record("\nText.\n", "wikiextractor"), unclosed, Record("\nMore.\n", "wikiextractor"), unclosed]

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -18,7 +19,7 @@ from schemas.errors import DataError
 READING = Reading("text", "blank_line", "en", "sentencex", seed=0)
 
 
-def shuffle(folder: Path, lines: list[str], num_shards: int | None, dedup="none", max_bad_ratio: float = 0.5):
+def shuffle(folder: Path, lines: list[str], num_shards: int | None, dedup: Any = "none", max_bad_ratio: float = 0.5):
     """The reports and tables of all shards."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))

@@ -26,7 +26,7 @@ def test_what_is_not_a_manifest_is_an_error(data: bytes) -> None:
 
 
 def test_another_kind_says_how_to_make_the_right_one(text: Path) -> None:
-    with pytest.raises(DataError, match="holds text, but pairs was expected.*python -m pipeline pairs"):
+    with pytest.raises(DataError, match=r"holds text, but pairs was expected.*python -m pipeline pairs"):
         manifest.read_manifest(str(text), "pairs")
 
 

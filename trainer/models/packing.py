@@ -33,10 +33,11 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on a device."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return PackedBatch(
-            **{k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in moved.items()}
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = value.to(device, non_blocking=True)
+        return PackedBatch(**values)
 
 
 class PaddedView:

@@ -1,0 +1,135 @@
+"""`make bench`: our code and its rival on the same text, in the same process, in turns; the median of the ratios.
+
+    python tests/bench/run.py [--megabytes 20] [--rounds 5]
+
+Absolute speeds change with the machine and its mood; the ratios are what to quote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+from pipeline.pairs.encoding import Encoder
+from schemas import shards
+from schemas.manifest import read_manifest
+from schemas.masking import Masking
+from schemas.vocabulary import read_vocabulary
+from trainer.stream.batches import Share, Stream
+from trainer.stream.reading import PairFolder
+
+Timed = Callable[[], None]
+
+
+def seconds(work: Timed) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def compare(what: str, unit: str, amount: float, ours: Timed, rival: Timed, rounds: int) -> None:
+    """Time both in turns and print their median speeds and the median ratio."""
+    pairs = [(seconds(ours), seconds(rival)) for _ in range(rounds)]
+    mine, theirs = (amount / statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(b / a for a, b in pairs)
+    print(f"| {what} | {mine:,.1f} {unit} | {theirs:,.1f} {unit} | {ratio:.1f}x |", flush=True)
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description="Ours beside its rivals, one core each.")
+    flags.add_argument("--megabytes", default="20", help="of text")
+    flags.add_argument("--rounds", type=int, default=5)
+    options = flags.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        make_data(out, options.megabytes)
+        print("\n| one core | ours | rival | ratio |\n|---|---|---|---|")
+        encoding(out, options.rounds)
+        batches(out, options.rounds)
+
+
+def make_data(out: Path, megabytes: str) -> None:
+    """Text, a vocabulary and pairs, by the commands that a user would run."""
+    job = [sys.executable, "-m", "pipeline"]
+    for command in (
+        [sys.executable, "deploy/demo/corpus.py", out / "corpus.jsonl", "--megabytes", megabytes],
+        [*job, "shard", "--input", out / "corpus.jsonl", "--output", out / "text"],
+        [*job, "vocab", "--text", out / "text", "--output", out / "vocab", "--model", "wordpiece", "--size", "30522"],
+        [
+            *job,
+            "pairs",
+            "--text",
+            out / "text",
+            "--vocab",
+            out / "vocab",
+            "--output",
+            out / "pairs",
+            "--objective",
+            "nsp",
+        ],
+    ):
+        subprocess.run(list(map(str, command)), check=True)
+
+
+def encoding(out: Path, rounds: int) -> None:
+    """Sentences to ids: a fresh encoder that remembers words, against the library's fastest batch call."""
+    data = (out / "vocab" / "tokenizer.json").read_bytes()
+    tokenizer = Tokenizer.from_str(data.decode())
+    sentences: list[str] = []
+    for shard in read_manifest(str(out / "text"), "text").shards:
+        table = shards.decode_table((out / "text" / shard.path).read_bytes(), shard.path, shards.TEXT)
+        sentences += table["sentences"].combine_chunks().flatten().to_pylist()
+    megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
+
+    def ours() -> None:
+        Encoder(data, "wordpiece").encode(sentences)
+
+    def rival() -> None:
+        tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+
+    compare("encoding, against tokenizers' `encode_batch_fast`", "MB/s", megabytes, ours, rival, rounds)
+
+
+def batches(out: Path, rounds: int) -> None:
+    """Rows to masked batches: packed by us, padded by the collator that most people use."""
+    folder = PairFolder(str(out / "pairs"))
+    vocabulary = read_vocabulary(str(out / "vocab"))
+    collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(out / "vocab")))
+    everything = folder.shard(0)
+    count = min(4096, len(everything.labels_B))
+    rows = everything.take(np.arange(count))
+    lists = [
+        {"input_ids": rows.ids_T[a:b].tolist()} for a, b in zip(rows.offsets_B1, rows.offsets_B1[1:], strict=False)
+    ]
+
+    def ours() -> None:
+        stream = Stream(folder, Share(0, 1, 64, 1), Masking(), vocabulary.size)
+        for step in range(count // 64):
+            stream.batch(step)
+        stream.close()
+
+    def rival() -> None:
+        for start in range(0, count, 64):
+            collator(lists[start : start + 64])
+
+    what = "masked batches, against `DataCollatorForLanguageModeling`"
+    compare(what, "million tokens/s", len(rows.ids_T) / 1e6, ours, rival, rounds)
+
+
+if __name__ == "__main__":
+    main()

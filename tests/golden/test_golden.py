@@ -1,0 +1,54 @@
+"""Files written by the first version of each format: read for ever, and written again by the same commands.
+
+A folder here is never changed. A new format gets a folder of its own beside it.
+"""
+
+from pathlib import Path
+
+from pipeline.inspection import verify
+from schemas import shards
+from schemas.manifest import read_manifest
+from schemas.vocabulary import read_vocabulary
+from trainer.stream.reading import PairFolder
+
+V1 = Path(__file__).parent / "v1"
+RIVER = ["A river runs through the town.", "Boats follow it to the sea.", "Nobody counts them."]
+
+
+def test_version_1_is_read() -> None:
+    text = read_manifest(str(V1 / "text"), "text")
+    table = shards.decode_table((V1 / "text" / text.shards[0].path).read_bytes(), "text", shards.TEXT)
+    assert [(row["document"], row["source"], row["sentences"]) for row in table.to_pylist()] == [
+        (0xF396D47E0AD95E90, "golden", ["The cat sat on the mat.", "It was happy.", "The dog was not."]),
+        (0x0D2576813C495195, "golden", ["Caf\u00e9s open early.", "\u4e2d\u6587 too."]),
+        (0x8ED4DAE2F1E7DDEB, "golden", RIVER),
+    ]
+    vocabulary = read_vocabulary(str(V1 / "vocab"))
+    assert (vocabulary.size, vocabulary.fingerprint) == (90, "aba599472c305a924572755ae9a7b9dd")
+    folder = PairFolder(str(V1 / "pairs"))
+    rows = folder.shard(0)
+    first = [vocabulary.tokens[i] for i in rows.ids_T[: rows.offsets_B1[1]]]
+    expected = "[CLS] boat ##s foll ##ow it to the s ##ea . [SEP] cat sat on the mat . it was hap ##py . [SEP]"
+    assert " ".join(first) == expected
+    assert rows.labels_B.tolist() == [1, 0, 0, 0]
+
+
+def test_version_1_verifies() -> None:
+    for name in ("text", "vocab", "pairs"):
+        assert list(verify(str(V1 / name)))
+
+
+def test_the_same_commands_make_the_same_content(run, tmp_path: Path) -> None:
+    """An algorithm that changes is a decision: it shows here and in the changelog."""
+    text, vocab, pairs = (tmp_path / name for name in ("text", "vocab", "pairs"))
+    for arguments in (
+        ("shard", "--input", V1 / "corpus.jsonl", "--output", text),
+        ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 90, "--min_frequency", 1),
+        ("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", "nsp", "--max_length", 24),
+    ):
+        done = run("python", "-m", "pipeline", *arguments)
+        assert done.returncode == 0, done.stderr
+    for kind in ("text", "vocab", "pairs"):
+        made, golden = (read_manifest(str(folder / kind), kind) for folder in (tmp_path, V1))
+        assert made.fingerprint == golden.fingerprint
+        assert made.totals == golden.totals

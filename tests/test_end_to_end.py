@@ -1,0 +1,32 @@
+"""The demo itself, shrunk: real text, real launchers, SIGKILL half way, export, blanks. What `make demo` does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.timeout(600)
+def test_the_demo(run, tmp_path: Path) -> None:
+    shrunk = (
+        "run.max_steps=60",
+        "checkpoint.every=10",
+        "run.log_every=1",
+        "schedule.warmup_steps=20",
+        "model.width=64",
+    )
+    changes = [part for change in shrunk for part in ("--set", change)]
+    done = run("python", "deploy/demo/run.py", "--output", tmp_path, "--megabytes", "1", *changes, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    told = done.stdout
+    assert "killed with SIGKILL" in told and "Resuming from" in told
+    taken_twice = int(told.split(" logged.")[0].split(" ")[-1])
+    assert taken_twice > 0
+    assert f"{taken_twice} of {taken_twice}" in told
+    assert told.count("%   ") == 3 * 4  # three blanks, five words each
+    for name in ("pairs/card.html", "loss.png", "hf/config.json", "hf/model.safetensors", "hf/tokenizer.json"):
+        assert (tmp_path / name).stat().st_size > 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 61))
+    assert lines[0]["mlm_loss"] - lines[-1]["mlm_loss"] > 1

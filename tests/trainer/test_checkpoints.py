@@ -1,0 +1,91 @@
+"""Publishing, trusting and pruning checkpoints, file by file; the whole of a resume is tried in test_training."""
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import CheckpointError
+from trainer import checkpoints
+from trainer.checkpoints import (
+    TrainingState,
+    check_identity,
+    checkpoint_path,
+    newest,
+    prune,
+    publish,
+    steps_saved,
+    verify,
+)
+
+
+def written(run: Path, step: int) -> Path:
+    """A checkpoint's files as they are before publication."""
+    partial = checkpoint_path(str(run), step).with_suffix(".partial")
+    (partial / "deepspeed").mkdir(parents=True)
+    (partial / "deepspeed" / "rank0.pt").write_bytes(b"weights" * 100)
+    (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
+    return partial
+
+
+def saved(run: Path, step: int) -> Path:
+    path = checkpoint_path(str(run), step)
+    publish(written(run, step), path)
+    return path
+
+
+def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
+    for step in (10, 20, 9):
+        assert verify(saved(tmp_path, step)) is None
+    assert steps_saved(str(tmp_path)) == [9, 10, 20]
+    assert newest(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
+    assert checkpoints.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
+
+
+def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
+    written(tmp_path, 30)
+    assert steps_saved(str(tmp_path)) == []
+    assert newest(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
+    saved(tmp_path, 10)
+    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "deepspeed/rank0.pt")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    {
+        "cut": lambda: file.write_bytes(data[:-1]),
+        "flip": lambda: file.write_bytes(data),
+        "gone": file.unlink,
+        "manifest": lambda: file.write_bytes(data[:10]),
+    }[damage]()
+    found = newest(str(tmp_path))
+    assert found is not None
+    assert found[0] == checkpoint_path(str(tmp_path), 10)
+    assert str(file) in found[1][0]
+
+
+def test_when_none_verifies_the_run_does_not_start_anew(tmp_path: Path) -> None:
+    (saved(tmp_path, 10) / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
+        newest(str(tmp_path))
+
+
+def test_saving_a_step_again_and_pruning(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 30):
+        saved(tmp_path, step)
+    written(tmp_path, 40)
+    prune(str(tmp_path), keep=2)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000020", "step-00000030"]
+
+
+def test_every_difference_is_shown(tmp_path: Path) -> None:
+    check_identity(tmp_path, {"seed": 1}, {"seed": 1})
+    with pytest.raises(CheckpointError, match=r"data was a, is b; ranks was 2, is 4; seed was 1, is None"):
+        check_identity(tmp_path, {"data": "a", "ranks": 2, "seed": 1}, {"data": "b", "ranks": 4})
+
+
+def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"step": 1}')
+    with pytest.raises(CheckpointError, match="not a state of this version"):
+        checkpoints.read_state(tmp_path)
