@@ -52,7 +52,11 @@ class Vocabulary:
         return len(self.tokens)
 
     def special_id(self, role: Literal["pad", "unk", "cls", "sep", "mask"]) -> int:
-        return self.tokens.index(SPECIALS[self.model][role])
+        return self._special_by_role[role]
+
+    @cached_property
+    def _special_by_role(self) -> dict[str, int]:
+        return {role: self.tokens.index(token) for role, token in SPECIALS[self.model].items()}
 
     def readable(self, token_id: int) -> str:
         """A token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
@@ -64,7 +68,12 @@ class Vocabulary:
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """Ids that are never masked and never put in place of a masked token."""
-        return tuple(sorted(self.tokens.index(token) for token in SPECIALS[self.model].values()))
+        return tuple(sorted(self._special_by_role.values()))
+
+    @cached_property
+    def ordinary_ids(self) -> NDArray[np.int64]:
+        """All other ids, in order: what a random token is drawn from."""
+        return np.flatnonzero(~self.is_special_V)
 
     @cached_property
     def is_special_V(self) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ max-width:60rem;margin:auto;padding:1rem}
 h1{font-size:1.5rem;margin:.5rem 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .dim{color:var(--dim)}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid var(--line);padding:.25rem .5rem;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
+td:last-child,th:last-child{text-align:right;font-variant-numeric:tabular-nums}
 .facts{display:flex;flex-wrap:wrap;gap:1rem 2rem}.facts b{display:block;font-size:1.3rem}
 svg{width:100%;height:auto;display:block}rect{fill:var(--bar)}svg text{fill:var(--dim);font-size:11px}
 .row{border-bottom:1px solid var(--line);padding:.6rem 0;overflow-wrap:anywhere}
@@ -72,20 +72,19 @@ def _lengths(manifest: Manifest) -> str:
     width = -(-len(counts) // 64)
     bars = [sum(counts[i : i + width]) for i in range(0, len(counts), width)]
     top = max(bars)
+    step = 640 / len(bars)
     drawn = "".join(
-        f'<rect x="{i * 10 + 1}" y="{100 - 100 * n / top:.1f}" width="8" height="{100 * n / top:.1f}">'
+        f'<rect x="{i * step:.1f}" y="{100 - 100 * n / top:.1f}" width="{step * 0.8:.1f}" height="{100 * n / top:.1f}">'
         f"<title>{i * width} to {i * width + width - 1} tokens: {n:,} rows</title></rect>"
         for i, n in enumerate(bars)
     )
-    end = len(bars) * 10
-    labels = f'<text x="0" y="114">0</text><text x="{end}" y="114" text-anchor="end">{len(counts) - 1} tokens</text>'
-    return f'<svg viewBox="0 0 {end} 120" role="img" aria-label="Rows by length">{drawn}{labels}</svg>'
+    ends = f'<text x="0" y="114">0</text><text x="640" y="114" text-anchor="end">{len(counts) - 1} tokens</text>'
+    return f'<svg viewBox="0 0 640 120" role="img" aria-label="Rows by length">{drawn}{ends}</svg>'
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, int]] | list[tuple[str, str, int]]) -> str:
     cells = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row[:-1]) + f'<td class="n">{row[-1]:,}</td></tr>'
-        for row in rows
+        "<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row[:-1]) + f"<td>{row[-1]:,}</td></tr>" for row in rows
     )
     return "<table><tr>" + "".join(f"<th>{name}</th>" for name in head) + f"</tr>{cells}</table>"
 

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 from dataclasses import dataclass
 from typing import IO, Any, Literal
@@ -51,10 +52,17 @@ def matching_files(patterns: str) -> list[tuple[str, int]]:
                     f"--input {pattern} is a folder. Name its files with a pattern, as in {pattern}/*.jsonl."
                 )
             raise UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
-        found.update(files)
+        found.update({_as_given(url, pattern): size for url, size in files.items()})
     if not found:
         raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
-    return sorted((url.removeprefix("file://"), size) for url, size in found.items())
+    return sorted(found.items())
+
+
+def _as_given(url: str, pattern: str) -> str:
+    """Local files by path, relative ones relative, so that a manifest does not tell whose machine it was made on."""
+    path = url.removeprefix("file://")
+    relative = path != url and not pattern.startswith(("/", "~", "file:"))
+    return os.path.relpath(path) if relative else path
 
 
 def _single(fs: Any, path: str) -> dict[str, dict[str, Any]]:

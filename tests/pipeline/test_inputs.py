@@ -54,3 +54,11 @@ def test_many_zstd_frames_are_one_text(tmp_path: Path) -> None:
     path.write_bytes(b"".join(zstandard.compress(part) for part in (b"one ", b"two ", b"three")))
     with open_plain(str(path), "zstd") as file:
         assert file.read() == b"one two three"
+
+
+def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest names its inputs and should not tell whose machine it was made on."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert matching_files("texts/*.txt") == matching_files("texts/a.txt") == [("texts/a.txt", 1)]

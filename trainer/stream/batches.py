@@ -69,7 +69,7 @@ class Stream:
         lengths_B = np.empty(len(place_B3), dtype=np.int64)
         for shard in np.unique(place_B3[:, 1]):
             here = place_B3[:, 1] == shard
-            lengths_B[here] = np.diff(self._folder.shard(int(shard)).offsets_B1)[place_B3[here, 2]]
+            lengths_B[here] = self._folder.shard(int(shard)).lengths(place_B3[here, 2])
         return lengths_B
 
     def _micro_batch(self, place_B3: NDArray[np.int64]) -> PackedBatch:

@@ -29,9 +29,13 @@ class Rows:
     segment_b_B: NDArray[np.int64]
     labels_B: NDArray[np.int64]
 
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens in each of the named rows."""
+        return self.offsets_B1[rows + 1] - self.offsets_B1[rows]
+
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """The named rows, in the named order."""
-        starts, lengths = self.offsets_B1[rows], np.diff(self.offsets_B1)[rows]
+        starts, lengths = self.offsets_B1[rows], self.lengths(rows)
         return Rows(
             take_ranges(self.ids_T, starts, lengths),
             take_ranges(self.word_starts_T, starts, lengths),
