@@ -116,12 +116,13 @@ def encode_run(documents: Documents, seed: int, buckets: int) -> bytes:
     placed = placements(ids, seed)
     order = np.argsort(placed, kind="stable")
     columns = [pa.array(ids), pa.array(documents.sources, pa.string()), pa.array(documents.sentences, RUN.types[2])]
-    batch = pa.record_batch(columns, schema=RUN).take(pa.array(order))
+    batch = pa.record_batch(columns, schema=RUN)
     # bucket b holds placements in [b, b + 1) * 2**64 / buckets
     lower = [-(-(b << 64) // buckets) for b in range(1, buckets)]
     cuts = [0, *np.searchsorted(placed[order], np.array(lower, dtype=np.uint64)).tolist(), len(ids)]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, RUN, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         for start, end in itertools.pairwise(cuts):
-            writer.write_batch(batch.slice(start, end - start))
+            # taken, not sliced: a slice of nested columns would be written with all of their values
+            writer.write_batch(batch.take(pa.array(order[start:end])))
     return sink.getvalue().to_pybytes()
