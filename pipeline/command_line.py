@@ -70,15 +70,20 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
         "--input", required=True, help="files, patterns or a comma list of them; .gz .bz2 .xz .zst are read"
     )
     sub.add_argument(
-        "--format", choices=("auto", "text", "jsonl", "wikiextractor"), default="auto", help="of the input"
+        "--format", choices=("auto", "text", "jsonl", "parquet", "wikiextractor"), default="auto", help="of the input"
     )
     sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
                      help="what makes a document in plain text")  # fmt: skip
-    sub.add_argument("--text_key", default="text", help="the JSON key that holds the text")
+    sub.add_argument("--text_key", default="text", help="the JSON key or the Parquet column that holds the text")
     sub.add_argument("--language", default="en", help="ISO 639 code, for the sentence splitter")
     sub.add_argument("--sentence_splitter", choices=("sentencex", "newline"), default="sentencex",
                      help="newline: the input has one sentence a line")  # fmt: skip
-    sub.add_argument("--dedup", choices=("none", "exact"), default="none", help="drop documents with equal text")
+    sub.add_argument(
+        "--dedup",
+        choices=("none", "exact", "minhash"),
+        default="none",
+        help="drop documents with equal text, or nearly equal text too",
+    )
     sub.add_argument("--num_shards", type=positive, help="how many; by default about 8 million characters each")
     sub.add_argument("--max_bad_ratio", type=share, default=0.01, help="share of bad records above which the job fails")
     sub.add_argument("--seed", type=int, default=0, help="of the shuffle")

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.reports import Report
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import UsageError
@@ -33,7 +34,7 @@ class Staging:
     def url(self, name: str) -> str:
         return storage.join(self.output, _PREFIX + self.job, name)
 
-    def report(self, name: str) -> dict[str, Any] | None:
+    def report(self, name: str) -> Report | None:
         """What was kept with a piece, or None when the piece is not finished."""
         url = self.url(name + ".json")
         return json.loads(storage.read(url)) if storage.exists(url) else None
@@ -43,10 +44,19 @@ class Staging:
         staged = self.url(name)
         return storage.read(staged if storage.exists(staged) else storage.join(self.output, name))
 
-    def keep(self, name: str, data: bytes, report: dict[str, Any]) -> None:
-        """Keep a piece and then, as proof that it is whole, its report."""
-        storage.publish(self.url(name), data)
-        storage.publish(self.url(name + ".json"), json.dumps(report).encode())
+    def put(self, name: str, data: bytes) -> None:
+        """Write a piece; it is not trusted before its report is kept."""
+        storage.publish(self.url(name), data, durable=False)
+
+    def keep_report(self, name: str, report: Report) -> Report:
+        """Keep a report as proof that the piece of that name is whole."""
+        self.put(name + ".json", json.dumps(report).encode())
+        return report
+
+    def keep(self, name: str, data: bytes, report: Report) -> Report:
+        """Write a piece and keep its report, which is returned."""
+        self.put(name, data)
+        return self.keep_report(name, report)
 
 
 def open_staging(output: str, kind: Kind, overwrite: bool, identity: dict[str, Any]) -> Staging:
@@ -72,17 +82,27 @@ def open_staging(output: str, kind: Kind, overwrite: bool, identity: dict[str, A
     return staging
 
 
-def publish_folder(staging: Staging, manifest: Manifest) -> None:
-    """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point."""
-    output = staging.output
+def publish_folder(staging: Staging, manifest: Manifest, beside: dict[str, str] | None = None) -> None:
+    """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point.
+
+    `beside` are further pieces and the names that they take in the output folder.
+    """
+    output, further = staging.output, beside or {}
     storage.remove(storage.join(output, manifests.NAME))
-    for shard in manifest.shards:
-        staged = staging.url(shard.path)
-        if storage.exists(staged):
-            storage.move(staged, storage.join(output, shard.path))
+    for name, target in {shard.path: shard.path for shard in manifest.shards}.items() | further.items():
+        if storage.exists(staging.url(name)):
+            storage.move(staging.url(name), storage.join(output, target))
     storage.publish(storage.join(output, manifests.NAME), manifest.to_json())
-    named = {shard.path for shard in manifest.shards}
-    for name in storage.names(output):  # shards of a replaced result that had another number of them
-        if re.fullmatch(rf"{manifest.kind}-\d+-of-\d+\.arrow", name) and name not in named:
-            storage.remove(storage.join(output, name))
+    _remove_replaced(output, manifest, {shard.path for shard in manifest.shards} | set(further.values()))
     storage.remove(staging.url(""))
+
+
+def _remove_replaced(output: str, manifest: Manifest, named: set[str]) -> None:
+    """What a replaced result had and this one has not: shards of another number, rejected records."""
+    replaced = re.compile(rf"{manifest.kind}-\d+-of-\d+\.arrow")
+    for name in storage.names(output):
+        if replaced.fullmatch(name) and name not in named:
+            storage.remove(storage.join(output, name))
+    for name in storage.names(storage.join(output, "rejected")):
+        if f"rejected/{name}" not in named:
+            storage.remove(storage.join(output, "rejected", name))

@@ -54,18 +54,36 @@ class ShardCorpora(beam.PTransform):
 
     splits: list[Any]
     spread: Step  # split -> reports of its runs
-    survey: Step  # (nothing, all reports) -> what gather needs to know, once nothing is wrong with the input
-    gather: Step  # (shard index, survey) -> report
+    survey: Step  # (nothing, all reports) -> what the others need to know, once nothing is wrong with the input
+    near: NearDuplicates | None
+    gather: Step  # (shard index, survey, near-duplicates) -> report
     finish: Step  # (nothing, survey, all reports) -> None
 
     def expand(self, pbegin: Any) -> PCollection:
         runs = pbegin | "Splits" >> beam.Create([self.splits]) | "Deal splits" >> Deal() | "Spread" >> step(self.spread)
-        corpus = pbegin | "Once" >> beam.Create([None]) | "Survey" >> step(self.survey, AsList(runs))
-        indices = corpus | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> Deal()
-        reports = indices | "Gather" >> step(self.gather, AsSingleton(corpus))
-        return (
-            pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, AsSingleton(corpus), AsList(reports))
-        )
+        surveyed = pbegin | "Once" >> beam.Create([None]) | "Survey" >> step(self.survey, AsList(runs))
+        corpus = AsSingleton(surveyed)
+        near = self._resolve(pbegin, corpus)
+        indices = surveyed | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> Deal()
+        reports = indices | "Gather" >> step(self.gather, corpus, AsSingleton(near))
+        return pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, corpus, AsList(reports))
+
+    def _resolve(self, pbegin: Any, corpus: AsSingleton) -> PCollection:
+        """One element: what is known of near-duplicates, or None when nobody asked."""
+        if self.near is None:
+            return pbegin | "No near-duplicates" >> beam.Create([None])
+        buckets = pbegin | "Buckets" >> beam.Create([self.near.buckets]) | "Deal buckets" >> Deal()
+        joined = buckets | "Join" >> step(self.near.join, corpus)
+        return pbegin | "Then" >> beam.Create([None]) | "Resolve" >> step(self.near.resolve, corpus, AsList(joined))
+
+
+@dataclass
+class NearDuplicates:
+    """The steps that find near-duplicates between spreading and gathering."""
+
+    buckets: list[int]
+    join: Step  # (bucket, survey) -> report
+    resolve: Step  # (nothing, survey, all reports) -> report
 
 
 def _shard_indices(corpus: Any) -> list[int]:

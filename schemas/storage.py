@@ -73,8 +73,11 @@ def names(url: str) -> list[str]:
     return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
 
 
-def publish(url: str, data: bytes) -> None:
-    """Write a file so that readers see all of it or none. Raises DataError on a full disk."""
+def publish(url: str, data: bytes, durable: bool = True) -> None:
+    """Write a file so that readers see all of it or none, and, when `durable`, so that a power cut keeps it.
+
+    Raises DataError on a full disk.
+    """
     fs, path = filesystem(url)
     if not isinstance(fs, LocalFileSystem):
         fs.pipe_file(path, data)
@@ -85,10 +88,12 @@ def publish(url: str, data: bytes) -> None:
     try:
         with open(partial, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(partial, path)
-        sync_folder(os.path.dirname(path))
+        if durable:
+            sync_folder(os.path.dirname(path))
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -111,11 +116,13 @@ def sync_folder(path: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Rename a file over another; on object stores a server-side copy and delete."""
+    """Rename a file over another, synced first; on object stores a server-side copy and delete."""
     fs, source_path = filesystem(source)
     target_path = filesystem(target)[1]
     if isinstance(fs, LocalFileSystem):
         os.makedirs(os.path.dirname(target_path), exist_ok=True)
+        with open(source_path, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(source_path, target_path)
         return
     fs.copy(source_path, target_path)

@@ -1,8 +1,11 @@
-"""The stated rules that make any text plain: NFC, known line ends, plain spaces, nothing invisible that breaks words.
+"""The stated rules that make any text plain. Each counts what it did, and all are linear in the text.
 
-    1  bytes that were not UTF-8 (U+FFFD), NUL and other control characters, byte order marks and lone surrogates go
-    2  every kind of line end becomes one newline, every other kind of white space one plain space
-    3  Unicode NFC, so that equal-looking text is equal
+    undecodable bytes removed     what was not UTF-8, which reads as U+FFFD
+    control characters removed    NUL and its kind, byte order marks, lone surrogates
+    line ends made plain          every other kind of line end becomes a newline
+    spaces made plain             every other kind of space becomes a space
+    composed (NFC)                documents that Unicode's composed form changed: equal-looking text is then equal
+    long words removed            runs of more than MAX_WORD characters without a space: encoded files, not words
 
 Joiners and other format characters stay: Persian, Indic scripts and emoji need them.
 """
@@ -11,18 +14,47 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 
+MAX_WORD = 2000
 _LINE_END = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
-_REMOVED = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffd\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
 _SPACE = re.compile("[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
-def clean(text: str) -> tuple[str, int]:
-    """(clean text, number of characters removed). Linear in the text. Example: `"a\\x00\\u00a0b"` -> `("a b", 1)`."""
+def clean(text: str, counts: Counter[str]) -> str:
+    """The plain text; what each rule did is added to `counts`. Example: `"a\\x00\\u00a0b"` -> `"a b"`."""
     if text.isascii() and text.isprintable():
-        return text, 0
-    text = _LINE_END.sub("\n", text)
-    text, removed = _REMOVED.subn("", text)
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", _SPACE.sub(" ", text))
-    return text.replace("\t", " ").replace("\x1f", " "), removed
+        return text
+    for rule, pattern, plain in (
+        ("line ends made plain", _LINE_END, "\n"),
+        ("control characters removed", _CONTROL, ""),
+        ("spaces made plain", _SPACE, " "),
+    ):
+        text, times = pattern.subn(plain, text)
+        if times:
+            counts[rule] += times
+    if text.isascii():
+        return text
+    if "\ufffd" in text:
+        counts["undecodable bytes removed"] += text.count("\ufffd")
+        text = text.replace("\ufffd", "")
+    composed = unicodedata.normalize("NFC", text)
+    if composed != text:
+        counts["composed (NFC)"] += 1
+    return composed
+
+
+def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
+    """The sentences without words above MAX_WORD characters, and without those that then are empty."""
+    if all(len(sentence) <= MAX_WORD for sentence in sentences):
+        return sentences
+    kept = []
+    for sentence in sentences:
+        words = sentence.split(" ")
+        short = [word for word in words if len(word) <= MAX_WORD]
+        if len(short) < len(words):
+            counts["long words removed"] += len(words) - len(short)
+        if short:
+            kept.append(" ".join(short))
+    return kept

@@ -3,91 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.reports import Ledger, add_ledgers
-from pipeline.shard.spread import MAX_SHARDS, placements
+from pipeline.reports import Report
+from pipeline.shard.near_duplicates import dropped_ids
+from pipeline.shard.runs import read_buckets
+from pipeline.shard.spread import placements
+from pipeline.shard.survey import Corpus
 from pipeline.staging import Staging
 from schemas import shards, storage
-from schemas.errors import DataError
 
-Dedup = Literal["none", "exact"]
-SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily into one worker's memory
-NOT_BAD = {"blank line", "empty document", "characters removed by cleaning"}  # reasons that do not make a corpus bad
+Dedup = Literal["none", "exact", "minhash"]
+Dropped = list[tuple[str, str, int]]
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """What `spread` found in all: enough to gather any shard."""
-
-    runs: tuple[str, ...]
-    buckets: int
-    num_shards: int
-    ledger: Ledger
-
-
-def survey(reports: Iterable[list[dict[str, Any]]], num_shards: int | None, max_bad_ratio: float) -> Corpus:
-    """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
-
-    Raises DataError when there is no document, or when more than `max_bad_ratio` of the records were bad.
-    """
-    runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
-    ledger = add_ledgers(run["ledger"] for run in runs)
-    documents = sum(run["documents"] for run in runs)
-    check_bad_ratio(ledger, documents, max_bad_ratio)
-    if documents == 0:
-        raise DataError(
-            "The input holds no document with any text in it. Check --format, --text_layout and --text_key."
-        )
-    wanted = num_shards or shards_for(sum(run["characters"] for run in runs))
-    return Corpus(tuple(run["run"] for run in runs), num_shards or MAX_SHARDS, wanted, ledger)
-
-
-def check_bad_ratio(ledger: Ledger, documents: int, max_bad_ratio: float) -> None:
-    bad = {(reason, source): count for reason, source, count in ledger if reason not in NOT_BAD}
-    ratio = sum(bad.values()) / max(1, documents + sum(bad.values()))
-    if ratio > max_bad_ratio:
-        (reason, source), count = max(bad.items(), key=lambda item: item[1])
-        raise DataError(
-            f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}; most often ({count} times): "
-            f"{reason}, in {source} input. Nothing was published. Mend the input or raise --max_bad_ratio."
-        )
-
-
-def shards_for(characters: int) -> int:
-    """A power of two, so that it divides MAX_SHARDS buckets: about SHARD_CHARACTERS a shard, more beyond 8 GB."""
-    return min(MAX_SHARDS, 1 << max(0, (characters - 1) // SHARD_CHARACTERS).bit_length())
-
-
-def gather(index: int, corpus: Corpus, dedup: Dedup, seed: int, staging: Staging) -> dict[str, Any]:
-    """Write one text shard into staging and return its report."""
+def gather(index: int, corpus: Corpus, near: Report | None, dedup: Dedup, seed: int, staging: Staging) -> Report:
+    """Write one text shard into staging and return its report; `near` is what was resolved of near-duplicates."""
     name = shards.shard_name("text", index, corpus.num_shards)
     done = staging.report(name)
     if done is not None:
         return done
-    rows = in_order(read_runs(index, corpus, staging), seed)
-    kept, ledger = drop_duplicates(rows) if dedup == "exact" else (rows, [])
-    data = shards.encode_table(kept)
-    report = {"shard": describe(name, kept, data), "ledger": ledger, "sources": by_source(kept), **lengths(kept)}
-    staging.keep(name, data, report)
-    return report
+    rows, ledger = in_order(read_runs(index, corpus, staging), seed), []
+    if dedup != "none":
+        rows, ledger = drop(rows, repeats_of_the_one_before(rows), "duplicate document")
+    if near is not None:
+        near_ids = np.isin(rows["document"].to_numpy(), dropped_ids(near, staging))
+        rows, more = drop(rows, near_ids, "near-duplicate document")
+        ledger += more
+    data = shards.encode_table(rows)
+    report = {"shard": describe(name, rows, data), "ledger": ledger, "sources": by_source(rows), **lengths(rows)}
+    return staging.keep(name, data, report)
 
 
 def read_runs(index: int, corpus: Corpus, staging: Staging) -> pa.Table:
     """The documents of shard `index`: the same range of buckets out of each run."""
     first = index * corpus.buckets // corpus.num_shards
     last = (index + 1) * corpus.buckets // corpus.num_shards
-    batches: list[pa.RecordBatch] = []
-    for run in corpus.runs:
-        with storage.open_input(staging.url(run)) as file, pa.ipc.open_file(file) as reader:
-            batches += (batch for i in range(first, last) if (batch := reader.get_batch(i)).num_rows)
-    return pa.Table.from_batches(batches, shards.TEXT)
+    return read_buckets([f"{run}.arrow" for run in corpus.runs], first, last, shards.TEXT, staging)
 
 
 def in_order(table: pa.Table, seed: int) -> pa.Table:
@@ -98,13 +54,18 @@ def in_order(table: pa.Table, seed: int) -> pa.Table:
     return table.take(order)
 
 
-def drop_duplicates(table: pa.Table) -> tuple[pa.Table, list[tuple[str, str, int]]]:
-    """Keep the first of documents with one id; equal ids mean equal text, for an id is its hash."""
+def repeats_of_the_one_before(table: pa.Table) -> np.ndarray:
+    """True at documents with the id of the one before; equal ids mean equal text, for an id is its hash."""
     ids = table["document"].to_numpy()
-    again = np.zeros(len(ids), dtype=bool)
-    again[1:] = ids[1:] == ids[:-1]
-    dropped = Counter(table["source"].filter(pa.array(again)).to_pylist())
-    return table.filter(pa.array(~again)), [("duplicate document", s, n) for s, n in sorted(dropped.items())]
+    repeats = np.zeros(len(ids), dtype=bool)
+    repeats[1:] = ids[1:] == ids[:-1]
+    return repeats
+
+
+def drop(table: pa.Table, where: np.ndarray, reason: str) -> tuple[pa.Table, Dropped]:
+    """The other rows, and the ledger's entries for those dropped."""
+    sources = Counter(table["source"].filter(pa.array(where)).to_pylist())
+    return table.filter(pa.array(~where)), [(reason, source, count) for source, count in sorted(sources.items())]
 
 
 def describe(name: str, table: pa.Table, data: bytes) -> dict[str, Any]:

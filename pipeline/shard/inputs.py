@@ -1,39 +1,53 @@
-"""From the patterns a user gave to the splits that workers read: which bytes of which file, in which format."""
+"""From the patterns a user gave to the splits that workers read: which bytes of which files, in which format."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 
+from pipeline.shard.decompression import compression_of, open_plain
 from schemas import storage
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 
-Format = Literal["text", "jsonl", "wikiextractor"]
+Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
 SPLIT_BYTES = (
     16 << 20
 )  # about a second's work; small enough that the last worker to finish does not keep others waiting
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+COMPRESSED_WEIGHT = 4  # a compressed byte is about so many bytes of text
 _WIKI_BLOCK = re.compile(rb'\s*<doc id="')
 
 
 @dataclass(frozen=True)
-class Split:
-    """A piece of one input file: the records that begin in bytes [start, end). `index` orders the splits of a job."""
+class Piece:
+    """The records that begin in bytes [start, end) of one file; in Parquet, its row groups [start, end).
 
-    index: int
+    `version` changes when the file does: reading ends with an error if it is another one by then.
+    """
+
     path: str
     start: int
     end: int
+    size: int
+    version: str
     format: Format
     compression: str | None
+
+
+@dataclass(frozen=True)
+class Split:
+    """One worker's task: a piece of a large file, or many small files. `index` orders the splits of a job."""
+
+    index: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def weight(self) -> int:
+        return sum(weight_of(piece) for piece in self.pieces)
 
 
 def matching_files(patterns: str) -> list[tuple[str, int]]:
@@ -73,38 +87,59 @@ def _single(fs: Any, path: str) -> dict[str, dict[str, Any]]:
 
 
 def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"]) -> list[Split]:
-    """Cut the files into splits. Uncompressed JSONL is cut at SPLIT_BYTES; other files are read whole by one worker."""
+    """Large plain files in pieces of SPLIT_BYTES, small files together; a compressed file is one piece."""
     splits: list[Split] = []
-    for path, size in files:
-        compression = next((name for suffix, name in COMPRESSIONS.items() if path.endswith(suffix)), None)
-        form = detect_format(path, compression) if wanted == "auto" else wanted
-        step = SPLIT_BYTES if form == "jsonl" and compression is None else max(size, 1)
-        for start in range(0, max(size, 1), step):
-            splits.append(Split(len(splits), path, start, min(start + step, size), form, compression))
-    return splits
+    together: list[Piece] = []
+    for piece in (piece for path, size in files for piece in pieces_of(path, size, wanted)):
+        if together and sum(map(weight_of, together)) + weight_of(piece) > SPLIT_BYTES:
+            splits.append(Split(len(splits), tuple(together)))
+            together = []
+        together.append(piece)
+    return [*splits, Split(len(splits), tuple(together))]
 
 
-def detect_format(path: str, compression: str | None) -> Format:
-    """By name (.json, .jsonl, .ndjson), else by the first bytes (a WikiExtractor block), else plain text."""
-    name = path.removesuffix(next((s for s, c in COMPRESSIONS.items() if c == compression), ""))
+def pieces_of(path: str, size: int, wanted: Format | Literal["auto"]) -> Iterator[Piece]:
+    """The pieces of one file, in order."""
+    compression = compression_of(path)
+    form = detect_format(path) if wanted == "auto" else wanted
+    units = _row_groups(path) if form == "parquet" else size
+    whole = compression is not None or units == 0
+    step = max(1, units) if whole else max(1, SPLIT_BYTES * units // max(size, SPLIT_BYTES))
+    for start in range(0, max(units, 1), step):
+        yield Piece(path, start, min(start + step, units), size, version_of(path), form, compression)
+
+
+def weight_of(piece: Piece) -> int:
+    """About how many bytes of text a piece holds."""
+    if piece.format == "parquet":
+        return COMPRESSED_WEIGHT * piece.size * (piece.end - piece.start) // max(1, _row_groups(piece.path))
+    return (piece.end - piece.start) * (COMPRESSED_WEIGHT if piece.compression else 1)
+
+
+def _row_groups(path: str) -> int:
+    try:
+        with storage.open_input(path) as file:
+            return pq.ParquetFile(file).num_row_groups
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
+
+
+def detect_format(path: str) -> Format:
+    """By name (.json, .jsonl, .ndjson, .parquet), else by the first bytes: a WikiExtractor block, else plain text."""
+    compression = compression_of(path)
+    name = path.rpartition(".")[0] if compression else path
     if name.endswith((".jsonl", ".json", ".ndjson")):
         return "jsonl"
-    with open_plain(path, compression) as file:
-        return "wikiextractor" if _WIKI_BLOCK.match(file.read(64)) else "text"
-
-
-def open_plain(path: str, compression: str | None) -> IO[bytes]:
-    """A file open for reading, decompressed."""
-    file = storage.open_input(path)
-    if compression == "zstd":
-        # Arrow's stream reads all frames of a file and, unlike zstandard's, notices when the end is missing
-        stream: Any = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
-        return io.BufferedReader(stream)
-    opener = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}.get(compression or "")
-    return opener(file, "rb") if opener else file
+    if name.endswith(".parquet"):
+        return "parquet"
+    try:
+        with open_plain(path, compression) as file:
+            return "wikiextractor" if _WIKI_BLOCK.match(file.read(64)) else "text"
+    except (EOFError, OSError):
+        return "text"  # whoever reads it will say what is wrong with it
 
 
 def version_of(path: str) -> str:
-    """Changes when the file does (time and size, or the store's tag), so that unfinished work is not reused then."""
+    """Changes when the file does: its time and size, or the store's tag."""
     fs, inner = storage.filesystem(path)
     return str(fs.ukey(inner))

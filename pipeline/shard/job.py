@@ -7,14 +7,16 @@ from functools import partial
 from typing import Any, Literal
 
 from pipeline import beam_runner
-from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
-from pipeline.shard.gather import Corpus, Dedup, gather, survey
+from pipeline.reports import Report, add_by_name, add_histograms, add_ledgers, total
+from pipeline.shard import near_duplicates
+from pipeline.shard.gather import Dedup, gather
 from pipeline.shard.inputs import Format, matching_files, plan_splits, version_of
 from pipeline.shard.records import TextLayout
 from pipeline.shard.sentences import Splitter
 from pipeline.shard.spread import Reading, spread
+from pipeline.shard.survey import Corpus, survey
 from pipeline.staging import Staging, open_staging, publish_folder
-from pipeline.transforms import ShardCorpora
+from pipeline.transforms import NearDuplicates, ShardCorpora
 from schemas import FORMAT_VERSION, manifest
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard
 
@@ -49,11 +51,13 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     versions = [[path, size, version_of(path)] for path, size in files]
     identity = {"options": recorded, "seed": job.seed, "files": versions}
     staging = open_staging(job.output, "text", job.overwrite, identity)
-    reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, job.seed)
+    near = job.dedup == "minhash"
+    reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, near, job.seed)
     graph = ShardCorpora(
         splits=plan_splits(files, job.format),
         spread=partial(spread, reading=reading, num_shards=job.num_shards, staging=staging),
         survey=partial(_survey, job),
+        near=_near_duplicates(staging) if near else None,
         gather=partial(_gather, job, staging),
         finish=partial(_finish, job, recorded, [Input(path=path, bytes=size) for path, size in files], staging),
     )
@@ -61,12 +65,26 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     return manifest.read_manifest(job.output, "text")
 
 
-def _survey(job: ShardJob, _: None, reports: list[list[dict[str, Any]]]) -> Corpus:
+def _near_duplicates(staging: Staging) -> NearDuplicates:
+    return NearDuplicates(
+        buckets=list(range(near_duplicates.JOINS)), join=partial(_join, staging), resolve=partial(_resolve, staging)
+    )
+
+
+def _survey(job: ShardJob, _: None, reports: list[list[Report]]) -> Corpus:
     return survey(reports, job.num_shards, job.max_bad_ratio)
 
 
-def _gather(job: ShardJob, staging: Staging, index: int, corpus: Corpus) -> dict[str, Any]:
-    return gather(index, corpus, job.dedup, job.seed, staging)
+def _join(staging: Staging, bucket: int, corpus: Corpus) -> Report:
+    return near_duplicates.join(bucket, corpus.runs, staging)
+
+
+def _resolve(staging: Staging, _: None, corpus: Corpus, joined: list[Report]) -> Report:
+    return near_duplicates.resolve(corpus.runs, joined, staging)
+
+
+def _gather(job: ShardJob, staging: Staging, index: int, corpus: Corpus, near: Report | None) -> Report:
+    return gather(index, corpus, near, job.dedup, job.seed, staging)
 
 
 def _finish(
@@ -76,7 +94,7 @@ def _finish(
     staging: Staging,
     _: None,
     corpus: Corpus,
-    reports: list[dict[str, Any]],
+    reports: list[Report],
 ) -> None:
     reports = sorted(reports, key=lambda report: report["shard"]["path"])
     shards = [Shard(**report["shard"]) for report in reports]
@@ -97,10 +115,13 @@ def _finish(
                 "text_bytes": total(reports, "text_bytes"),
             },
             statistics={
+                "language": job.language,
+                "cleaning": corpus.cleaning,
                 "documents_by_source": add_by_name(reports, "sources"),
                 "log2_sentences_per_document": add_histograms(reports, "sentences_per_document"),
                 "log2_characters_per_sentence": add_histograms(reports, "characters_per_sentence"),
             },
             ledger=[LedgerEntry(reason=reason, source=source, count=n) for reason, source, n in ledger],
         ),
+        beside={f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in corpus.rejected},
     )

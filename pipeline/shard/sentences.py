@@ -9,6 +9,7 @@ does. `newline` trusts the corpus: every line is one sentence.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,6 +17,7 @@ import sentencex
 
 Splitter = Literal["sentencex", "newline"]
 WRAP_WIDTH = 120  # characters; text meant to be wrapped is wrapped below this
+_IDEOGRAPHIC_END = re.compile("[!?…]*[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
 
 
 def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
@@ -28,7 +30,22 @@ def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
     else:
         # A blank line between paragraphs ends a sentence for sentencex in every language.
         found = sentencex.segment(language, "\n\n".join(paragraphs(text)))  # type: ignore[attr-defined]
+        if _IDEOGRAPHIC_END.search(text):
+            found = [part for sentence in found for part in split_ideographic(sentence)]
     return [sentence for sentence in (" ".join(part.split()) for part in found) if sentence]
+
+
+def split_ideographic(sentence: str) -> Iterator[str]:
+    """Cut after every Chinese or Japanese full stop with its closing quotes, unless a comma goes on.
+
+    These marks end a sentence in any language and before any character; sentencex goes on before a digit or a Latin
+    letter. Example: `"到医院。108路"` -> `"到医院。"`, `"108路"`
+    """
+    place = 0
+    for mark in _IDEOGRAPHIC_END.finditer(sentence):
+        yield sentence[place : mark.end()]
+        place = mark.end()
+    yield sentence[place:]
 
 
 def paragraphs(text: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The first half of the shuffle: one split of the input becomes sorted run files on disk.
+"""The first half of the shuffle: one split of the input becomes sorted run files.
 
 Bulk bytes never pass through Beam: workers write runs, Beam carries their reports, and `gather` reads from every run
 the part that belongs to its shard. A run is an Arrow file with exactly one record batch a bucket, so the part is found
@@ -7,26 +7,29 @@ in the file's own footer. Memory is bounded by RUN_CHARACTERS of text, however l
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.shard.cleaning import clean
-from pipeline.shard.inputs import Split
+from pipeline.reports import Report
+from pipeline.shard.cleaning import clean, drop_long_words
+from pipeline.shard.inputs import Piece, Split
+from pipeline.shard.near_duplicates import encode_signatures
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
+from pipeline.shard.runs import encode_buckets
 from pipeline.shard.sentences import Splitter, split_sentences
 from pipeline.staging import Staging
 from schemas.randomness import key, mix
+from schemas.shards import TEXT
 
 MAX_SHARDS = 1024  # when the number of shards is ours to choose; a power of two, as is the choice
-RUN_CHARACTERS = 64 << 20  # with its sorted copy and its Arrow form a worker holds about four times as much
-RUN = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
+RUN_CHARACTERS = 32 << 20  # with its Arrow form a worker holds about five times as much
+HARMLESS = ("blank line",)  # reasons for a rejection that do not make a corpus bad
 
 
 @dataclass(frozen=True)
@@ -37,32 +40,40 @@ class Reading:
     text_layout: TextLayout
     language: str
     sentence_splitter: Splitter
+    near_duplicates: bool
     seed: int
 
 
 @dataclass
 class Documents:
-    """Documents held in memory, column by column, and what was dropped on the way to them."""
+    """Documents held in memory, column by column, and what was dropped and changed on the way to them."""
 
     ids: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     sentences: list[list[str]] = field(default_factory=list)
     characters: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
+    cleaning: Counter[str] = field(default_factory=Counter)
+    rejected: list[Report] = field(default_factory=list)
 
-    def add(self, text: str, source: str, reading: Reading) -> None:
-        """Clean, split and keep one document, or note why not."""
-        cleaned, removed = clean(text)
-        sentences = split_sentences(cleaned, reading.language, reading.sentence_splitter)
-        if removed:
-            self.ledger["characters removed by cleaning", source] += removed
+    def add(self, record: Record, reading: Reading) -> None:
+        """Clean, split and keep one document, or note that it holds nothing."""
+        text = clean(record.text, self.cleaning)
+        sentences = split_sentences(text, reading.language, reading.sentence_splitter)
+        sentences = drop_long_words(sentences, self.cleaning)
         if not sentences:
-            self.ledger["empty document", source] += 1
+            self.ledger["empty document", record.source] += 1
             return
         self.ids.append(document_id(sentences))
-        self.sources.append(source)
+        self.sources.append(record.source)
         self.sentences.append(sentences)
         self.characters += sum(map(len, sentences))
+
+    def reject(self, record: Rejected, piece: Piece) -> None:
+        self.ledger[record.reason, record.source] += 1
+        if record.reason not in HARMLESS:
+            told = {"reason": record.reason, "source": record.source, "path": piece.path, "place": record.place}
+            self.rejected.append(told | {"shown": record.shown})
 
 
 def document_id(sentences: list[str]) -> int:
@@ -75,54 +86,56 @@ def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     return mix(documents ^ np.uint64(key("placement", seed)))
 
 
-def spread(split: Split, reading: Reading, num_shards: int | None, staging: Staging) -> list[dict[str, Any]]:
+def spread(split: Split, reading: Reading, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write one split's runs and return their reports; what an earlier attempt finished is not made again."""
-    done = staging.report(f"split-{split.index:06d}")
+    finished = f"split-{split.index:06d}"
+    done = staging.report(finished)
     if done is not None:
         return done["runs"]
     reports = []
     for documents in documents_of(split, reading):
-        name = f"run-{split.index:06d}-{len(reports):04d}.arrow"
-        report = {
-            "run": name,
-            "documents": len(documents.ids),
-            "characters": documents.characters,
-            "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
-        }
-        staging.keep(name, encode_run(documents, reading.seed, num_shards or MAX_SHARDS), report)
-        reports.append(report)
-    staging.keep(f"split-{split.index:06d}", b"", {"runs": reports})
+        name = f"run-{split.index:06d}-{len(reports):04d}"
+        staging.put(f"{name}.arrow", encode_run(documents, reading.seed, num_shards or MAX_SHARDS))
+        if reading.near_duplicates:
+            for suffix, data in encode_signatures(documents.ids, documents.sentences).items():
+                staging.put(f"{name}.{suffix}", data)
+        if documents.rejected:
+            staging.put(f"{name}.rejected.jsonl", b"".join(orjson.dumps(r) + b"\n" for r in documents.rejected))
+        reports.append(report_of(name, documents))
+    staging.keep_report(finished, {"runs": reports})
     return reports
 
 
+def report_of(name: str, documents: Documents) -> Report:
+    """What Beam carries of a run."""
+    return {
+        "run": name,
+        "documents": len(documents.ids),
+        "characters": documents.characters,
+        "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
+        "cleaning": dict(sorted(documents.cleaning.items())),
+        "rejected": len(documents.rejected),
+        "first_rejected": documents.rejected[0] if documents.rejected else None,
+    }
+
+
 def documents_of(split: Split, reading: Reading) -> Iterator[Documents]:
-    """The split's documents, RUN_CHARACTERS of text at a time; at least one lot, for its ledger."""
+    """The split's documents, RUN_CHARACTERS at a time; at least one lot, for its ledger."""
     documents = Documents()
-    for record in read_records(split, reading.text_key, reading.text_layout):
-        match record:
-            case Record(text, source):
-                documents.add(text, source, reading)
-            case Rejected(reason, source):
-                documents.ledger[reason, source] += 1
-        if documents.characters >= RUN_CHARACTERS:
-            yield documents
-            documents = Documents()
+    for piece in split.pieces:
+        for record in read_records(piece, reading.text_key, reading.text_layout):
+            if isinstance(record, Rejected):
+                documents.reject(record, piece)
+            else:
+                documents.add(record, reading)
+            if documents.characters >= RUN_CHARACTERS:
+                yield documents
+                documents = Documents()
     yield documents
 
 
 def encode_run(documents: Documents, seed: int, buckets: int) -> bytes:
-    """The documents sorted by placement, one record batch for each bucket of placements."""
+    """The documents by placement, one record batch for each bucket of placements."""
     ids = np.array(documents.ids, dtype=np.uint64)
-    placed = placements(ids, seed)
-    order = np.argsort(placed, kind="stable")
-    columns = [pa.array(ids), pa.array(documents.sources, pa.string()), pa.array(documents.sentences, RUN.types[2])]
-    batch = pa.record_batch(columns, schema=RUN)
-    # bucket b holds placements in [b, b + 1) * 2**64 / buckets
-    lower = [-(-(b << 64) // buckets) for b in range(1, buckets)]
-    cuts = [0, *np.searchsorted(placed[order], np.array(lower, dtype=np.uint64)).tolist(), len(ids)]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, RUN, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        for start, end in itertools.pairwise(cuts):
-            # taken, not sliced: a slice of nested columns would be written with all of their values
-            writer.write_batch(batch.take(pa.array(order[start:end])))
-    return sink.getvalue().to_pybytes()
+    columns = [pa.array(ids), pa.array(documents.sources, pa.string()), pa.array(documents.sentences, TEXT.types[2])]
+    return encode_buckets(pa.record_batch(columns, schema=TEXT), placements(ids, seed), buckets)

@@ -1,30 +1,45 @@
 import unicodedata
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import clean
+from pipeline.shard.cleaning import MAX_WORD, clean, drop_long_words
 
 
-def test_the_rules() -> None:
-    assert clean("a\x00b\u00a0c\td\u3000e") == ("ab c d e", 1)
-    assert clean("a\r\nb\rc\u2028d\x85e\x0bf\x0cg") == ("a\nb\nc\nd\ne\nf\ng", 0)
-    assert clean("\ufeffe\u0301\ufffd") == ("\u00e9", 2)
-    assert clean("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645") == (
-        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
-        0,
-    )
+def cleaned(text: str) -> tuple[str, dict[str, int]]:
+    counts: Counter[str] = Counter()
+    return clean(text, counts), dict(counts)
+
+
+def test_each_rule_and_its_counter() -> None:
+    assert cleaned("a\x00\x07b\ufeff") == ("ab", {"control characters removed": 3})
+    assert cleaned("a\ufffdb") == ("ab", {"undecodable bytes removed": 1})
+    assert cleaned("a\r\nb\rc\u2028d\x85e\x0bf\x0cg") == ("a\nb\nc\nd\ne\nf\ng", {"line ends made plain": 6})
+    assert cleaned("a\u00a0b\tc\u3000d") == ("a b c d", {"spaces made plain": 3})
+    assert cleaned("e\u0301") == ("\u00e9", {"composed (NFC)": 1})
+    joined = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    assert cleaned(joined) == (joined, {})
 
 
 @given(st.text())
 def test_clean_text_is_plain_and_stays_so(text: str) -> None:
-    cleaned, _ = clean(text)
-    assert unicodedata.is_normalized("NFC", cleaned)
-    assert not any(unicodedata.category(c) in ("Cc", "Cs") and c != "\n" for c in cleaned)
-    assert not any(c.isspace() and c not in " \n" for c in cleaned)
-    assert clean(cleaned) == (cleaned, 0)
+    plain, _ = cleaned(text)
+    assert unicodedata.is_normalized("NFC", plain)
+    assert not any(unicodedata.category(c) in ("Cc", "Cs") and c != "\n" for c in plain)
+    assert not any(c.isspace() and c not in " \n" for c in plain)
+    assert cleaned(plain) == (plain, {})
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 def test_ascii_is_left_alone(text: str) -> None:
-    assert clean(text) == (text, 0)
+    assert cleaned(text) == (text, {})
+
+
+def test_a_word_of_a_million_characters_goes_and_its_sentence_stays() -> None:
+    counts: Counter[str] = Counter()
+    long = "QUJD" * 250_000
+    assert drop_long_words([f"See {long} here.", long, "Fine."], counts) == ["See here.", "Fine."]
+    assert counts == {"long words removed": 2}
+    edge = ["x" * MAX_WORD]
+    assert drop_long_words(edge, counts) == edge

@@ -1,12 +1,13 @@
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from pipeline.shard import inputs
-from pipeline.shard.inputs import matching_files, open_plain, plan_splits
-from schemas.errors import UsageError
+from pipeline.shard.inputs import detect_format, matching_files, plan_splits
+from schemas.errors import DataError, UsageError
 
 
 def test_patterns_and_lists_are_sorted_and_each_file_is_taken_once(tmp_path: Path) -> None:
@@ -14,6 +15,14 @@ def test_patterns_and_lists_are_sorted_and_each_file_is_taken_once(tmp_path: Pat
         (tmp_path / name).write_text("x" * 3)
     found = matching_files(f"{tmp_path}/*.txt,{tmp_path}/c.jsonl, {tmp_path}/a.txt")
     assert found == [(str(tmp_path / name), 3) for name in ("a.txt", "b.txt", "c.jsonl")]
+
+
+def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest names its inputs and should not tell whose machine it was made on."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert matching_files("texts/*.txt") == matching_files("texts/a.txt") == [("texts/a.txt", 1)]
 
 
 def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
@@ -26,39 +35,42 @@ def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
         matching_files(" , ")
 
 
-def test_only_plain_jsonl_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_cut_and_small_ones_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 10)
-    files = [("a.jsonl", 25), ("b.jsonl.gz", 25), ("empty.jsonl", 0)]
-    splits = plan_splits(files, "auto")
-    assert [(s.path, s.start, s.end, s.compression) for s in splits] == [
-        ("a.jsonl", 0, 10, None),
-        ("a.jsonl", 10, 20, None),
-        ("a.jsonl", 20, 25, None),
-        ("b.jsonl.gz", 0, 25, "gzip"),
-        ("empty.jsonl", 0, 0, None),
+    for name, size in {"a.jsonl": 25, "b.jsonl.gz": 8, "c.txt": 3, "d.txt": 4, "e.txt": 4, "f.jsonl": 0}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    splits = plan_splits(matching_files(f"{tmp_path}/*"), "auto")
+    cut = [[(Path(piece.path).name, piece.start, piece.end) for piece in split.pieces] for split in splits]
+    assert cut == [
+        [("a.jsonl", 0, 10)],
+        [("a.jsonl", 10, 20)],
+        [("a.jsonl", 20, 25)],
+        [("b.jsonl.gz", 0, 8)],
+        [("c.txt", 0, 3), ("d.txt", 0, 4)],
+        [("e.txt", 0, 4), ("f.jsonl", 0, 0)],
     ]
-    assert [s.index for s in splits] == list(range(5))
+    assert [split.index for split in splits] == list(range(6))
+
+
+def test_parquet_is_cut_at_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 2000)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": [str(i) * 50 for i in range(400)]}), path, row_group_size=50)
+    splits = plan_splits([(str(path), path.stat().st_size)], "auto")
+    assert len(splits) > 2
+    assert next((p.start, p.end) for s in splits for p in s.pieces)[0] == 0
+    covered = [group for s in splits for p in s.pieces for group in range(p.start, p.end)]
+    assert covered == list(range(8))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        plan_splits([(str(path), 10)], "auto")
 
 
 def test_formats_are_told_by_name_or_first_bytes(tmp_path: Path) -> None:
     wiki, plain = tmp_path / "wiki_00", tmp_path / "book.txt.gz"
     wiki.write_text('<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n')
     plain.write_bytes(gzip.compress(b"Once upon a time.\n"))
-    assert inputs.detect_format(str(wiki), None) == "wikiextractor"
-    assert inputs.detect_format(str(plain), "gzip") == "text"
-    assert inputs.detect_format("x.json.zst", "zstd") == "jsonl"
-
-
-def test_many_zstd_frames_are_one_text(tmp_path: Path) -> None:
-    path = tmp_path / "x.zst"
-    path.write_bytes(b"".join(zstandard.compress(part) for part in (b"one ", b"two ", b"three")))
-    with open_plain(str(path), "zstd") as file:
-        assert file.read() == b"one two three"
-
-
-def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest names its inputs and should not tell whose machine it was made on."""
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("x")
-    monkeypatch.chdir(tmp_path)
-    assert matching_files("texts/*.txt") == matching_files("texts/a.txt") == [("texts/a.txt", 1)]
+    assert detect_format(str(wiki)) == "wikiextractor"
+    assert detect_format(str(plain)) == "text"
+    assert detect_format("x.json.zst") == "jsonl"
+    assert detect_format("x.parquet") == "parquet"

@@ -127,7 +127,7 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, voca
         ("shard --input {corpus} {out} --dedup all", 2, "invalid choice: 'all'"),
         ("shard --input {corpus} --output {pairs}", 2, "holds finished pairs; text needs a folder of its own"),
         ("shard --input {empty} {out}", 3, "no document with any text"),
-        ("shard --input {corpus} {out} --text_key body", 3, "object has no text under 'body'"),
+        ("shard --input {corpus} {out} --text_key body", 3, "no text under 'body'"),
         ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
         ("vocab --text {text} {out} --model wordpiece --size 9", 3, "cannot hold"),
         ("vocab --text {text} {out} --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),

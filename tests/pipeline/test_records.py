@@ -1,85 +1,153 @@
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shard.inputs import Split
-from pipeline.shard.records import Record, Rejected, parse_json_line, read_records, text_records, wikiextractor_records
+from pipeline.shard.decompression import MAX_RECORD, compression_of
+from pipeline.shard.inputs import Piece, version_of
+from pipeline.shard.records import TOO_LONG, Record, Rejected, parse_json_line, read_records
 from schemas.errors import DataError
 
+READ = {"jsonl": ("jsonl", "blank_line"), "wiki": ("wikiextractor", "blank_line")}
+READ |= {layout: ("text", layout) for layout in ("blank_line", "line", "file")}
 
-def split(path: Path, start: int = 0, end: int | None = None, form: Any = "jsonl", compression=None) -> Split:
-    return Split(0, str(path), start, path.stat().st_size if end is None else end, form, compression)
+
+def piece(path: Path, form: Any, start: int = 0, end: int | None = None) -> Piece:
+    size = path.stat().st_size
+    version = version_of(str(path))
+    return Piece(str(path), start, size if end is None else end, size, version, form, compression_of(str(path)))
 
 
-@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=20), data=st.data())
-@settings(max_examples=50, deadline=None)
-def test_every_line_belongs_to_exactly_one_split(tmp_path_factory, lengths: list[int], data: st.DataObject) -> None:
-    path = tmp_path_factory.mktemp("splits") / "x.jsonl"
-    path.write_text("".join(json.dumps({"text": f"{i}" + "x" * n}) + "\n" for i, n in enumerate(lengths)))
+def records(path: Path, kind: str, start: int = 0, end: int | None = None) -> list[Record | Rejected]:
+    form, layout = READ[kind]
+    return list(read_records(piece(path, form, start, end), "text", layout))  # type: ignore[arg-type]
+
+
+WRITE: dict[str, Callable[[list[str]], str]] = {
+    "jsonl": lambda texts: "".join(json.dumps({"text": text}) + "\n" for text in texts),
+    "line": lambda texts: "".join(text.replace("\n", " ") + "\n" for text in texts),
+    "blank_line": lambda texts: "\n\n" + "\n \n\n".join(texts),
+    "file": lambda texts: "\n".join(texts),
+    "wiki": lambda texts: "".join(f'<doc id="1">\nTitle\n\n{text}\n</doc>\n' for text in texts),
+}
+TEXT = st.text("ab\n", min_size=1, max_size=40).map(lambda text: "x" + "\n".join(filter(None, text.split("\n"))) + "y")
+
+
+@pytest.mark.parametrize("kind", WRITE)
+@given(texts=st.lists(TEXT, min_size=1, max_size=12), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_every_record_belongs_to_exactly_one_piece(tmp_path_factory, kind: str, texts, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("pieces") / "x"
+    path.write_text(WRITE[kind](texts))
     size = path.stat().st_size
     cuts = sorted({0, size, *data.draw(st.lists(st.integers(1, size), max_size=6))})
-    parts = [list(read_records(split(path, a, b), "text", "blank_line")) for a, b in itertools.pairwise(cuts)]
-    whole = list(read_records(split(path), "text", "blank_line"))
+    parts = [records(path, kind, a, b) for a, b in itertools.pairwise(cuts)]
+    whole = records(path, kind)
     assert [record for part in parts for record in part] == whole
-    assert len(whole) == len(lengths)
+    assert len(whole) == (1 if kind == "file" else len(texts))
+    assert all(isinstance(record, Record) for record in whole)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         (b'{"text": "a", "source": "wiki"}', Record("a", "wiki")),
-        (b'{"text": "a", "source": 3}', Record("a", "jsonl")),
-        (b"  \n", Rejected("blank line", "jsonl")),
-        (b"{", Rejected("line is not JSON", "jsonl")),
-        (b'{"text": "\\ud800"}', Rejected("line is not JSON", "jsonl")),
-        (b"\xff\xfe{}", Rejected("line is not JSON", "jsonl")),
-        (b'["a"]', Rejected("line is not a JSON object", "jsonl")),
-        (b'{"body": "a"}', Rejected("object has no text under 'text'", "jsonl")),
-        (b'{"text": 7}', Rejected("object has no text under 'text'", "jsonl")),
+        (b'\xef\xbb\xbf{"text": "a", "source": 3}', Record("a", "jsonl")),
+        (b"  \n", Rejected("blank line", "jsonl", 5)),
+        (b"{", Rejected("line is not JSON", "jsonl", 5, "{")),
+        (b'{"text": "\\ud800"}', Rejected("line is not JSON", "jsonl", 5, '{"text": "\\ud800"}')),
+        (b"\xfe{}", Rejected("line is not JSON", "jsonl", 5, "\ufffd{}")),
+        (b'["a"]', Rejected("line is not a JSON object", "jsonl", 5, '["a"]')),
+        (b'{"body": "a"}', Rejected("no text under 'text'", "jsonl", 5, '{"body": "a"}')),
+        (b'{"text": 7}', Rejected("no text under 'text'", "jsonl", 5, '{"text": 7}')),
+        (None, Rejected(TOO_LONG, "jsonl", 5)),
     ],
 )
-def test_json_lines(line: bytes, expected: Record | Rejected) -> None:
-    assert parse_json_line(line, "text") == expected
+def test_json_lines(line: bytes | None, expected: Record | Rejected) -> None:
+    assert parse_json_line(line, "text", 5) == expected
 
 
-def test_layouts_of_plain_text() -> None:
-    lines = ["\n", "one\n", "two\n", "\n", " \n", "three"]
-    texts = {layout: [r.text for r in text_records(iter(lines), layout)] for layout in ("blank_line", "line", "file")}
+def test_layouts_of_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("\ufeffone\ntwo\n\n \nthree")
+    texts = {k: [r.text for r in records(path, k) if isinstance(r, Record)] for k in ("blank_line", "line", "file")}
     assert texts == {
         "blank_line": ["one\ntwo\n", "three"],
         "line": ["one\n", "two\n", "three"],
-        "file": ["\none\ntwo\n\n \nthree"],
+        "file": ["one\ntwo\n\n \nthree"],
     }
 
 
-def test_wikiextractor_blocks() -> None:
-    lines = '<doc id="1">\nTitle\n\nText.\n</doc>\n<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\n'
-    lines += 'stray\n<doc id="4">\n'
-    found = list(wikiextractor_records(iter(lines.splitlines(keepends=True))))
-    unclosed = Rejected("<doc> without </doc>", "wikiextractor")
-    assert found == [Record("\nText.\n", "wikiextractor"), unclosed, Record("\nMore.\n", "wikiextractor"), unclosed]
+def test_wikiextractor_blocks_that_do_not_close_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "wiki"
+    path.write_text('<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\nstray\n<doc id="4">\n')
+    open_1, text, open_2 = records(path, "wiki")
+    assert (open_1, text) == (
+        Rejected("<doc> without </doc>", "wikiextractor", 0, "Open"),
+        Record("\nMore.\n", "wikiextractor"),
+    )
+    assert isinstance(open_2, Rejected) and open_2.place == 53
 
 
-@pytest.mark.parametrize(("suffix", "compression"), [(".gz", "gzip"), (".zst", "zstd"), (".bz2", "bz2"), (".xz", "xz")])
-def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, compression: str) -> None:
+@pytest.mark.parametrize("kind", ["jsonl", "line", "blank_line", "file", "wiki"])
+def test_a_record_that_is_too_long_is_rejected_alone(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    long = "word " * (MAX_RECORD // 5) + "end."
+    path.write_text(WRITE[kind](["Before.", long, "After."]))
+    found = [record.text.strip() if isinstance(record, Record) else record.reason for record in records(path, kind)]
+    assert found == ([TOO_LONG] if kind == "file" else ["Before.", TOO_LONG, "After."])
+
+
+def test_a_document_of_a_million_short_lines_is_linear(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("a\n" * 1_000_000)
+    assert [len(record.text) for record in records(path, "blank_line") if isinstance(record, Record)] == [2_000_000]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
+def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
     import bz2
     import gzip
     import lzma
 
     import zstandard
 
-    compress = {"gzip": gzip.compress, "zstd": zstandard.compress, "bz2": bz2.compress, "xz": lzma.compress}[
-        compression
-    ]
-    text = "".join(f'{{"text": "line {i} {i * i}"}}\n' for i in range(5000))
+    compress = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
     path = tmp_path / f"x.jsonl{suffix}"
-    path.write_bytes(compress(text.encode()))
-    assert len(list(read_records(split(path, compression=compression), "text", "line"))) == 5000
+    path.write_bytes(compress(WRITE["jsonl"]([f"line {i} {i * i}" for i in range(5000)]).encode()))
+    assert len(records(path, "jsonl")) == 5000
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"cannot be read to its end"):
-        list(read_records(split(path, compression=compression), "text", "line"))
+    with pytest.raises(DataError, match=r"x\.jsonl.* cannot be read to its end"):
+        records(path, "jsonl")
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(WRITE["jsonl"](["one", "two"]))
+    reading = read_records(piece(path, "jsonl"), "text", "line")
+    next(reading)
+    path.write_text(WRITE["jsonl"](["one", "two", "three"]))
+    with pytest.raises(DataError, match=r"x\.jsonl changed while it was read"):
+        list(reading)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": ["one", None, "three"], "source": ["a", "b", None], "n": [1, 2, 3]}), path)
+
+    def read(text_key: str) -> list:
+        whole = Piece(str(path), 0, 1, path.stat().st_size, version_of(str(path)), "parquet", None)
+        return list(read_records(whole, text_key, "line"))
+
+    assert read("text") == [Record("one", "a"), Rejected("no text under 'text'", "b", 1), Record("three", "parquet")]
+    with pytest.raises(DataError, match=r"has no text column 'body'; give --text_key one of text, source"):
+        read("body")
+    with pytest.raises(DataError, match="has no text column 'n'"):
+        read("n")

@@ -1,3 +1,5 @@
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,13 +34,23 @@ def test_chinese_lines_are_not_joined() -> None:
     assert split_sentences(text, "zh", "sentencex") == ["他说：“你好！”", "然后走了。", "真的？", "是的……好吧。"]
 
 
+def test_ideographic_full_stops_end_a_sentence_before_anything() -> None:
+    assert split_sentences("到医院。108路车来了！！”PS版？", "zh", "sentencex") == [
+        "到医院。",
+        "108路车来了！！”",
+        "PS版？",
+    ]
+    assert split_sentences("He said 你好。Then he left.", "en", "sentencex") == ["He said 你好。", "Then he left."]
+    assert split_sentences("「行く。」と言った。3人いた。", "ja", "sentencex")[-1] == "3人いた。"
+
+
 def test_newline_trusts_the_corpus() -> None:
     assert split_sentences("One. Two.\n\nthree  four\n", "en", "newline") == ["One. Two.", "three four"]
 
 
 @given(st.text())
 def test_no_character_is_lost_but_spaces(text: str) -> None:
-    cleaned, _ = clean(text)
+    cleaned = clean(text, Counter())
     found = split_sentences(cleaned, "en", "sentencex")
     assert "".join("".join(found).split()) == "".join(cleaned.split())
     assert all(sentence == " ".join(sentence.split()) and sentence for sentence in found)

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.shard import near_duplicates
 from pipeline.shard import spread as spreading
-from pipeline.shard.gather import gather, survey
+from pipeline.shard.gather import gather
 from pipeline.shard.inputs import matching_files, plan_splits
 from pipeline.shard.spread import Reading, document_id, spread
+from pipeline.shard.survey import survey
 from pipeline.staging import Staging
 from schemas import shards
 from schemas.errors import DataError
-
-READING = Reading("text", "blank_line", "en", "sentencex", seed=0)
 
 
 def shuffle(folder: Path, lines: list[str], num_shards: int | None, dedup: Any = "none", max_bad_ratio: float = 0.5):
@@ -24,9 +24,14 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, dedup: Any =
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))
     staging = Staging(str(folder / "out"), "job")
+    reading = Reading("text", "blank_line", "en", "sentencex", near_duplicates=dedup == "minhash", seed=0)
     splits = plan_splits(matching_files(str(folder / "x.jsonl")), "auto")
-    corpus = survey([spread(s, READING, num_shards, staging) for s in splits], num_shards, max_bad_ratio)
-    reports = [gather(i, corpus, dedup, 0, staging) for i in range(corpus.num_shards)]
+    corpus = survey([spread(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio)
+    near = None
+    if dedup == "minhash":
+        joined = [near_duplicates.join(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
+        near = near_duplicates.resolve(corpus.runs, joined, staging)
+    reports = [gather(i, corpus, near, dedup, 0, staging) for i in range(corpus.num_shards)]
     tables = [shards.decode_table(staging.piece(r["shard"]["path"]), "x", shards.TEXT) for r in reports]
     return reports, tables
 
@@ -68,9 +73,11 @@ def test_shards_are_near_equal(tmp_path: Path) -> None:
 
 
 def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> None:
-    bad = ["{\n", "[]\n", "\n", '{"text": " "}\n']
+    bad = ["{\n", "[]\n", "\n", '{"text": " "}\n']  # a blank line and an empty document are not bad
     good = lines_of(["A sentence. Another."] * 6)
-    with pytest.raises(DataError, match=r"25\.00% of the records are bad, above --max_bad_ratio 0\.1"):
+    with pytest.raises(
+        DataError, match=r"25\.00% of the records are bad.*The first: line is not JSON, at 198 of .*x\.jsonl"
+    ):
         shuffle(tmp_path / "a", [*good, *bad], 1, max_bad_ratio=0.1)
     shuffle(tmp_path / "b", [*good, *bad], 1, max_bad_ratio=0.25)
 

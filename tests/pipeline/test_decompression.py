@@ -1,0 +1,67 @@
+import bz2
+import gzip
+import lzma
+import resource
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from pipeline.shard import decompression
+from pipeline.shard.decompression import compression_of, open_plain, plain_lines
+from schemas.errors import DataError
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def lines(path: Path, start: int = 0) -> list[tuple[int, bytes | None]]:
+    return list(plain_lines(str(path), start, path.stat().st_size, compression_of(str(path))))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_files_of_many_parts_are_one_text(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"".join(COMPRESS[suffix](part) for part in (b"one\ntw", b"", b"o\nthree")))
+    with open_plain(str(path), compression_of(str(path))) as file:
+        assert file.read() == b"one\ntwo\nthree"
+    assert lines(path) == [(0, b"one\n"), (4, b"two\n"), (8, b"three")]
+
+
+def test_lines_begin_where_they_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"one\ntwo\n\nthree")
+    assert lines(path, 4) == [(4, b"two\n"), (8, b"\n"), (9, b"three")]
+    assert lines(path, 5) == [(8, b"\n"), (9, b"three")]
+    assert lines(path, 10) == []
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_line_of_200_mb_is_passed_over_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    whole = b"before\n" + b"ab" * (100 << 20) + b"\nafter\n"
+    path.write_bytes(COMPRESS.get(suffix, bytes)(whole))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = path.stat().st_size
+    del whole
+    # random bytes would not shrink; this line shrinks 1,000 times, so say that the file is as large as its text
+    found = list(plain_lines(str(path), 0, max(size, 200 << 20), compression_of(str(path))))
+    assert [line for _, line in found] == [b"before\n", None, b"after\n"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kilobytes
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.parametrize("line", [b"x" * 1000 + b"\n", b"x"], ids=["lines", "one line"])
+def test_a_bomb_is_named_before_it_goes_off(tmp_path: Path, monkeypatch, suffix: str, line: bytes) -> None:
+    monkeypatch.setattr(decompression, "ALWAYS_ALLOWED", 4 << 20)
+    path = tmp_path / f"bomb{suffix}"
+    path.write_bytes(COMPRESS[suffix](line * ((64 << 20) // len(line))))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(DataError, match=rf"bomb{suffix} grows beyond \d+ MB"):
+        lines(path)
+
+
+def test_utf16_is_named_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes("text\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"x\.txt is UTF-16.*iconv"):
+        lines(path)
