@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from pipeline import beam_runner
+from pipeline import beam_runner, progress
 from pipeline.pairs.card import data_card
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.pairing import Objective, Pairing
@@ -58,8 +58,17 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         build=build,
         finish=partial(_finish, job, recorded, inputs, vocab, vocabulary, staging),
     )
-    beam_runner.run(lambda pipeline: pipeline | "Write pairs" >> graph, options)
+    weights = {
+        f"{pair_shard(index, text.shards, job)}.json": text.shards[index % len(text.shards)].bytes
+        for index in graph.shards
+    }
+    with progress.shown("pairs", staging, weights):
+        beam_runner.run(lambda pipeline: pipeline | "Write pairs" >> graph, options)
     return read_manifest(job.output, "pairs")
+
+
+def pair_shard(index: int, text: list[Shard], job: PairsJob) -> str:
+    return shards.shard_name("pairs", index, len(text) * job.dupe_factor)
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +81,7 @@ def _build(
     job: PairsJob, tokenizer_json: bytes, model: Model, staging: Staging, text: list[Shard], index: int
 ) -> dict[str, Any]:
     """Pair shard `index`: text shard index % n in pass index // n, so two passes of a document never share a shard."""
-    name = shards.shard_name("pairs", index, len(text) * job.dupe_factor)
+    name = pair_shard(index, text, job)
     done = staging.report(name)
     if done is not None:
         return done

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from pipeline import beam_runner
+from pipeline import beam_runner, progress
 from pipeline.reports import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.shard import near_duplicates
 from pipeline.shard.gather import Dedup, gather
 from pipeline.shard.inputs import Format, matching_files, plan_splits, version_of
 from pipeline.shard.records import TextLayout
 from pipeline.shard.sentences import Splitter
-from pipeline.shard.spread import Reading, spread
+from pipeline.shard.spread import Reading, report_name, spread
 from pipeline.shard.survey import Corpus, survey
 from pipeline.staging import Staging, open_staging, publish_folder
 from pipeline.transforms import NearDuplicates, ShardCorpora
@@ -53,15 +53,17 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = open_staging(job.output, "text", job.overwrite, identity)
     near = job.dedup == "minhash"
     reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, near, job.seed)
+    splits = plan_splits(files, job.format)
     graph = ShardCorpora(
-        splits=plan_splits(files, job.format),
+        splits=splits,
         spread=partial(spread, reading=reading, num_shards=job.num_shards, staging=staging),
         survey=partial(_survey, job),
         near=_near_duplicates(staging) if near else None,
         gather=partial(_gather, job, staging),
         finish=partial(_finish, job, recorded, [Input(path=path, bytes=size) for path, size in files], staging),
     )
-    beam_runner.run(lambda pipeline: pipeline | "Shard corpora" >> graph, options)
+    with progress.shown("shard", staging, {report_name(split) + ".json": split.weight for split in splits}):
+        beam_runner.run(lambda pipeline: pipeline | "Shard corpora" >> graph, options)
     return manifest.read_manifest(job.output, "text")
 
 

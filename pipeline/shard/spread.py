@@ -88,8 +88,7 @@ def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 def spread(split: Split, reading: Reading, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write one split's runs and return their reports; what an earlier attempt finished is not made again."""
-    finished = f"split-{split.index:06d}"
-    done = staging.report(finished)
+    done = staging.report(report_name(split))
     if done is not None:
         return done["runs"]
     reports = []
@@ -102,8 +101,12 @@ def spread(split: Split, reading: Reading, num_shards: int | None, staging: Stag
         if documents.rejected:
             staging.put(f"{name}.rejected.jsonl", b"".join(orjson.dumps(r) + b"\n" for r in documents.rejected))
         reports.append(report_of(name, documents))
-    staging.keep_report(finished, {"runs": reports})
+    staging.keep_report(report_name(split), {"runs": reports})
     return reports
+
+
+def report_name(split: Split) -> str:
+    return f"split-{split.index:06d}"
 
 
 def report_of(name: str, documents: Documents) -> Report:
