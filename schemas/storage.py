@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import shutil
 import uuid
@@ -51,7 +52,10 @@ def open_input(url: str) -> IO[bytes]:
     """A binary file open for reading. Raises DataError when there is none."""
     fs, path = filesystem(url)
     try:
-        return fs.open(path, "rb")
+        if isinstance(fs, LocalFileSystem):
+            return open(path, "rb")
+        # fsspec's own files lack half of a file's methods, readline(size) among them
+        return io.BufferedReader(fs.open(path, "rb"), 1 << 20)
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error
 

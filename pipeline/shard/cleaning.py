@@ -17,6 +17,7 @@ import unicodedata
 from collections import Counter
 
 MAX_WORD = 2000
+_ODD_BYTES = bytes(set(range(0x20)) - {0x0A} | {0x7F})
 _LINE_END = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
 _SPACE = re.compile("[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
@@ -24,7 +25,7 @@ _SPACE = re.compile("[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 def clean(text: str, counts: Counter[str]) -> str:
     """The plain text; what each rule did is added to `counts`. Example: `"a\\x00\\u00a0b"` -> `"a b"`."""
-    if text.isascii() and text.isprintable():
+    if text.isascii() and not _has_odd_bytes(text):
         return text
     for rule, pattern, plain in (
         ("line ends made plain", _LINE_END, "\n"),
@@ -43,6 +44,11 @@ def clean(text: str, counts: Counter[str]) -> str:
     if composed != text:
         counts["composed (NFC)"] += 1
     return composed
+
+
+def _has_odd_bytes(text: str) -> bool:
+    """Whether ASCII text has anything for a rule to do; ten times as fast as to look with the patterns."""
+    return len(text.encode().translate(None, _ODD_BYTES)) < len(text)
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:

@@ -8,7 +8,6 @@ does. `newline` trusts the corpus: every line is one sentence.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Literal
@@ -17,22 +16,25 @@ import sentencex
 
 Splitter = Literal["sentencex", "newline"]
 WRAP_WIDTH = 120  # characters; text meant to be wrapped is wrapped below this
+_SPACES = re.compile(" {2,}")
 _IDEOGRAPHIC_END = re.compile("[!?…]*[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
 
 
 def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
-    """The sentences of a clean document, in order, never empty.
+    """The sentences of a clean document, in order, never empty, their words apart by single spaces.
 
-    Example: `split_sentences("One. Two\\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`
+    Example: `split_sentences("One. Two\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`
     """
     if splitter == "newline":
-        found: list[str] = text.split("\n")
-    else:
-        # A blank line between paragraphs ends a sentence for sentencex in every language.
-        found = sentencex.segment(language, "\n\n".join(paragraphs(text)))  # type: ignore[attr-defined]
-        if _IDEOGRAPHIC_END.search(text):
-            found = [part for sentence in found for part in split_ideographic(sentence)]
-    return [sentence for sentence in (" ".join(part.split()) for part in found) if sentence]
+        return [" ".join(line.split()) for line in text.split("\n") if not line.isspace() and line]
+    # A blank line between paragraphs ends a sentence for sentencex in every language.
+    joined = "\n\n".join(paragraphs(text))
+    if "  " in joined:
+        joined = _SPACES.sub(" ", joined)
+    found: list[str] = sentencex.segment(language, joined)  # type: ignore[attr-defined]
+    if not joined.isascii() and any(mark in joined for mark in "。！？"):
+        found = [part for sentence in found for part in split_ideographic(sentence)]
+    return [sentence for sentence in map(str.strip, found) if sentence]
 
 
 def split_ideographic(sentence: str) -> Iterator[str]:
@@ -48,31 +50,31 @@ def split_ideographic(sentence: str) -> Iterator[str]:
     yield sentence[place:]
 
 
-def paragraphs(text: str) -> Iterator[str]:
+def paragraphs(text: str) -> list[str]:
     """The paragraphs of a text, wrapped lines joined with a space."""
+    found: list[str] = []
     for block in text.split("\n\n"):
         lines = block.split("\n")
         width = max(map(len, lines))
         if len(lines) == 1 or width > WRAP_WIDTH:
-            yield from filter(None, lines)
+            found += lines
         else:
-            yield from _unwrap(lines, width)
+            found += unwrap(lines, width)
+    return found
 
 
-def _unwrap(lines: list[str], width: int) -> Iterator[str]:
-    joined = lines[0]
-    for before, line in itertools.pairwise(lines):
-        if is_wrap(before, line, width):
-            joined = f"{joined} {line.strip()}"
+def unwrap(lines: list[str], width: int) -> list[str]:
+    """The lines of a block of `width` characters, those joined that were wrapped.
+
+    A line goes on with the one before when its first word would not have fitted there, or begins in lower case; the
+    one before must have a space in it, for a script without them is not wrapped at words.
+    """
+    texts = list(map(str.strip, lines))
+    found = [texts[0]]
+    for text, before, line in zip(texts[1:], texts, lines, strict=False):
+        room = width - len(line.rstrip())  # for a space and a word
+        if text and " " in before and (text[0].islower() or len(text) >= room <= len(text.partition(" ")[0])):
+            found[-1] += " " + text
         else:
-            yield joined
-            joined = line
-    yield joined
-
-
-def is_wrap(before: str, line: str, width: int) -> bool:
-    """True when `line` goes on with `before`: its first word would not have fitted into `width` characters."""
-    first_word = line.lstrip().partition(" ")[0]
-    if not first_word or " " not in before.strip():
-        return False
-    return len(before.rstrip()) + 1 + len(first_word) > width or first_word[0].islower()
+            found.append(text)
+    return found

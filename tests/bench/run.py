@@ -8,13 +8,16 @@ Absolute speeds change with the machine and its mood; the ratios are what to quo
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
@@ -32,7 +35,7 @@ from schemas.vocabulary import read_vocabulary
 from trainer.stream.batches import Share, Stream
 from trainer.stream.reading import PairFolder
 
-Timed = Callable[[], None]
+Timed = Callable[[], object]
 
 
 def seconds(work: Timed) -> float:
@@ -53,6 +56,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description="Ours beside its rivals, one core each.")
     flags.add_argument("--megabytes", default="20", help="of text")
     flags.add_argument("--rounds", type=int, default=5)
+    flags.add_argument("--copies", default="10", help="of the text, each document changed a little, for whole commands")
     options = flags.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -61,6 +65,8 @@ def main() -> None:
         print("\n| one core | ours | rival | ratio |\n|---|---|---|---|")
         encoding(out, options.rounds)
         batches(out, options.rounds)
+        print("\n| two cores, whole commands | seconds | MB/s |\n|---|---|---|")
+        commands(out, int(options.copies), options.rounds)
 
 
 def make_data(out: Path, megabytes: str) -> None:
@@ -129,6 +135,50 @@ def batches(out: Path, rounds: int) -> None:
 
     what = "masked batches, against `DataCollatorForLanguageModeling`"
     compare(what, "million tokens/s", len(rows.ids_T) / 1e6, ours, rival, rounds)
+
+
+def commands(out: Path, copies: int, rounds: int) -> None:
+    """`shard`, `vocab` and `pairs` on a larger text, beside rivals that do a part of their work, in turns."""
+    parts, megabytes = repeat_text(out, copies)
+    job = [sys.executable, "-m", "pipeline"]
+    rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]
+    text, vocab = out / "big_text", out / "big_vocab"
+    pairs = ["--output", out / "big_pairs", "--objective", "nsp"]
+    wordpiece = ["--model", "wordpiece", "--size", "30522"]
+    timed = {
+        "`shard`": [*job, "shard", "--input", f"{parts}/*", "--output", text, "--overwrite"],
+        "`vocab`": [*job, "vocab", "--text", text, "--output", vocab, *wordpiece, "--overwrite"],
+        "`pairs`": [*job, "pairs", "--text", text, "--vocab", vocab, *pairs, "--overwrite"],
+        "tokenizers' `encode_batch_fast`, 2 threads": [*rival, "encode_batch_fast", out / "big.jsonl",
+                                                       out / "vocab" / "tokenizer.json"],
+        "datatrove, documents read and written unchanged": [*rival, "datatrove", parts, out / "datatrove"],
+    }  # fmt: skip
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
+    took: dict[str, list[float]] = {what: [] for what in timed}
+    for _ in range(rounds):
+        shutil.rmtree(out / "datatrove", ignore_errors=True)  # it would skip what it finds done
+        for what, command in timed.items():
+            done = partial(subprocess.run, list(map(str, command)), env=environment, check=True, capture_output=True)
+            took[what].append(seconds(done))
+    for what, times in took.items():
+        middle = statistics.median(times)
+        print(f"| {what} | {middle:.1f} | {megabytes / middle:.1f} |", flush=True)
+
+
+def repeat_text(out: Path, copies: int) -> tuple[Path, float]:
+    """The corpus `copies` times with a changing first sentence, in four files and in one; (folder, megabytes)."""
+    documents = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    lines = [
+        json.dumps({"text": f"Copy {i}. {document['text']}", "source": document["source"]}) + "\n"
+        for i in range(copies)
+        for document in documents
+    ]
+    parts = out / "parts"
+    parts.mkdir()
+    for i in range(4):
+        (parts / f"{i}.jsonl").write_text("".join(lines[i::4]))
+    (out / "big.jsonl").write_text("".join(lines))
+    return parts, sum(map(len, lines)) / 1e6
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """The jobs as a user runs them: same bytes however they run, nothing lost when they are killed or refused."""
 
+import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,17 +56,71 @@ def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(run, corpus, tmp
     assert len([name for name in one if name.endswith(".arrow")]) == 3 + 1 + 6
 
 
-def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(run, corpus, tmp_path) -> None:
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("num_files", [1, 7, 50])
+def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(run, corpus, tmp_path, num_files: int) -> None:
     lines = corpus.read_text().splitlines(keepends=True)
     whole = chain(run, tmp_path / "whole", str(corpus))
-    for i, name in enumerate(("z.jsonl", "a.jsonl.gz", "m.jsonl.zst")):
-        data = "".join(reversed(lines[i::3])).encode()
-        compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
-        (tmp_path / name).write_bytes(compress(data))
-    listed = f"{tmp_path}/m.jsonl.zst,{tmp_path}/z.jsonl,{tmp_path}/a.jsonl.gz"
-    assert chain(run, tmp_path / "cut", listed) == whole
+    names = []
+    for i in range(num_files):
+        suffix = [".zst", "", ".gz", ".bz2", ".xz"][i % 5]
+        names.append(f"{tmp_path}/{(i * 17) % 101:03d}.jsonl{suffix}")
+        Path(names[-1]).write_bytes(COMPRESS[suffix]("".join(reversed(lines[i::num_files])).encode()))
+    flags = ("--direct_num_workers=2", "--direct_runner_bundle_repeat=1")
+    assert chain(run, tmp_path / "cut", ",".join(reversed(names)), *flags) == whole
     fingerprints = [read_manifest(str(tmp_path / name / "pairs"), "pairs").fingerprint for name in ("whole", "cut")]
     assert fingerprints[0] == fingerprints[1]
+
+
+def test_ten_thousand_tiny_files_are_a_few_tasks(run, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    for i in range(10_000):
+        (tmp_path / "in" / f"{i}.txt").write_text(f"Document number {i} of many. It is short.\n")
+    done = run("python", "-m", "pipeline", "shard", "--input", f"{tmp_path}/in/*.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(str(tmp_path / "out"), "text").totals["documents"] == 10_000
+
+
+def test_rejected_records_are_kept_to_look_at(run, corpus, tmp_path) -> None:
+    mixed, out = tmp_path / "mixed.jsonl", tmp_path / "out"
+    mixed.write_text(corpus.read_text() + '["no object"]\n{"text": 7}\n')
+    shard = ("python", "-m", "pipeline", "shard", "--input", mixed, "--output", out)
+    assert run(*shard, "--max_bad_ratio", 0.1).returncode == 0
+    (kept,) = (out / "rejected").iterdir()
+    told = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [(record["reason"], record["shown"]) for record in told] == [
+        ("line is not a JSON object", '["no object"]'),
+        ("no text under 'text'", '{"text": 7}'),
+    ]
+    data = mixed.read_bytes()
+    assert [data[record["place"] :].split(b"\n")[0].decode() for record in told] == [r["shown"] for r in told]
+    ledger = {entry.reason: entry.count for entry in read_manifest(str(out), "text").ledger}
+    assert ledger == {"line is not a JSON object": 1, "no text under 'text'": 1}
+    mixed.write_text(corpus.read_text())
+    assert run(*shard, "--overwrite").returncode == 0
+    assert list((out / "rejected").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root; test_storage fakes the full disk")
+def test_a_full_disk_names_what_it_needs_and_loses_nothing(run, corpus, tmp_path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2000k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("this machine does not let its root mount; test_storage fakes the full disk")
+    try:
+        shard = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", disk / "out")
+        filler = disk / "filler"
+        filler.write_bytes(b"x" * (1900 << 10))
+        done = run(*shard)
+        assert done.returncode == 3 and "Traceback" not in done.stderr
+        assert re.search(r"The disk is full: .* needs [\d,]+ bytes and [\d,]+ are free", done.stderr)
+        filler.unlink()
+        assert run(*shard).returncode == 0
+        assert not [name for name in os.listdir(disk / "out") if name.startswith(("_", "."))]
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_finished_result_is_kept_unless_overwrite(run, corpus, text, tmp_path) -> None:

@@ -1,0 +1,37 @@
+"""What others do with the same text, each as a process of its own. Called by run.py, which times them.
+
+python tests/bench/rivals.py encode_batch_fast CORPUS.jsonl TOKENIZER.json
+python tests/bench/rivals.py datatrove FOLDER_OF_JSONL OUTPUT
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def encode_batch_fast(corpus: str, tokenizer_json: str) -> None:
+    """Token ids of whole documents, 1,000 at a time, and nothing else: what every pipeline that tokenises must pay."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(tokenizer_json)
+    with open(corpus) as file:
+        texts = [json.loads(line)["text"] for line in file]
+    for start in range(0, len(texts), 1000):
+        tokenizer.encode_batch_fast(texts[start : start + 1000], add_special_tokens=False)
+
+
+def datatrove(folder: str, output: str) -> None:
+    """Documents read and written again by two workers, unchanged."""
+    from datatrove.executor.local import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.writers import JsonlWriter
+
+    steps = [JsonlReader(folder), JsonlWriter(output, compression=None)]
+    tasks = len(list(Path(folder).iterdir()))
+    LocalPipelineExecutor(pipeline=steps, tasks=tasks, workers=2, logging_dir=f"{output}/logs").run()
+
+
+if __name__ == "__main__":
+    {"encode_batch_fast": encode_batch_fast, "datatrove": datatrove}[sys.argv[1]](*sys.argv[2:])
