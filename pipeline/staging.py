@@ -70,16 +70,21 @@ def open_staging(output: str, kind: Kind, overwrite: bool, identity: dict[str, A
         if found.kind != kind:
             raise UsageError(f"{output} holds finished {found.kind}; {kind} needs a folder of its own.")
         if not overwrite:
+            remove_unfinished(output, but=None)  # a kill after the manifest leaves its pieces behind
             raise UsageError(
                 f"{output} holds a finished result ({found.kind}, fingerprint {found.fingerprint}), which is kept. "
                 "Give another --output, or --overwrite to replace it."
             )
     staging = Staging(output, f"{key(kind, json.dumps(identity, sort_keys=True)):016x}")
-    for name in storage.names(output):
-        left_over = name.startswith(_PREFIX) and name != _PREFIX + staging.job
-        if left_over or name.endswith(storage.PARTIAL):
-            storage.remove(storage.join(output, name))
+    remove_unfinished(output, but=_PREFIX + staging.job)
     return staging
+
+
+def remove_unfinished(output: str, but: str | None) -> None:
+    """Remove what killed jobs left in a folder, all but the unfinished work named `but`."""
+    for name in storage.names(output):
+        if (name.startswith(_PREFIX) and name != but) or name.endswith(storage.PARTIAL):
+            storage.remove(storage.join(output, name))
 
 
 def publish_folder(staging: Staging, manifest: Manifest, beside: dict[str, str] | None = None) -> None:

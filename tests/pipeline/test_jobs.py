@@ -125,11 +125,13 @@ def test_a_full_disk_names_what_it_needs_and_loses_nothing(run, corpus, tmp_path
 
 def test_a_finished_result_is_kept_unless_overwrite(run, corpus, text, tmp_path) -> None:
     before = hashes(text)
+    (text / "_unfinished-0123").mkdir()  # as a kill between the manifest and the cleaning leaves it
     arguments = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", text, "--num_shards", 2)
     refused = run(*arguments)
     assert refused.returncode == 2
     assert "holds a finished result" in refused.stderr and "--overwrite" in refused.stderr
     assert hashes(text) == before
+    assert not (text / "_unfinished-0123").exists()
     copy = tmp_path / "text"
     made = [*arguments[:6], "--output", copy]
     assert run(*made, "--num_shards", 3).returncode == 0
