@@ -53,7 +53,7 @@ def _has_odd_bytes(text: str) -> bool:
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
     """The sentences without words above MAX_WORD characters, and without those that then are empty."""
-    if all(len(sentence) <= MAX_WORD for sentence in sentences):
+    if max(map(len, sentences), default=0) <= MAX_WORD:
         return sentences
     kept = []
     for sentence in sentences:

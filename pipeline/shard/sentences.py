@@ -70,11 +70,13 @@ def unwrap(lines: list[str], width: int) -> list[str]:
     one before must have a space in it, for a script without them is not wrapped at words.
     """
     texts = list(map(str.strip, lines))
-    found = [texts[0]]
-    for text, before, line in zip(texts[1:], texts, lines, strict=False):
-        room = width - len(line.rstrip())  # for a space and a word
-        if text and " " in before and (text[0].islower() or len(text) >= room <= len(text.partition(" ")[0])):
-            found[-1] += " " + text
-        else:
-            found.append(text)
+    found, start = [], 0
+    for i in range(1, len(lines)):
+        text = texts[i]
+        room = width - len(lines[i - 1].rstrip())  # for a space and a word
+        wrapped = text and (text[0].islower() or len(text) >= room <= len(text.partition(" ")[0]))
+        if not (wrapped and " " in texts[i - 1]):
+            found.append(" ".join(texts[start:i]))
+            start = i
+    found.append(" ".join(texts[start:]))
     return found
