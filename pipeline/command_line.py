@@ -98,6 +98,8 @@ def _vocab_flags(sub: argparse.ArgumentParser) -> None:
     case.add_argument("--lowercase", action="store_true", default=None, help="wordpiece only, where it is the default")
     case.add_argument("--no_lowercase", dest="lowercase", action="store_false", help="keep case and accents")
     sub.add_argument("--min_frequency", type=positive, default=2, help="pairs that occur less often are not merged")
+    sub.add_argument("--max_alphabet", type=positive, help="characters in a wordpiece alphabet; rarer ones are [UNK]")
+    sub.add_argument("--pad_to_multiple", type=positive, default=1, help="fill up to a multiple, with [unusedN]")
     _output_flags(sub)
 
 
@@ -114,6 +116,7 @@ def _pairs_flags(sub: argparse.ArgumentParser) -> None:
 
 def _inspect_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("path", help="a shard or a finished folder")
+    sub.add_argument("other", nargs="?", help="a second vocabulary, to compare with the first")
     sub.add_argument("--rows", type=positive, default=5, help="how many to show")
 
 
@@ -171,10 +174,11 @@ def _run_pairs(options: argparse.Namespace, beam_arguments: list[str], known_fla
 
 
 def _run_inspect(options: argparse.Namespace, rest: list[str], known_flags: list[str]) -> None:
-    from pipeline.inspection import inspect
+    from pipeline.inspection import compare, inspect
 
     _refuse(rest, known_flags)
-    for line in inspect(options.path, options.rows):
+    lines = compare(options.path, options.other) if options.other else inspect(options.path, options.rows)
+    for line in lines:
         print(line)
 
 

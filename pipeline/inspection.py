@@ -10,7 +10,7 @@ import pyarrow as pa
 from schemas import manifest, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest
-from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
+from schemas.vocabulary import COUNTS, FILE, FOLDER, Vocabulary, read_vocabulary
 
 
 def inspect(path: str, rows: int) -> Iterator[str]:
@@ -25,6 +25,18 @@ def inspect(path: str, rows: int) -> Iterator[str]:
     yield from show_manifest(found)
     if found.kind != "vocab" and found.shards:
         yield from show_shard(storage.join(path, max(found.shards, key=lambda shard: shard.rows).path), rows)
+
+
+def compare(a: str, b: str) -> Iterator[str]:
+    """Lines that tell two finished vocabularies apart, on the words of the first. Raises DataError."""
+    from pipeline.vocab.report import compare_vocabularies
+
+    for folder in (a, b):
+        manifest.read_manifest(folder, "vocab")
+    jsons = tuple(storage.read(storage.join(folder, FILE)) for folder in (a, b))
+    counts = shards.decode_table(storage.read(storage.join(a, COUNTS)), storage.join(a, COUNTS), shards.COUNTS)
+    words = zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
+    yield from compare_vocabularies((jsons[0], jsons[1]), (a, b), words)
 
 
 def show_manifest(found: Manifest) -> Iterator[str]:

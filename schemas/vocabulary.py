@@ -19,6 +19,8 @@ from schemas import storage
 from schemas.errors import DataError
 
 FILE = "tokenizer.json"
+COUNTS = "word_counts.arrow"
+"""Beside a vocabulary: the exact counts that it was learnt from."""
 FOLDER = "vocabulary"
 """Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
 Model = Literal["wordpiece", "bytebpe"]

@@ -14,13 +14,12 @@ from pipeline.staging import Staging, open_staging, publish_folder
 from pipeline.transforms import TrainVocabulary
 from pipeline.vocab.counting import add_counts, commonest_first, count_shard
 from pipeline.vocab.learning import Learnt, learn
+from pipeline.vocab.report import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
-from schemas.vocabulary import FILE, Model, parse_vocabulary
-
-COUNTS = "word_counts.arrow"
+from schemas.vocabulary import COUNTS, FILE, Model, parse_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,8 @@ class VocabJob:
     size: int
     lowercase: bool
     min_frequency: int
+    max_alphabet: int | None
+    pad_to_multiple: int
     overwrite: bool
 
 
@@ -64,7 +65,8 @@ def _finish(
     counts = commonest_first(tables)
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from.")
-    learnt = learn(counts["word"].to_pylist(), counts["count"].to_pylist(), job.model, job.size, job.min_frequency)
+    words, times = counts["word"].to_pylist(), counts["count"].to_pylist()
+    learnt = learn(words, times, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
     files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         storage.publish(staging.url(name), data)
@@ -103,6 +105,8 @@ def _manifest(
             "words": int(pc.sum(counts["count"]).as_py()),  # type: ignore[attr-defined]
             "distinct_words": counts.num_rows,
         },
-        statistics={"size_reached": len(learnt.tokens), "size_asked_for": job.size},
+        statistics=describe_vocabulary(
+            tokenizer_json, zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
+        ),
         ledger=[LedgerEntry(reason="character left out of the alphabet", source="all", count=cut)] if cut else [],
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenizers import pre_tokenizers
 
@@ -29,21 +29,38 @@ class Learnt:
     cut_characters: dict[str, int]
 
 
-def learn(words: list[str], counts: list[int], model: Model, size: int, min_frequency: int) -> Learnt:
-    """Learn a vocabulary of at most `size` tokens.
+def learn(
+    words: list[str],
+    counts: list[int],
+    model: Model,
+    size: int,
+    min_frequency: int,
+    max_alphabet: int | None = None,
+    pad_to_multiple: int = 1,
+) -> Learnt:
+    """Learn a vocabulary of at most `size` tokens, filled up to a multiple with [unusedN] when asked.
 
     Raises DataError when `size` cannot hold the special tokens and the alphabet.
     """
     if model == "wordpiece":
-        return learn_wordpiece(words, counts, size, min_frequency)
-    return learn_bytebpe(words, counts, size, min_frequency)
+        learnt = learn_wordpiece(words, counts, size, min_frequency, max_alphabet)
+    else:
+        learnt = learn_bytebpe(words, counts, size, min_frequency)
+    unused = [f"[unused{i}]" for i in range(-len(learnt.tokens) % pad_to_multiple)]
+    last = ["<mask>"] if model == "bytebpe" else []  # stays last, as in RoBERTa
+    ordinary = learnt.tokens[: len(learnt.tokens) - len(last)]
+    return replace(learnt, tokens=[*ordinary, *unused, *last])
 
 
-def learn_wordpiece(words: list[str], counts: list[int], size: int, min_frequency: int) -> Learnt:
-    """At most half the vocabulary goes to single characters; a word with a rarer one is left out, never glued."""
+def learn_wordpiece(
+    words: list[str], counts: list[int], size: int, min_frequency: int, max_alphabet: int | None
+) -> Learnt:
+    """At most `max_alphabet` characters, by default half the vocabulary; a word with a rarer one is left out."""
     specials = list(BERT_SPECIALS.values())
-    kept, cut = common_characters(zip(words, counts, strict=True), max(1, size // 2 - len(specials)))
-    check_coverage(words, counts, cut, size)
+    at_most = max_alphabet or max(1, size // 2 - len(specials))
+    kept, cut = common_characters(zip(words, counts, strict=True), at_most)
+    if max_alphabet is None:
+        check_coverage(words, counts, cut, size)
     pieces, piece_counts = [], []
     for word, count in zip(words, counts, strict=True):
         if len(word) <= MAX_WORD and kept.issuperset(word):

@@ -16,6 +16,8 @@ from pipeline.vocab.counting import normalizer, pre_tokenizer
 from pipeline.vocab.learning import MAX_WORD, Learnt
 from schemas.vocabulary import SPECIALS, Model
 
+_CLASS = "PreTrainedTokenizerFast"
+
 
 def vocabulary_files(learnt: Learnt, model: Model, lowercase: bool) -> dict[str, bytes]:
     """File name -> contents."""
@@ -62,12 +64,17 @@ def bytebpe_tokenizer(learnt: Learnt) -> Tokenizer:
 
 
 def tokenizer_config(model: Model, lowercase: bool) -> dict[str, Any]:
-    """What transformers needs beside tokenizer.json."""
+    """What transformers needs beside tokenizer.json.
+
+    The class is the one that takes tokenizer.json as it is: BertTokenizerFast and RobertaTokenizerFast put their own
+    rules in place of some of it.
+    """
     roles = {f"{role}_token": token for role, token in SPECIALS[model].items()}
+    names = ["input_ids", "token_type_ids", "attention_mask"]
     if model == "wordpiece":
-        return {"tokenizer_class": "BertTokenizerFast", "do_lower_case": lowercase, "strip_accents": None, **roles}
-    bos = {"bos_token": "<s>", "eos_token": "</s>", "add_prefix_space": True}
-    return {"tokenizer_class": "RobertaTokenizerFast", **bos, **roles}
+        return {"tokenizer_class": _CLASS, "do_lower_case": lowercase, "model_input_names": names, **roles}
+    names.remove("token_type_ids")
+    return {"tokenizer_class": _CLASS, "bos_token": "<s>", "eos_token": "</s>", "model_input_names": names, **roles}
 
 
 def _json(content: dict[str, Any]) -> bytes:

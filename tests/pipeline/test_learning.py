@@ -38,6 +38,29 @@ def test_words_are_bert_s_and_gpt2_s() -> None:
     assert word_cutter("bytebpe", lowercase=False)("it's") == ["\u0120it", "'s"]
 
 
+def test_ideographs_stand_alone_over_googles_ranges() -> None:
+    cut = word_cutter("wordpiece", lowercase=True)
+    for first, last in ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2B820, 0x2CEAF), (0xF900, 0xFAD9)):
+        for point in (first, last):
+            words = cut(f"a{chr(point)}b")
+            assert (words[0], words[-1], len(words)) == ("a", "b", 3), hex(point)
+    assert cut("\u3042\u304b") == ["\u3042\u304b"]  # kana is not isolated
+
+
+def test_a_size_is_filled_up_to_a_multiple() -> None:
+    words, counts = ["low", "lower", "lowest"], [5, 3, 2]
+    for model, last in (("wordpiece", "[unused"), ("bytebpe", "<mask>")):
+        tokens = learn(words, counts, model, 270, 2, pad_to_multiple=8).tokens  # type: ignore[arg-type]
+        assert len(tokens) % 8 == 0 and tokens[-1].startswith(last)
+        assert any(token.startswith("[unused") for token in tokens)
+
+
+def test_the_alphabet_can_be_bounded() -> None:
+    learnt = learn(["abc", "abd"], [9, 1], "wordpiece", 50, 1, max_alphabet=3)
+    assert learnt.cut_characters == {"d": 1}
+    assert "abc" in learnt.tokens and "##d" not in learnt.tokens
+
+
 def test_words_are_counted_as_often_as_they_occur() -> None:
     counts = count_words(["The cat, the dog.", "THE end."], word_cutter("wordpiece", lowercase=True))
     assert counts == {"the": 3, "cat": 1, ",": 1, "dog": 1, ".": 2, "end": 1}

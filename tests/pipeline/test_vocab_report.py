@@ -1,0 +1,28 @@
+import json
+from pathlib import Path
+
+from pipeline.vocab.report import compare_vocabularies, describe_vocabulary
+from schemas.manifest import read_manifest
+
+
+def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
+    told = read_manifest(str(vocab), "vocab").statistics
+    assert told["coverage"] == 1.0 and told["unknown_words"] == 0
+    assert 1.0 <= told["tokens_per_word"] < 2.0
+    assert len(told["longest"][0]) >= len(told["longest"][-1])
+    data = (vocab / "tokenizer.json").read_bytes()
+    described = describe_vocabulary(data, [("the", 3), ("\u4e2d", 1)])
+    assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.75, 1, 1.0)
+
+
+def test_two_vocabularies_are_told_apart(run, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
+    data = (vocab / "tokenizer.json").read_bytes()
+    content = json.loads(data)
+    ids = content["model"]["vocab"]
+    place = ids.pop("the")
+    ids["qqq"] = place
+    lines = "\n".join(compare_vocabularies((data, json.dumps(content).encode()), ("a", "b"), [("the", 5), ("cat", 2)]))
+    assert "only in A   the" in lines and "only in B   qqq" in lines and "    the: the   |   t ##h" in lines
+    done = run("python", "-m", "pipeline", "inspect", vocab, byte_vocab)
+    assert done.returncode == 0 and "shared" in done.stdout
+    assert run("python", "-m", "pipeline", "inspect", vocab, tmp_path).returncode == 3
