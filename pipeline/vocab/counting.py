@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 
 import pyarrow as pa
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -55,9 +56,7 @@ def word_cutter(model: Model, lowercase: bool) -> Cut:
 
 def count_words(sentences: Iterable[str], cut: Cut) -> Counter[str]:
     """How often each word occurs."""
-    runs: Counter[str] = Counter()
-    for sentence in sentences:
-        runs.update(sentence.split(" "))
+    runs = Counter(chain.from_iterable(sentence.split(" ") for sentence in sentences))
     words: Counter[str] = Counter()
     for run, count in runs.items():
         for word in cut(run):

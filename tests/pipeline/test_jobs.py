@@ -51,6 +51,7 @@ def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(run, corpus, tmp
         "2": ["--direct_num_workers=2"],
         "5": ["--direct_num_workers=5"],
         "replayed": ["--direct_num_workers=2", "--direct_runner_bundle_repeat=1"],
+        "another runner": ["--runner=BundleBasedDirectRunner"],
     }.items():
         assert chain(run, tmp_path / name, source, *flags, model=model, objective=objective) == one
     assert len([name for name in one if name.endswith(".arrow")]) == 3 + 1 + 6
