@@ -26,13 +26,15 @@ _WIKI_BLOCK = re.compile(rb'\s*<doc id="')
 class Piece:
     """The records that begin in bytes [start, end) of one file; in Parquet, its row groups [start, end).
 
-    `version` changes when the file does: reading ends with an error if it is another one by then.
+    `weight` is about how many bytes of text it holds. `version` changes when the file does: reading ends with an error
+    if it is another one by then.
     """
 
     path: str
     start: int
     end: int
     size: int
+    weight: int
     version: str
     format: Format
     compression: str | None
@@ -47,7 +49,7 @@ class Split:
 
     @property
     def weight(self) -> int:
-        return sum(weight_of(piece) for piece in self.pieces)
+        return sum(piece.weight for piece in self.pieces)
 
 
 def matching_files(patterns: str) -> list[tuple[str, int]]:
@@ -90,11 +92,13 @@ def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"]) 
     """Large plain files in pieces of SPLIT_BYTES, small files together; a compressed file is one piece."""
     splits: list[Split] = []
     together: list[Piece] = []
+    weight = 0
     for piece in (piece for path, size in files for piece in pieces_of(path, size, wanted)):
-        if together and sum(map(weight_of, together)) + weight_of(piece) > SPLIT_BYTES:
+        if together and weight + piece.weight > SPLIT_BYTES:
             splits.append(Split(len(splits), tuple(together)))
-            together = []
+            together, weight = [], 0
         together.append(piece)
+        weight += piece.weight
     return [*splits, Split(len(splits), tuple(together))]
 
 
@@ -105,15 +109,11 @@ def pieces_of(path: str, size: int, wanted: Format | Literal["auto"]) -> Iterato
     units = _row_groups(path) if form == "parquet" else size
     whole = compression is not None or units == 0
     step = max(1, units) if whole else max(1, SPLIT_BYTES * units // max(size, SPLIT_BYTES))
+    text = size * (COMPRESSED_WEIGHT if compression or form == "parquet" else 1)
+    version = version_of(path)
     for start in range(0, max(units, 1), step):
-        yield Piece(path, start, min(start + step, units), size, version_of(path), form, compression)
-
-
-def weight_of(piece: Piece) -> int:
-    """About how many bytes of text a piece holds."""
-    if piece.format == "parquet":
-        return COMPRESSED_WEIGHT * piece.size * (piece.end - piece.start) // max(1, _row_groups(piece.path))
-    return (piece.end - piece.start) * (COMPRESSED_WEIGHT if piece.compression else 1)
+        end = min(start + step, units)
+        yield Piece(path, start, end, size, text * (end - start) // max(units, 1), version, form, compression)
 
 
 def _row_groups(path: str) -> int:
