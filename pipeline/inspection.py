@@ -45,10 +45,16 @@ def show_manifest(found: Manifest) -> Iterator[str]:
     yield "totals      " + "  ".join(f"{name} {count:,}" for name, count in found.totals.items())
     yield "options     " + "  ".join(f"{name}={value}" for name, value in found.options.items())
     for name, value in found.statistics.items():
-        yield f"{name:<11} {value}"
+        yield f"{name:<11} " + ("" if isinstance(value, dict) else str(value))
+        if isinstance(value, dict):
+            yield from (f"    {key:<20} {_in_words(part)}" for key, part in value.items())
     for entry in found.ledger:
         yield f"left out    {entry.count:,} x {entry.reason} ({entry.source})"
     yield f"shards      {len(found.shards)}, {sum(shard.bytes for shard in found.shards):,} bytes"
+
+
+def _in_words(value: object) -> str:
+    return "  ".join(f"{name} {part}" for name, part in value.items()) if isinstance(value, dict) else str(value)
 
 
 def show_shard(path: str, rows: int) -> Iterator[str]:

@@ -92,24 +92,21 @@ def _shard_indices(corpus: Any) -> list[int]:
 
 @dataclass
 class TrainVocabulary(beam.PTransform):
-    """Text shards -> word counts in partitions -> one vocabulary."""
+    """Text shards -> files of word counts -> their sum, a partition at a time -> one vocabulary."""
 
     shards: list[Any]
-    count: Step  # shard -> [(partition, Arrow bytes of counts)]
-    add: Step  # [Arrow bytes] -> Arrow bytes
-    finish: Step  # (nothing, the partitions' Arrow bytes) -> None
+    partitions: list[int]
+    count: Step  # shard -> name of its counts
+    add: Step  # (partition, all names) -> name of its sum
+    finish: Step  # (nothing, all names of sums) -> None
 
     def expand(self, pbegin: Any) -> PCollection:
-        counts = (
-            pbegin
-            | "Text shards" >> beam.Create([self.shards])
-            | "Deal" >> Deal()
-            | "Count words" >> beam.FlatMap(carrying_errors(self.count))  # (partition, bytes)
-            | "Group partitions" >> beam.GroupByKey()
-            | "Tables" >> beam.Values()
-            | "Add counts" >> step(self.add)
+        counted = (
+            pbegin | "Text shards" >> beam.Create([self.shards]) | "Deal shards" >> Deal() | "Count" >> step(self.count)
         )
-        return pbegin | "Last" >> beam.Create([None]) | "Learn and finish" >> step(self.finish, AsList(counts))
+        partitions = pbegin | "Partitions" >> beam.Create([self.partitions]) | "Deal partitions" >> Deal()
+        added = partitions | "Add counts" >> step(self.add, AsList(counted))
+        return pbegin | "Last" >> beam.Create([None]) | "Learn and finish" >> step(self.finish, AsList(added))
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.reports import Report
+from pipeline.runs import read_buckets
 from pipeline.shard.near_duplicates import dropped_ids
-from pipeline.shard.runs import read_buckets
 from pipeline.shard.spread import placements
 from pipeline.shard.survey import Corpus
 from pipeline.staging import Staging

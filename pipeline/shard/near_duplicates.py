@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.reports import Report
-from pipeline.shard.runs import encode_buckets, read_buckets
+from pipeline.runs import encode_buckets, read_buckets
 from pipeline.staging import Staging
 from schemas.randomness import GOLDEN, mix
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.reports import Report
+from pipeline.runs import encode_buckets
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.inputs import Piece, Split
 from pipeline.shard.near_duplicates import encode_signatures
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
-from pipeline.shard.runs import encode_buckets
 from pipeline.shard.sentences import Splitter, split_sentences
 from pipeline.staging import Staging
 from schemas.randomness import key, mix

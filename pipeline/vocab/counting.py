@@ -1,62 +1,58 @@
-"""Exact word counts of a text shard, as the vocabulary's model sees words (BERT's basic tokens, GPT-2's pre-tokens).
+"""Exact word counts of text shards, by source.
 
 A shard's text falls into runs of non-spaces; most recur, so each different one is cut into words once and its words
-are counted as often as it occurred. Tables leave a worker whole, cut into PARTITIONS by a hash of the word, and are
-added up with 64-bit integers; nothing is dropped before all are added.
+are counted as often as it occurred. Each shard's table goes to a file, cut into PARTITIONS by a hash of the word; a
+partition is then added up over all files with 64-bit integers, a few files at a time, so that memory is bounded by the
+different words. Nothing is dropped before all are added.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
-from tokenizers import Regex, normalizers, pre_tokenizers
+import pyarrow.compute as pc
 
+from pipeline.runs import encode_buckets, read_buckets
+from pipeline.staging import Staging
+from pipeline.vocab.words import Cut
 from schemas import shards
-from schemas.manifest import Shard, read_shard_bytes
-from schemas.vocabulary import Model
 
 PARTITIONS = 16
-MAX_REMEMBERED = 1_000_000  # runs; about 250 MB
-Cut = Callable[[str], list[str]]
+MOST_SOURCES = 64  # told apart in reports; the others are counted as one
+OTHERS = "(other sources)"
+AT_ONCE = 256  # documents whose text is cut into runs at once: about 2 MB
+FILES_AT_ONCE = 64  # tables of one partition that are added up at once
+
+BY_SOURCE = pa.schema([("word", pa.string()), ("source", pa.uint16()), ("count", pa.int64())])
+"""source: a place in the list of sources that the job tells apart."""
 
 
-def normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """BERT's: control characters out, CJK characters apart, accents stripped when lower-casing (arXiv:1810.04805)."""
-    return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
-
-
-def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
-    """BERT's split at spaces and punctuation, or GPT-2's pattern over bytes; each word with the space before it."""
-    if model == "wordpiece":
-        # tokenizers' own list of ideographs begins this block 256 characters late; Google's begins here
-        missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
-        return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])  # type: ignore[return-value]
-    return pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[return-value]
-
-
-@lru_cache(maxsize=1)
-def remembering_cutter(model: Model, lowercase: bool) -> Cut:
-    """One a worker process: most runs of a shard were seen in another, and cutting one takes 5 microseconds."""
-    return lru_cache(maxsize=MAX_REMEMBERED)(word_cutter(model, lowercase))
-
-
-def word_cutter(model: Model, lowercase: bool) -> Cut:
-    """A function from a run of non-spaces to its words."""
-    split = pre_tokenizer(model).pre_tokenize_str
-    if model == "bytebpe":
-        return lambda run: [word for word, _ in split(run)]
-    normalize = normalizer(lowercase).normalize_str
-    return lambda run: [word for word, _ in split(normalize(run))]
+def sources_told_apart(documents_by_source: dict[str, int]) -> list[str]:
+    """The sources with most documents, sorted by name, and then OTHERS when there are more."""
+    ranked = sorted(documents_by_source, key=lambda name: (-documents_by_source[name], name))
+    told = sorted(ranked[:MOST_SOURCES])
+    return [*told, OTHERS] if len(ranked) > MOST_SOURCES else told
 
 
 def count_words(sentences: Iterable[str], cut: Cut) -> Counter[str]:
     """How often each word occurs."""
-    runs = Counter(chain.from_iterable(sentence.split(" ") for sentence in sentences))
+    return words_of_runs(count_runs([sentences]), cut)
+
+
+def count_runs(texts: Iterable[Iterable[str]]) -> Counter[str]:
+    """How often each run of non-spaces occurs."""
+    runs: Counter[str] = Counter()
+    for sentences in texts:
+        runs.update(chain.from_iterable(sentence.split(" ") for sentence in sentences))
+    return runs
+
+
+def words_of_runs(runs: Counter[str], cut: Cut) -> Counter[str]:
     words: Counter[str] = Counter()
     for run, count in runs.items():
         for word in cut(run):
@@ -64,26 +60,52 @@ def count_words(sentences: Iterable[str], cut: Cut) -> Counter[str]:
     return words
 
 
-def count_shard(folder: str, shard: Shard, model: Model, lowercase: bool) -> Iterator[tuple[int, bytes]]:
-    """(partition, Arrow bytes of its word counts) of one text shard."""
-    table = shards.decode_table(read_shard_bytes(folder, shard), shard.path, shards.TEXT)
-    sentences = table["sentences"].combine_chunks().flatten().to_pylist()
-    parts: list[dict[str, int]] = [{} for _ in range(PARTITIONS)]
-    for word, count in count_words(sentences, remembering_cutter(model, lowercase)).items():
-        parts[zlib.crc32(word.encode()) % PARTITIONS][word] = count
-    for partition, counts in enumerate(parts):
-        columns = [pa.array(counts.keys(), pa.string()), pa.array(counts.values(), pa.int64())]
-        yield partition, shards.encode_table(pa.table(columns, schema=shards.COUNTS))
+def count_shard(text: pa.Table, sources: Sequence[str], cut: Cut) -> pa.RecordBatch:
+    """The word counts of one text shard as BY_SOURCE."""
+    found = pc.fill_null(pc.index_in(text["source"], pa.array(sources[:MOST_SOURCES])), len(sources) - 1)  # type: ignore[attr-defined]
+    parts = []
+    for source in pc.unique(found).to_pylist():  # type: ignore[attr-defined]
+        rows = text.filter(pc.equal(found, source))  # type: ignore[attr-defined]
+        counts = words_of_runs(count_runs(_lots(rows)), cut)
+        numbers = np.full(len(counts), source, np.uint16)
+        columns = [pa.array(counts.keys(), pa.string()), pa.array(numbers), pa.array(counts.values(), pa.int64())]
+        parts.append(pa.table(columns, schema=BY_SOURCE))
+    return one_batch(pa.concat_tables(parts) if parts else BY_SOURCE.empty_table())
 
 
-def add_counts(tables: Iterable[bytes]) -> bytes:
-    """The sum of count tables, by word. 64-bit: a corpus would need 9 quintillion words to overflow."""
-    decoded = pa.concat_tables(shards.decode_table(data, "word counts", shards.COUNTS) for data in tables)
-    summed = decoded.group_by("word").aggregate([("count", "sum")]).rename_columns(["word", "count"])
-    return shards.encode_table(summed.sort_by("word"))
+def _lots(rows: pa.Table) -> Iterator[list[str]]:
+    """The sentences, AT_ONCE documents at a time: as Python's strings a shard would take ten times its size."""
+    for start in range(0, rows.num_rows, AT_ONCE):
+        yield pc.list_flatten(rows["sentences"].slice(start, AT_ONCE)).to_pylist()  # type: ignore[attr-defined]
 
 
-def commonest_first(tables: Iterable[bytes]) -> pa.Table:
-    """All partitions as one table, by falling count and then by word."""
-    decoded = pa.concat_tables(shards.decode_table(data, "word counts", shards.COUNTS) for data in tables)
-    return decoded.sort_by([("count", "descending"), ("word", "ascending")])
+def encode_partitions(counts: pa.RecordBatch) -> bytes:
+    """The bytes of a file of counts, one record batch for each partition."""
+    hashes = [zlib.crc32(word.encode()) for word in counts["word"].to_pylist()]
+    return encode_buckets(counts, np.array(hashes, dtype=np.uint64) << np.uint64(32), PARTITIONS)
+
+
+def add_partition(partition: int, names: Sequence[str], staging: Staging) -> pa.Table:
+    """One partition of all files, the counts of equal words and sources added up."""
+    total = BY_SOURCE.empty_table()
+    for start in range(0, len(names), FILES_AT_ONCE):
+        lot = read_buckets(names[start : start + FILES_AT_ONCE], partition, partition + 1, BY_SOURCE, staging)
+        total = add_counts(pa.concat_tables([total, lot]), ["word", "source"])
+    return total.sort_by([("word", "ascending"), ("source", "ascending")])
+
+
+def add_counts(counts: pa.Table, by: list[str]) -> pa.Table:
+    """The counts of equal keys added up. 64-bit: a corpus would need 9 quintillion words to overflow."""
+    summed = counts.group_by(by).aggregate([("count", "sum")])
+    return summed.rename_columns([*by, "count"]).combine_chunks()
+
+
+def commonest_first(by_source: pa.Table) -> pa.Table:
+    """The counts over all sources as shards.COUNTS, by falling count and then by word."""
+    total = add_counts(by_source, ["word"])
+    return total.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

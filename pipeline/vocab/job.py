@@ -9,16 +9,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import beam_runner
+from pipeline import beam_runner, progress
 from pipeline.staging import Staging, open_staging, publish_folder
 from pipeline.transforms import TrainVocabulary
-from pipeline.vocab.counting import add_counts, commonest_first, count_shard
-from pipeline.vocab.learning import Learnt, learn
+from pipeline.vocab.counting import (
+    BY_SOURCE,
+    PARTITIONS,
+    add_partition,
+    commonest_first,
+    count_shard,
+    encode_partitions,
+    sources_told_apart,
+)
+from pipeline.vocab.learning import Learnt, Words, learn
 from pipeline.vocab.report import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
+from pipeline.vocab.words import word_cutter
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
+from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest, read_shard_bytes
 from schemas.vocabulary import COUNTS, FILE, Model, parse_vocabulary
 
 
@@ -42,37 +51,66 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     text = read_manifest(job.text, "text")
     options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     recorded = {name: value for name, value in asdict(job).items() if name not in ("text", "output", "overwrite")}
-    identity = {"options": recorded, "text": text.fingerprint}
-    staging = open_staging(job.output, "vocab", job.overwrite, identity)
-    source = Input(path=job.text, fingerprint=text.fingerprint)
+    staging = open_staging(job.output, "vocab", job.overwrite, {"options": recorded, "text": text.fingerprint})
+    sources = sources_told_apart(text.statistics["documents_by_source"])
     graph = TrainVocabulary(
         shards=text.shards,
-        count=partial(_count, job),
-        add=add_counts,
-        finish=partial(_finish, job, recorded, source, staging),
+        partitions=list(range(PARTITIONS)),
+        count=partial(_count, job, sources, staging),
+        add=partial(_add, staging),
+        finish=partial(_finish, job, recorded, Input(path=job.text, fingerprint=text.fingerprint), sources, staging),
     )
-    beam_runner.run(lambda pipeline: pipeline | "Train vocabulary" >> graph, options)
+    with progress.shown("vocab", staging, {f"{counts_of(shard)}.json": shard.bytes for shard in text.shards}):
+        beam_runner.run(lambda pipeline: pipeline | "Train vocabulary" >> graph, options)
     return read_manifest(job.output, "vocab")
 
 
-def _count(job: VocabJob, shard: Shard) -> Any:
-    return count_shard(job.text, shard, job.model, job.lowercase)
+def counts_of(shard: Shard) -> str:
+    """The name of the staged counts of a text shard."""
+    return f"counts-{shard.path}"
+
+
+def _count(job: VocabJob, sources: list[str], staging: Staging, shard: Shard) -> str:
+    name = counts_of(shard)
+    if staging.report(name) is None:
+        text = shards.decode_table(read_shard_bytes(job.text, shard), storage.join(job.text, shard.path), shards.TEXT)
+        counts = count_shard(text, sources, word_cutter(job.model, job.lowercase))
+        staging.keep(name, encode_partitions(counts), {"words": counts.num_rows})
+    return name
+
+
+def _add(staging: Staging, partition: int, names: list[str]) -> str:
+    name = f"sum-{partition:05d}.arrow"
+    if staging.report(name) is None:
+        added = add_partition(partition, sorted(names), staging)
+        staging.keep(name, shards.encode_table(added), {"words": added.num_rows})
+    return name
 
 
 def _finish(
-    job: VocabJob, recorded: dict[str, Any], source: Input, staging: Staging, _: None, tables: list[bytes]
+    job: VocabJob,
+    recorded: dict[str, Any],
+    source: Input,
+    sources: list[str],
+    staging: Staging,
+    _: None,
+    names: list[str],
 ) -> None:
-    counts = commonest_first(tables)
+    if staging.published():
+        return
+    tables = [shards.decode_table(staging.piece(name), staging.url(name), BY_SOURCE) for name in sorted(names)]
+    by_source = pa.concat_tables(tables)
+    counts = commonest_first(by_source)
     if counts.num_rows == 0:
-        raise DataError(f"{job.text} holds no word to learn from.")
-    words, times = counts["word"].to_pylist(), counts["count"].to_pylist()
-    learnt = learn(words, times, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
+        raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
+    learnt = learn(Words.of(counts), job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
     files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
-        storage.publish(staging.url(name), data)
+        staging.put(name, data)
     rows = {COUNTS: counts.num_rows}
     entries = [describe(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)]
-    publish_folder(staging, _manifest(job, recorded, source, learnt, counts, files[FILE], entries))
+    statistics = describe_vocabulary(files[FILE], by_source, sources)
+    publish_folder(staging, _manifest(job, recorded, source, learnt, counts, statistics, files[FILE], entries))
 
 
 def describe(name: str, data: bytes, rows: int) -> Shard:
@@ -87,6 +125,7 @@ def _manifest(
     source: Input,
     learnt: Learnt,
     counts: pa.Table,
+    statistics: dict[str, Any],
     tokenizer_json: bytes,
     entries: list[Shard],
 ) -> Manifest:
@@ -105,8 +144,6 @@ def _manifest(
             "words": int(pc.sum(counts["count"]).as_py()),  # type: ignore[attr-defined]
             "distinct_words": counts.num_rows,
         },
-        statistics=describe_vocabulary(
-            tokenizer_json, zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
-        ),
+        statistics=statistics,
         ledger=[LedgerEntry(reason="character left out of the alphabet", source="all", count=cut)] if cut else [],
     )

@@ -1,21 +1,37 @@
 """Byte-pair merges learnt from word counts (Sennrich et al., arXiv:1508.07909), with nothing left to chance.
 
 The pair of neighbouring symbols with the highest count becomes one symbol, again and again. Of pairs with one count
-the one with the lower symbol ids wins, and ids follow from the sorted alphabet and the merges before. Counts are
-Python integers, which do not overflow.
+the one with the lower symbol ids wins, and ids follow from the alphabet's order and the merges before.
+
+All words lie end to end in one array of positions, and one merge is a few array operations over the places where its
+pair occurs. A symbol is written at its first and at its last position, and a symbol's length never changes, so the
+neighbours of a place are found by adding and subtracting: there are no links to keep. Only a symbol's places are kept,
+not a pair's: the places of the rarer of two symbols are looked through. Memory is some 15 bytes for each character of
+the different words and a table of the pairs that occur. Counts are 64-bit and exact.
 
 Both models use it. WordPiece here is the bottom-up kind that merges by count, as `tokenizers` trains it; Google's own
 trainer was never published.
+
+Letters: P positions of the words' characters and the gaps between words, M places of one merge, K different pairs.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.ragged import offsets_of
 
 Join = Callable[[str, str], str]
+Ints = NDArray[np.int64]
+GAP, INSIDE, ENDS = -1, -2, -3
+"""What else a position can hold: a gap between words; neither end of a symbol; ENDS - i, the last of symbol i."""
+SYMBOL_BITS, PAIR_BITS = 25, 50
+PAIR = (1 << PAIR_BITS) - 1
 
 
 def join_bytes(left: str, right: str) -> str:
@@ -27,76 +43,154 @@ def join_wordpieces(left: str, right: str) -> str:
     return left + right.removeprefix("##")
 
 
-class MergeLearner:
-    """Words as sequences of symbols, the count of every pair of neighbours, and where each pair occurs."""
+def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
+    """(different keys, rising; the exact sum of each one's amounts)."""
+    order_N = np.argsort(keys_N, kind="stable")
+    sorted_N = keys_N[order_N]
+    begins_K = np.flatnonzero(np.diff(sorted_N, prepend=-1))
+    if len(begins_K) == 0:
+        return keys_N, amounts_N
+    return sorted_N[begins_K], np.add.reduceat(amounts_N[order_N], begins_K)
 
-    def __init__(self, words: Sequence[Sequence[str]], counts: Sequence[int], symbols: Sequence[str], join: Join):
-        """`words[i]` occurs `counts[i]` times; `symbols` is the alphabet, whose order decides ties."""
-        self.tokens = list(symbols)
+
+def places_by_symbol(symbol_P: NDArray[np.int32], inside_P: NDArray[np.bool_], symbols: int) -> list[NDArray[np.int32]]:
+    """The places of each symbol, rising. A radix sort where 16 bits hold the symbols."""
+    place_T = np.flatnonzero(inside_P).astype(np.int32)
+    symbol_T = symbol_P[place_T].astype(np.min_scalar_type(symbols))
+    ends = np.cumsum(np.bincount(symbol_T, minlength=symbols))[:-1]
+    return np.split(place_T[np.argsort(symbol_T, kind="stable")], ends)
+
+
+class MergeLearner:
+    """The words as chained symbols, the count of every pair of neighbours, and the places of every symbol."""
+
+    def __init__(self, symbols_T: NDArray[Any], lengths_N: Ints, counts_N: Ints, alphabet: Sequence[str], join: Join):
+        """Word i, the next `lengths_N[i]` of `symbols_T`, occurs `counts_N[i]` times.
+
+        A symbol is a place in `alphabet`, whose order decides ties.
+        """
+        self.tokens = list(alphabet)
         self.merges: list[tuple[str, str]] = []
-        self._ids = {symbol: i for i, symbol in enumerate(symbols)}
-        self._words = [[self._ids[symbol] for symbol in word] for word in words]
-        self._counts, self._join = counts, join
-        self._merged: set[tuple[int, int]] = set()
-        self._pair_counts: dict[tuple[int, int], int] = defaultdict(int)
-        self._places: dict[tuple[int, int], set[int]] = defaultdict(set)
-        for index in range(len(self._words)):
-            self._count_pairs(index, +1)
-        self._queue = [(-count, pair) for pair, count in self._pair_counts.items()]
+        self._ids = {token: i for i, token in enumerate(alphabet)}
+        self._join = join
+        self._lengths = [1] * len(alphabet)  # in characters
+        self._merged: set[int] = set()
+        self._counts_N = counts_N
+        self._word_P = np.repeat(np.arange(len(lengths_N) + 1, dtype=np.int32), np.append(lengths_N + 1, 1))
+        size = len(self._word_P)
+        self._symbol_P = np.full(size, GAP, dtype=np.int32)
+        gap_N1 = offsets_of(lengths_N + 1)  # one before each word, and one at the end
+        inside_P = np.ones(size, dtype=bool)
+        inside_P[gap_N1] = False
+        self._symbol_P[inside_P] = symbols_T
+        self._places = places_by_symbol(self._symbol_P, inside_P, len(alphabet))
+        self._pairs = self._count_all_pairs()
+        self._queue = [queued(count, key) for key, count in self._pairs.items()]
         heapq.heapify(self._queue)
+
+    def _count_all_pairs(self) -> dict[int, int]:
+        """{pair: count}, a left symbol at a time, so that no copy of all positions is ever made."""
+        pairs: dict[int, int] = {}
+        for left, places in enumerate(self._places):
+            rights = self._symbol_P[places + 1]
+            inside = rights >= 0
+            keys_K, counts_K = sum_by_key(rights[inside], self._counts_N[self._word_P[places[inside]]])
+            pairs |= zip(pair_keys(left, keys_K).tolist(), counts_K.tolist(), strict=True)
+        return pairs
 
     def learn(self, size: int, min_frequency: int) -> None:
         """Merge until there are `size` tokens or no pair occurs `min_frequency` times."""
         while len(self.tokens) < size and self._queue:
-            count, pair = heapq.heappop(self._queue)
-            now = self._pair_counts.get(pair, 0)
-            if now != -count:  # the queue is not searched when counts change; it finds out here
-                if now >= min_frequency:
-                    heapq.heappush(self._queue, (-now, pair))
-            elif now >= min_frequency:
-                self._merge(pair)
+            first = heapq.heappop(self._queue)
+            count, key = -(first >> PAIR_BITS), first & PAIR
+            now = self._pairs.get(key, 0)
+            if now < min_frequency:
+                continue
+            if now == count:
+                self._merge(key, min_frequency)
+            elif now < count:  # the queue is not searched when counts fall; it finds out here
+                heapq.heappush(self._queue, queued(now, key))
 
-    def _merge(self, pair: tuple[int, int]) -> None:
-        new = self._new_symbol(pair)
-        changed: set[tuple[int, int]] = set()
-        for index in self._places.pop(pair):
-            self._count_pairs(index, -1)
-            self._words[index] = replace_pair(self._words[index], pair, new)
-            changed |= self._count_pairs(index, +1)
-        for found in changed:
-            if new in found:  # only these can have grown; the queue finds out about the others by itself
-                heapq.heappush(self._queue, (-self._pair_counts[found], found))
-        self._pair_counts.pop(pair, None)
+    def _merge(self, key: int, min_frequency: int) -> None:
+        left, right = divmod(key, 1 << SYMBOL_BITS)
+        first_M = self._occurrences(left, right)
+        new = self._new_symbol(key, left, right)
+        keys, amounts = self._replace(first_M, left, right, new)
+        keys_K, changes_K = sum_by_key(keys, amounts)
+        pairs = self._pairs
+        for pair, change in zip(keys_K.tolist(), changes_K.tolist(), strict=True):
+            count = pairs.get(pair, 0) + change
+            if count == 0:
+                pairs.pop(pair, None)
+                continue
+            pairs[pair] = count
+            if change > 0 and count >= min_frequency:
+                heapq.heappush(self._queue, queued(count, pair))
 
-    def _new_symbol(self, pair: tuple[int, int]) -> int:
-        merge = (self.tokens[pair[0]], self.tokens[pair[1]])
-        if pair not in self._merged:  # a pair comes back when another spelling of one of its tokens is merged
-            self._merged.add(pair)
+    def _occurrences(self, left: int, right: int) -> NDArray[np.int32]:
+        """(M,) the left positions of the pair; of overlapping ones (aaa) the first, the third, ..."""
+        symbol_P, length = self._symbol_P, self._lengths[left]
+        lefts, rights = self._places[left], self._places[right]
+        if len(lefts) <= len(rights):
+            self._places[left] = lefts = lefts[symbol_P[lefts] == left]
+            found_M = lefts[symbol_P[lefts + length] == right]
+        else:
+            self._places[right] = rights = rights[symbol_P[rights] == right]
+            found_M = rights[ending_at(symbol_P[rights - 1]) == left] - np.int32(length)
+        return every_other(np.sort(found_M), length) if left == right else found_M
+
+    def _replace(self, first_M: NDArray[np.int32], left: int, right: int, new: int) -> tuple[Ints, Ints]:
+        """Put `new` in place of each pair; (keys, changes of their counts), a key as often as it was touched."""
+        symbol_P, count_M = self._symbol_P, self._counts_N[self._word_P[first_M]]
+        second_M = first_M + np.int32(self._lengths[left])
+        after_M = second_M + np.int32(self._lengths[right])
+        before_M, behind_M = ending_at(symbol_P[first_M - 1]), symbol_P[after_M]
+        symbol_P[second_M - 1] = symbol_P[second_M] = INSIDE
+        symbol_P[first_M], symbol_P[after_M - 1] = new, ENDS - new
+        self._places[new] = np.concatenate([self._places[new], first_M])
+        now_before_M = ending_at(symbol_P[first_M - 1])
+        has_before_M = before_M >= 0
+        alone_M = (behind_M >= 0) & (symbol_P[after_M] == behind_M)  # else the next place counts the pair between
+        behind, behind_counts, before_counts = behind_M[alone_M], count_M[alone_M], count_M[has_before_M]
+        keys = np.concatenate([
+            np.full(len(first_M), left << SYMBOL_BITS | right),
+            pair_keys(before_M[has_before_M], left), pair_keys(right, behind),
+            pair_keys(now_before_M[has_before_M], new), pair_keys(new, behind),
+        ])  # fmt: skip
+        return keys, np.concatenate([-count_M, -before_counts, -behind_counts, before_counts, behind_counts])
+
+    def _new_symbol(self, key: int, left: int, right: int) -> int:
+        merge = (self.tokens[left], self.tokens[right])
+        if key not in self._merged:  # a pair comes back when another spelling of one of its tokens is merged
+            self._merged.add(key)
             self.merges.append(merge)
         merged = self._join(*merge)
         new = self._ids.setdefault(merged, len(self.tokens))
         if new == len(self.tokens):  # else another pair has spelt this token before
             self.tokens.append(merged)
+            self._lengths.append(self._lengths[left] + self._lengths[right])
+            self._places.append(np.zeros(0, dtype=np.int32))
         return new
 
-    def _count_pairs(self, index: int, sign: int) -> set[tuple[int, int]]:
-        word, count = self._words[index], sign * self._counts[index]
-        pairs = list(itertools.pairwise(word))
-        for pair in pairs:
-            self._pair_counts[pair] += count
-            if sign > 0:
-                self._places[pair].add(index)
-        return set(pairs)
+
+def pair_keys(left: NDArray[np.int32] | int, right: NDArray[np.int32] | int) -> Ints:
+    """One number for each pair of symbols; numbers sort as pairs do."""
+    return np.asarray(left, dtype=np.int64) << SYMBOL_BITS | np.asarray(right, dtype=np.int64)
 
 
-def replace_pair(word: list[int], pair: tuple[int, int], new: int) -> list[int]:
-    """Example: `replace_pair([1, 2, 1, 2, 3], (1, 2), 9)` -> `[9, 9, 3]`."""
-    replaced, i = [], 0
-    while i < len(word):
-        if i + 1 < len(word) and word[i] == pair[0] and word[i + 1] == pair[1]:
-            replaced.append(new)
-            i += 2
-        else:
-            replaced.append(word[i])
-            i += 1
-    return replaced
+def queued(count: int, key: int) -> int:
+    """A pair's entry in the queue, lowest for the highest count; one integer takes a third of a tuple's memory."""
+    return -count << PAIR_BITS | key
+
+
+def ending_at(symbols_M: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The symbols of which these positions are the last; below 0 where there is a gap."""
+    return np.where(symbols_M <= ENDS, ENDS - symbols_M, symbols_M)
+
+
+def every_other(places_M: NDArray[np.int32], length: int) -> NDArray[np.int32]:
+    """Of places that follow one another at `length`, the first, the third and so on; `places_M` rises."""
+    goes_on_M = np.diff(places_M, prepend=-1 - length) == length
+    number_M = np.arange(len(places_M))
+    begin_M = np.maximum.accumulate(np.where(goes_on_M, 0, number_M))
+    return places_M[(number_M - begin_M) % 2 == 0]

@@ -1,47 +1,100 @@
-"""What a vocabulary does to the text it was learnt from, and how two differ. Exact, for it goes by word counts."""
+"""What a vocabulary does to the text it was learnt from, and how two differ. Exact, for it goes by word counts.
+
+Letters: N different words, K their tokens, V the vocabulary, S the sources.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from tokenizers import Tokenizer
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders
 
-from schemas.vocabulary import Vocabulary, parse_vocabulary
+from schemas.vocabulary import Model, Vocabulary, parse_vocabulary
 
 LISTED = 20  # tokens or words of each kind that a report names
+AT_ONCE = 100_000  # words that are cut at once
 Counts = Iterable[tuple[str, int]]
 
 
-def describe_vocabulary(tokenizer_json: bytes, counts: Counts) -> dict[str, Any]:
-    """Statistics for the manifest: how words fall into tokens, which tokens are longest, rarest and never used."""
+def describe_vocabulary(tokenizer_json: bytes, by_source: pa.Table, sources: Sequence[str]) -> dict[str, Any]:
+    """Statistics for the manifest: how words fall into tokens, by source, and which tokens are longest and rarest."""
     vocabulary = parse_vocabulary(tokenizer_json, "tokenizer.json")
-    tokens: Counter[str] = Counter()
-    words = unknown = 0
-    cut = word_cutter(tokenizer_json)
-    for word, count in counts:
-        pieces = cut(word)
-        words += count
-        unknown += count * ("[UNK]" in pieces)
-        for piece in pieces:
-            tokens[piece] += count
-    ordinary = [token for i, token in enumerate(vocabulary.tokens) if i not in vocabulary.special_ids]
+    encoded = by_source["word"].combine_chunks().dictionary_encode()
+    ids_K, pieces_N = encode_words(tokenizer_json, encoded.dictionary.to_pylist())
+    unknown_N = np.zeros(len(pieces_N), dtype=bool)
+    unknown_N[np.repeat(np.arange(len(pieces_N)), pieces_N)[ids_K == vocabulary.special_id("unk")]] = True
+    word, source, count = encoded.indices.to_numpy(), by_source["source"].to_numpy(), by_source["count"].to_numpy()
+    words_S, tokens_S, unknown_S = (
+        sum_exactly(source, count * amount, len(sources)) for amount in (1, pieces_N[word], unknown_N[word])
+    )
+    counts_N = sum_exactly(word, count, len(pieces_N))
+    used_V = sum_exactly(ids_K, np.repeat(counts_N, pieces_N), vocabulary.size)
     return {
-        "tokens_per_word": round(tokens.total() / max(words, 1), 4),
-        "unknown_words": unknown,
-        "coverage": round(1 - unknown / max(words, 1), 6),
-        "single_characters": sum(len(token.removeprefix("##")) == 1 for token in ordinary),
-        "never_used": sum(token not in tokens for token in ordinary),
-        "longest": sorted(ordinary, key=lambda token: (-len(token), token))[:LISTED],
-        "rarest": sorted((t for t in ordinary if t in tokens), key=lambda token: (tokens[token], token))[:LISTED],
+        **shares(int(words_S.sum()), int(tokens_S.sum()), int(unknown_S.sum())),
+        "by_source": {
+            name: {"words": words, **shares(words, tokens, unknown)}
+            for name, words, tokens, unknown in zip(
+                sources, words_S.tolist(), tokens_S.tolist(), unknown_S.tolist(), strict=True
+            )
+        },
+        **describe_tokens(vocabulary, used_V),
     }
 
 
-def word_cutter(tokenizer_json: bytes) -> Any:
-    """A function from a word, as the count table spells it, to its tokens."""
-    model = Tokenizer.from_str(tokenizer_json.decode()).model
-    return lambda word: [token.value for token in model.tokenize(word)]
+def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
+    return {
+        "tokens_per_word": round(tokens / max(words, 1), 4),
+        "unknown_words": unknown,
+        "coverage": round(1 - unknown / max(words, 1), 6),
+    }
+
+
+def describe_tokens(vocabulary: Vocabulary, used_V: NDArray[np.int64]) -> dict[str, Any]:
+    """What stands out among the ordinary tokens; `used_V` is how often the text holds each."""
+    ordinary = vocabulary.ordinary_ids.tolist()
+    tokens, rarest_first = vocabulary.tokens, sorted(ordinary, key=lambda i: (used_V[i], vocabulary.tokens[i]))
+    lengths = {i: len(tokens[i].removeprefix("##")) for i in ordinary}
+    return {
+        "single_characters": sum(length == 1 for length in lengths.values()),
+        "never_used": int((used_V[vocabulary.ordinary_ids] == 0).sum()),
+        "longest": [tokens[i] for i in sorted(ordinary, key=lambda i: (-lengths[i], tokens[i]))[:LISTED]],
+        "rarest": [tokens[i] for i in rarest_first if used_V[i]][:LISTED],
+    }
+
+
+def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(ids_K of all words end to end, pieces_N: how many each word has); words as the count table spells them."""
+    model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+    parts, pieces = [], []
+    for start in range(0, len(words), AT_ONCE):
+        ids = [e.ids for e in model.encode_batch_fast(words[start : start + AT_ONCE], add_special_tokens=False)]
+        pieces.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+        parts.append(np.fromiter(chain.from_iterable(ids), np.int64))
+    none = np.zeros(0, dtype=np.int64)
+    return np.concatenate([none, *parts]), np.concatenate([none, *pieces])
+
+
+def sum_exactly(places: NDArray[Any], amounts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The amounts added up by place, in 64-bit integers; numpy's bincount would round them to floats."""
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, places, amounts)
+    return sums
+
+
+def word_cutter(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
+    """A function from a word, as the counts of a `spelt_by` vocabulary spell it, to the tokens of another."""
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    if parse_vocabulary(tokenizer_json, "tokenizer.json").model == spelt_by:
+        return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
+    if spelt_by == "wordpiece":
+        return lambda word: tokenizer.encode(word, add_special_tokens=False).tokens
+    text = decoders.ByteLevel().decode
+    return lambda word: tokenizer.encode(text([word]).strip(), add_special_tokens=False).tokens
 
 
 def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: Counts) -> Iterator[str]:
@@ -51,7 +104,7 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
     yield f"shared      {len(shared):,} tokens: {len(shared) / a.size:.1%} of A, {len(shared) / b.size:.1%} of B"
     for name, one, other in (("A", a, b), ("B", b, a)):
         yield f"only in {name}   " + " ".join(_first_missing(one, other))
-    cutters = [word_cutter(data) for data in jsons]
+    cutters = [word_cutter(data, a.model) for data in jsons]
     words, totals, differing = 0, [0, 0], []
     for word, count in counts:
         cuts = [cut(word) for cut in cutters]

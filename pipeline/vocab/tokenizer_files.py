@@ -12,8 +12,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from pipeline.vocab.counting import normalizer, pre_tokenizer
 from pipeline.vocab.learning import MAX_WORD, Learnt
+from pipeline.vocab.words import normalizer, pre_tokenizer
 from schemas.vocabulary import SPECIALS, Model
 
 _CLASS = "PreTrainedTokenizerFast"
@@ -66,15 +66,16 @@ def bytebpe_tokenizer(learnt: Learnt) -> Tokenizer:
 def tokenizer_config(model: Model, lowercase: bool) -> dict[str, Any]:
     """What transformers needs beside tokenizer.json.
 
-    The class is the one that takes tokenizer.json as it is: BertTokenizerFast and RobertaTokenizerFast put their own
-    rules in place of some of it.
+    The class is the one that takes tokenizer.json as it is. BertTokenizerFast and RobertaTokenizerFast put their own
+    rules in place of some of it and agree all the same, but for the ideographs that BertTokenizerFast leaves in words.
     """
     roles = {f"{role}_token": token for role, token in SPECIALS[model].items()}
     names = ["input_ids", "token_type_ids", "attention_mask"]
     if model == "wordpiece":
         return {"tokenizer_class": _CLASS, "do_lower_case": lowercase, "model_input_names": names, **roles}
     names.remove("token_type_ids")
-    return {"tokenizer_class": _CLASS, "bos_token": "<s>", "eos_token": "</s>", "model_input_names": names, **roles}
+    ends = {"bos_token": "<s>", "eos_token": "</s>", "add_prefix_space": True}  # RobertaTokenizerFast asks for the last
+    return {"tokenizer_class": _CLASS, **ends, "model_input_names": names, **roles}
 
 
 def _json(content: dict[str, Any]) -> bytes:

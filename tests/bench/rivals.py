@@ -1,6 +1,7 @@
 """What others do with the same text, each as a process of its own. Called by run.py, which times them.
 
 python tests/bench/rivals.py encode_batch_fast CORPUS.jsonl TOKENIZER.json
+python tests/bench/rivals.py train_from_iterator CORPUS.jsonl SIZE
 python tests/bench/rivals.py datatrove FOLDER_OF_JSONL OUTPUT
 """
 
@@ -22,6 +23,18 @@ def encode_batch_fast(corpus: str, tokenizer_json: str) -> None:
         tokenizer.encode_batch_fast(texts[start : start + 1000], add_special_tokens=False)
 
 
+def train_from_iterator(corpus: str, size: str) -> None:
+    """A WordPiece vocabulary of the same texts by tokenizers' own trainer."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    trainer = trainers.WordPieceTrainer(vocab_size=int(size), min_frequency=2, show_progress=False)
+    with open(corpus) as file:
+        tokenizer.train_from_iterator((json.loads(line)["text"] for line in file), trainer)
+
+
 def datatrove(folder: str, output: str) -> None:
     """Documents read and written again by two workers, unchanged."""
     from datatrove.executor.local import LocalPipelineExecutor
@@ -34,4 +47,9 @@ def datatrove(folder: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    {"encode_batch_fast": encode_batch_fast, "datatrove": datatrove}[sys.argv[1]](*sys.argv[2:])
+    rivals = {
+        "encode_batch_fast": encode_batch_fast,
+        "train_from_iterator": train_from_iterator,
+        "datatrove": datatrove,
+    }
+    rivals[sys.argv[1]](*sys.argv[2:])

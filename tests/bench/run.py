@@ -23,15 +23,17 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
 
 import numpy as np
+import pyarrow as pa
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
+from pipeline.vocab.learning import Words, learn
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import Masking
-from schemas.vocabulary import read_vocabulary
+from schemas.vocabulary import COUNTS, read_vocabulary
 from trainer.stream.batches import Share, Stream
 from trainer.stream.reading import PairFolder
 
@@ -49,7 +51,7 @@ def compare(what: str, unit: str, amount: float, ours: Timed, rival: Timed, roun
     pairs = [(seconds(ours), seconds(rival)) for _ in range(rounds)]
     mine, theirs = (amount / statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = statistics.median(b / a for a, b in pairs)
-    print(f"| {what} | {mine:,.1f} {unit} | {theirs:,.1f} {unit} | {ratio:.1f}x |", flush=True)
+    print(f"| {what} | {mine:,.2g} {unit} | {theirs:,.2g} {unit} | {ratio:.1f}x |", flush=True)
 
 
 def main() -> None:
@@ -65,6 +67,7 @@ def main() -> None:
         print("\n| one core | ours | rival | ratio |\n|---|---|---|---|")
         encoding(out, options.rounds)
         batches(out, options.rounds)
+        learning(out)
         print("\n| two cores, whole commands | seconds | MB/s |\n|---|---|---|")
         commands(out, int(options.copies), options.rounds)
 
@@ -137,6 +140,30 @@ def batches(out: Path, rounds: int) -> None:
     compare(what, "million tokens/s", len(rows.ids_T) / 1e6, ours, rival, rounds)
 
 
+def learning(out: Path, distinct: int = 1_000_000) -> None:
+    """30,522 tokens from a million different words, each counted once, for the library takes no counts."""
+    table = shards.decode_table((out / "vocab" / COUNTS).read_bytes(), COUNTS, shards.COUNTS)
+    real = [word for word in table["word"].to_pylist() if word.isalpha()]
+    draws, words = np.random.default_rng(0), dict[str, None]()
+    while len(words) < distinct:
+        words |= {real[i] + real[j]: None for i, j in draws.integers(len(real), size=(distinct, 2)).tolist()}
+    different = list(words)[:distinct]
+    once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS)
+
+    def ours() -> None:
+        learn(Words.of(once), "wordpiece", 30_522, 2)
+
+    def rival() -> None:
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        trainer = trainers.WordPieceTrainer(vocab_size=30_522, min_frequency=2, show_progress=False)
+        tokenizer.train_from_iterator((" ".join(different[i : i + 1000]) for i in range(0, distinct, 1000)), trainer)
+
+    compare(
+        "learning from a million words, against `WordPieceTrainer`", "million words/s", distinct / 1e6, ours, rival, 1
+    )
+
+
 def commands(out: Path, copies: int, rounds: int) -> None:
     """`shard`, `vocab` and `pairs` on a larger text, beside rivals that do a part of their work, in turns."""
     parts, megabytes = repeat_text(out, copies)
@@ -151,6 +178,7 @@ def commands(out: Path, copies: int, rounds: int) -> None:
         "`pairs`": [*job, "pairs", "--text", text, "--vocab", vocab, *pairs, "--overwrite"],
         "tokenizers' `encode_batch_fast`, 2 threads": [*rival, "encode_batch_fast", out / "big.jsonl",
                                                        out / "vocab" / "tokenizer.json"],
+        "tokenizers' `train_from_iterator`, 2 threads": [*rival, "train_from_iterator", out / "big.jsonl", "30522"],
         "datatrove, documents read and written unchanged": [*rival, "datatrove", parts, out / "datatrove"],
     }  # fmt: skip
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}

@@ -153,11 +153,12 @@ def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
     assert run("python", "-m", "pipeline", "verify", out).returncode == 0
 
 
-@pytest.mark.parametrize("job", ["shard", "pairs"])
+@pytest.mark.parametrize("job", ["shard", "vocab", "pairs"])
 def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, vocab, tmp_path, job) -> None:
     out, whole = tmp_path / "killed", tmp_path / "whole"
     flags = {
         "shard": ["--input", corpus, "--num_shards", 40],
+        "vocab": ["--text", text, "--model", "wordpiece", "--size", 160],
         "pairs": ["--text", text, "--vocab", vocab, "--objective", "nsp", "--dupe_factor", 40],
     }[job]
     arguments = [sys.executable, "-m", "pipeline", job, "--output", out, *flags, "--direct_num_workers=2"]
@@ -210,6 +211,19 @@ def test_bad_input_is_a_clear_error(run, corpus, text, vocab, pairs, tmp_path, a
     done = run("python", "-m", "pipeline", *arguments.format(**names).split())
     assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
     assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+def test_wild_words_and_a_size_that_the_text_cannot_fill(run, tmp_path) -> None:
+    """NUL and words of 10^6 characters leave the text, a lone surrogate its record; the size reached is told."""
+    lines = ['{"text": "a\\u0000b fine words."}', '{"text": "\\ud800 x."}', json.dumps({"text": "y" * 10**6 + " end."})]
+    (tmp_path / "wild.jsonl").write_text("\n".join(lines))
+    shard = ("shard", "--input", tmp_path / "wild.jsonl", "--output", tmp_path / "text", "--max_bad_ratio", 1)
+    assert run("python", "-m", "pipeline", *shard).returncode == 0
+    vocab = ("vocab", "--text", tmp_path / "text", "--output", tmp_path / "vocab", "--model", "wordpiece", "--size", 99)
+    done = run("python", "-m", "pipeline", *vocab)
+    tokens = (tmp_path / "vocab" / "vocab.txt").read_text().split("\n")[:-1]
+    assert done.returncode == 0 and f"the text filled {len(tokens)} of the 99 tokens" in done.stdout
+    assert all(len(token.removeprefix("##")) < 6 or token.startswith("[") for token in tokens)
 
 
 def test_a_changed_shard_ends_verify_and_the_next_job_with_its_name(run, text, vocab, tmp_path) -> None:

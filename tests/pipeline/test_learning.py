@@ -1,8 +1,15 @@
+import pyarrow as pa
 import pytest
 
-from pipeline.vocab.counting import count_words, word_cutter
-from pipeline.vocab.learning import learn
+from pipeline.vocab.learning import Learnt, Words
+from pipeline.vocab.learning import learn as learn_from
+from schemas import shards
 from schemas.errors import DataError
+
+
+def learn(words: list[str], counts: list[int], *options, **more) -> Learnt:
+    table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS)
+    return learn_from(Words.of(table), *options, **more)
 
 
 def test_layouts() -> None:
@@ -29,24 +36,6 @@ def test_a_size_below_the_alphabet_says_what_would_do(model, size: int) -> None:
         learn(["abc", "abd"], [1, 1], model, size, 2)
 
 
-def test_words_are_bert_s_and_gpt2_s() -> None:
-    cut = word_cutter("wordpiece", lowercase=True)
-    # google-research/bert's published cases
-    assert cut("ah\u535a\u63a8zz") == ["ah", "\u535a", "\u63a8", "zz"]
-    assert cut("UNwant\u00e9d,running") == ["unwanted", ",", "running"]
-    assert word_cutter("wordpiece", lowercase=False)("H\u00e9!") == ["H\u00e9", "!"]
-    assert word_cutter("bytebpe", lowercase=False)("it's") == ["\u0120it", "'s"]
-
-
-def test_ideographs_stand_alone_over_googles_ranges() -> None:
-    cut = word_cutter("wordpiece", lowercase=True)
-    for first, last in ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2B820, 0x2CEAF), (0xF900, 0xFAD9)):
-        for point in (first, last):
-            words = cut(f"a{chr(point)}b")
-            assert (words[0], words[-1], len(words)) == ("a", "b", 3), hex(point)
-    assert cut("\u3042\u304b") == ["\u3042\u304b"]  # kana is not isolated
-
-
 def test_a_size_is_filled_up_to_a_multiple() -> None:
     words, counts = ["low", "lower", "lowest"], [5, 3, 2]
     for model, last in (("wordpiece", "[unused"), ("bytebpe", "<mask>")):
@@ -61,6 +50,12 @@ def test_the_alphabet_can_be_bounded() -> None:
     assert "abc" in learnt.tokens and "##d" not in learnt.tokens
 
 
-def test_words_are_counted_as_often_as_they_occur() -> None:
-    counts = count_words(["The cat, the dog.", "THE end."], word_cutter("wordpiece", lowercase=True))
-    assert counts == {"the": 3, "cat": 1, ",": 1, "dog": 1, ".": 2, "end": 1}
+def test_a_corpus_of_one_word() -> None:
+    assert learn(["word"], [1], "wordpiece", 100, 1).tokens[-1] == "word"
+    assert learn(["a"], [1], "wordpiece", 100, 2).tokens[5:] == ["a"]
+    assert learn(["\u0120a"], [9], "bytebpe", 300, 2).tokens[-2:] == ["\u0120a", "<mask>"]
+
+
+def test_a_word_longer_than_encoding_takes_teaches_nothing() -> None:
+    learnt = learn(["x" * 101, "ab"], [10**6, 2], "wordpiece", 40, 2)
+    assert learnt.tokens[5:] == ["##b", "a", "ab"] and learnt.cut_characters == {}

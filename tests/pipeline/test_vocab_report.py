@@ -1,6 +1,9 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+
+from pipeline.vocab.counting import BY_SOURCE
 from pipeline.vocab.report import compare_vocabularies, describe_vocabulary
 from schemas.manifest import read_manifest
 
@@ -11,8 +14,16 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     assert 1.0 <= told["tokens_per_word"] < 2.0
     assert len(told["longest"][0]) >= len(told["longest"][-1])
     data = (vocab / "tokenizer.json").read_bytes()
-    described = describe_vocabulary(data, [("the", 3), ("\u4e2d", 1)])
-    assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.75, 1, 1.0)
+    rows = [("the", 0, 3), ("\u4e2d", 1, 1), ("the", 1, 1)]
+    by_source = pa.Table.from_pylist([dict(zip(BY_SOURCE.names, row, strict=True)) for row in rows], BY_SOURCE)
+    described = describe_vocabulary(data, by_source, ["a", "b"])
+    assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
+    assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
+    assert sum(source["words"] for source in told["by_source"].values()) == told_words(vocab)
+
+
+def told_words(vocab: Path) -> int:
+    return read_manifest(str(vocab), "vocab").totals["words"]
 
 
 def test_two_vocabularies_are_told_apart(run, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
