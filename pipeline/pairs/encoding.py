@@ -1,67 +1,108 @@
 """Sentences to token ids, many times faster than asking the tokenizer for each one.
 
-Text falls into runs of non-spaces and most runs recur, so each different run is encoded once and remembered; a shard
-then becomes ids by table look-up. The result equals `tokenizer.encode` on each sentence: both models cut at spaces
-before anything else. Special tokens spelt out in the text ("[SEP]") are text here, not special tokens.
+Text falls into runs of non-spaces, runs fall into words, and most of both recur. Arrow finds a shard's different runs;
+only runs not seen before are cut into words, and only words not seen before go to the tokenizer's model. The result
+equals `tokenizer.encode` on each sentence: both models cut at spaces before anything else. Special tokens spelt out in
+the text ("[SEP]") are text here, not special tokens.
+
+Letters: N sentences, R runs, T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pipeline.vocab.words import word_cutter
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Model
 
-MAX_REMEMBERED = 2_000_000  # runs; about 300 MB, more than the distinct words of most shards
+MAX_REMEMBERED = 1_000_000  # runs; about 200 MB with their words, more than most shards have different ones
+Ints = NDArray[np.int64]
+
+
+class Remembered:
+    """Different strings and what each became: string i is ids_T[begins[i] : begins[i + 1]]."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.ids_T = np.zeros(0, dtype=np.int32)
+        self.begins = np.zeros(1, dtype=np.int64)
+
+    def unknown(self, strings: Iterable[str]) -> list[str]:
+        """Those not remembered yet, each once."""
+        return [string for string in dict.fromkeys(strings) if string not in self.numbers]
+
+    def add(self, strings: list[str], ids_T: NDArray[np.int32], lengths: Ints) -> None:
+        first = len(self.numbers)
+        self.numbers.update(zip(strings, range(first, first + len(strings)), strict=True))
+        self.ids_T = np.concatenate([self.ids_T, ids_T])
+        self.begins = np.concatenate([self.begins, self.begins[-1] + np.cumsum(lengths)])
+
+    def numbers_of(self, strings: list[str]) -> Ints:
+        return np.fromiter(map(self.numbers.__getitem__, strings), np.int64, len(strings))
+
+    def look_up(self, numbers_R: Ints) -> tuple[NDArray[np.int32], Ints]:
+        """(ids of the strings end to end, how many each has)."""
+        starts_R = self.begins[numbers_R]
+        lengths_R = self.begins[numbers_R + 1] - starts_R
+        return take_ranges(self.ids_T, starts_R, lengths_R), lengths_R
 
 
 class Encoder:
-    """Remembers what each run of non-spaces becomes: run i is ids[begins[i] : begins[i + 1]]."""
+    """One tokenizer and what it made of runs and words so far."""
 
     def __init__(self, tokenizer_json: bytes, model: Model):
-        self._tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-        self._tokenizer.encode_special_tokens = True
-        self._model = model
-        self._forget()
+        tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+        lowercase = model == "wordpiece" and tokenizer.normalizer.lowercase  # type: ignore[union-attr]
+        self._cut = word_cutter(model, lowercase)
+        self._whole_words = Tokenizer(tokenizer.model)  # neither normalises nor cuts again
+        self._spaces_matter = model == "bytebpe"
+        self._runs, self._words = Remembered(), Remembered()
 
-    def _forget(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._ids = np.zeros(0, dtype=np.int64)
-        self._begins = np.zeros(1, dtype=np.int64)
-
-    def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def encode(self, sentences: pa.Array) -> tuple[NDArray[np.int32], Ints]:
         """(ids_T, offsets_N1): the ids of all N sentences end to end; sentence i is offsets[i] : offsets[i + 1]."""
-        runs_of = self._runs if self._model == "bytebpe" else _words
-        parts = [runs_of(sentence) for sentence in sentences]
-        runs = list(chain.from_iterable(parts))
-        self._remember(runs)
-        numbers_R = np.fromiter(map(self._numbers.__getitem__, runs), np.int64, len(runs))
-        starts_R, lengths_R = self._begins[numbers_R], np.diff(self._begins)[numbers_R]
-        runs_N1 = offsets_of(np.fromiter(map(len, parts), np.int64, len(parts)))
-        return take_ranges(self._ids, starts_R, lengths_R), offsets_of(lengths_R)[runs_N1]
-
-    @staticmethod
-    def _runs(sentence: str) -> list[str]:
-        # GPT-2's pattern looks at white space around a word, so a sentence with any but single spaces stays whole.
-        runs = sentence.split(" ")
-        return runs if runs == sentence.split() else [sentence]
+        parts = pc.split_pattern(sentences, " ")  # type: ignore[attr-defined]
+        if self._spaces_matter and _irregular(sentences, parts):
+            parts = pa.array([_runs(sentence) for sentence in sentences.to_pylist()], pa.list_(pa.string()))
+        runs = parts.flatten().dictionary_encode()
+        different = runs.dictionary.to_pylist()
+        self._remember(different)
+        numbers_R = self._runs.numbers_of(different)[runs.indices.to_numpy()]
+        ids_T, lengths_R = self._runs.look_up(numbers_R)
+        return ids_T, offsets_of(lengths_R)[parts.offsets.to_numpy() - parts.offsets[0].as_py()]
 
     def _remember(self, runs: list[str]) -> None:
-        if len(self._numbers) > MAX_REMEMBERED:
-            self._forget()
-        new = [run for run in dict.fromkeys(runs) if run not in self._numbers]
-        self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
-        encoded = [e.ids for e in self._tokenizer.encode_batch_fast(new, add_special_tokens=False)]
+        if len(self._runs.numbers) > MAX_REMEMBERED:
+            self._runs, self._words = Remembered(), Remembered()
+        new = self._runs.unknown(runs)
+        cut = [self._cut(run) for run in new]
+        words = list(chain.from_iterable(cut))
+        self._remember_words(self._words.unknown(words))
+        ids_T, lengths_W = self._words.look_up(self._words.numbers_of(words))
+        words_of_run = offsets_of(np.fromiter(map(len, cut), np.int64, len(cut)))
+        self._runs.add(new, ids_T, np.diff(offsets_of(lengths_W)[words_of_run]))
+
+    def _remember_words(self, words: list[str]) -> None:
+        encoded = [e.ids for e in self._whole_words.encode_batch_fast(words, add_special_tokens=False)]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum()))
-        self._begins = np.concatenate([self._begins, self._begins[-1] + np.cumsum(lengths)])
-        self._ids = np.concatenate([self._ids, ids])
+        self._words.add(words, np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths)
 
 
-def _words(sentence: str) -> list[str]:
-    return sentence.split(" ")
+def _irregular(sentences: pa.Array, parts: pa.Array) -> bool:
+    """Whether any sentence has white space other than single spaces between runs, which GPT-2's pattern looks at."""
+    ends = pc.utf8_trim_whitespace(sentences)  # type: ignore[attr-defined]
+    words = pc.list_value_length(pc.utf8_split_whitespace(ends))  # type: ignore[attr-defined]
+    empty = pc.any(pc.equal(parts.flatten(), "")).as_py()  # type: ignore[attr-defined]
+    return bool(empty or not words.equals(pc.list_value_length(parts)))  # type: ignore[attr-defined]
+
+
+def _runs(sentence: str) -> list[str]:
+    runs = sentence.split(" ")
+    return runs if runs == sentence.split() else [sentence]

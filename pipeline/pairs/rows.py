@@ -27,7 +27,7 @@ from schemas.vocabulary import Vocabulary
 class Tokens:
     """A text shard as token ids: `corpus` says where sentences and documents lie in ids_T."""
 
-    ids_T: NDArray[np.int64]
+    ids_T: NDArray[np.int32]
     starts_T: NDArray[np.bool_]
     corpus: Corpus
     sources: list[str]
@@ -56,7 +56,7 @@ def build_shard(
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> Tokens:
     """All sentences of the shard as ids; a sentence that the vocabulary turns into nothing is no sentence."""
     column = text["sentences"].combine_chunks()
-    ids_T, offsets_N1 = encoder.encode(column.flatten().to_pylist())
+    ids_T, offsets_N1 = encoder.encode(column.flatten())
     filled = np.flatnonzero(np.diff(offsets_N1))
     before_N1 = offsets_of(np.diff(offsets_N1) > 0)
     starts_T = vocabulary.starts_word_V[ids_T]
@@ -77,7 +77,7 @@ def lay_out(pairs: Pairs, tokens: Tokens, vocabulary: Vocabulary, order: NDArray
     starts = [place * whole, a_start, (place + 1) * whole, b_start, (place + 1 + len(between)) * whole]
     lengths = [len(before) * whole, a_end - a_start, len(between) * whole, b_end - b_start, len(after) * whole]
     starts_N, lengths_N = np.stack(starts, axis=1).ravel(), np.stack(lengths, axis=1).ravel()
-    specials = np.array(before + between + after)
+    specials = np.array(before + between + after, dtype=np.int32)
     ids_T = take_ranges(np.concatenate([tokens.ids_T, specials]), starts_N, lengths_N)
     starts_T = take_ranges(np.concatenate([tokens.starts_T, np.zeros(len(specials), bool)]), starts_N, lengths_N)
     offsets = pa.array(offsets_of(lengths_N.reshape(-1, 5).sum(axis=1)).astype(np.int32))

@@ -1,6 +1,7 @@
 import itertools
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,17 +24,23 @@ def test_equals_the_library_on_any_text(request: pytest.FixtureRequest, folder: 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     encoder = Encoder((path / "tokenizer.json").read_bytes(), read_vocabulary(str(path)).model)
-    ids, offsets = encoder.encode(texts)
+    ids, offsets = encoder.encode(pa.array(texts, pa.string()))
     found = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 def test_what_it_remembers_is_bounded(vocab: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]) -> None:
     encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
-    expected = encoder.encode(documents)[0].tolist()
+    expected = encoder.encode(pa.array(documents))[0].tolist()
     monkeypatch.setattr("pipeline.pairs.encoding.MAX_REMEMBERED", 3)
-    assert encoder.encode(documents)[0].tolist() == expected
-    assert [encoder.encode([d])[0].tolist() for d in documents[:3]] == [
-        encoder.encode(documents[:3])[0][a:b].tolist()
-        for a, b in zip(encoder.encode(documents[:3])[1], encoder.encode(documents[:3])[1][1:], strict=False)
-    ]
+    found = [encoder.encode(pa.array([document]))[0].tolist() for document in documents]
+    assert list(itertools.chain.from_iterable(found)) == expected
+    assert len(encoder._runs.numbers) < 100
+
+
+def test_a_slice_of_sentences(vocab: Path, documents: list[str]) -> None:
+    encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
+    ids, offsets = encoder.encode(pa.array(documents))
+    cut, cut_offsets = encoder.encode(pa.array(documents).slice(3, 4))
+    assert cut.tolist() == ids[offsets[3] : offsets[7]].tolist()
+    assert cut_offsets.tolist() == (offsets[3:8] - offsets[3]).tolist()

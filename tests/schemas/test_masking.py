@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import Masking, budgets, draw_masks
+from schemas.masking import LENGTHS, Kind, Masking, Rows, _group_begins, _word_begins, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
@@ -23,11 +23,14 @@ def keys(n: int, name: str = "row"):
     return numbers(np.uint64(key(name)), np.arange(n))
 
 
-LENGTHS = st.lists(st.integers(3, 140), min_size=1, max_size=12)
+ROW_LENGTHS = st.lists(st.integers(3, 140), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize("kind", ["token", "whole_word"])
-@given(lengths=LENGTHS, seed=st.integers(0, 1000))
+KINDS = ["token", "whole_word", "ngram", "span"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(lengths=ROW_LENGTHS, seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_masks_keep_their_rules(kind, lengths: list[int], seed: int) -> None:
     ids, offsets, starts = rows(lengths, seed)
@@ -44,11 +47,12 @@ def test_masks_keep_their_rules(kind, lengths: list[int], seed: int) -> None:
     assert (replaced >= 5).all()
 
 
-@given(lengths=LENGTHS, seed=st.integers(0, 1000))
+@pytest.mark.parametrize("kind", KINDS[1:])
+@given(lengths=ROW_LENGTHS, seed=st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
-def test_whole_words_are_masked_whole(lengths: list[int], seed: int) -> None:
+def test_words_are_masked_whole(kind: Kind, lengths: list[int], seed: int) -> None:
     ids, offsets, starts = rows(lengths, seed)
-    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), Masking("whole_word"), VOCABULARY)
+    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), Masking(kind), VOCABULARY)
     special = VOCABULARY.is_special_V[ids]
     begins = starts | special | np.r_[True, special[:-1]]
     word = np.cumsum(begins)
@@ -79,20 +83,82 @@ def test_whole_words_equal_a_plain_loop() -> None:
         assert found.tolist() == sorted(expected)
 
 
-def test_a_row_is_masked_alike_in_any_company() -> None:
+@pytest.mark.parametrize("kind", ["ngram", "span"])
+def test_groups_have_the_published_lengths(kind: Kind) -> None:
+    ids, offsets, starts = rows([400] * 200)
+    words = words_of(ids, offsets, starts)
+    groups = words.only(_group_begins(words, candidates_of(ids, offsets), kind))
+    lengths = groups.ends(len(words.row)) - groups.parents
+    inside = lengths[np.diff(groups.row, append=-1) == 0]  # a row's end cuts its last group
+    shares = np.bincount(inside, minlength=len(LENGTHS[kind]) + 1)[1:] / len(inside)
+    assert shares == pytest.approx(LENGTHS[kind], abs=4 * (0.25 / len(inside)) ** 0.5)
+    mean = LENGTHS[kind] @ np.arange(1, len(LENGTHS[kind]) + 1)
+    assert mean == pytest.approx({"ngram": 18 / 11, "span": 3.797}[kind], abs=0.001)
+
+
+def candidates_of(ids: np.ndarray, offsets: np.ndarray) -> Rows:
+    return Rows.of(np.flatnonzero(~VOCABULARY.is_special_V[ids]), offsets, keys(len(offsets) - 1))
+
+
+def words_of(ids: np.ndarray, offsets: np.ndarray, starts: np.ndarray) -> Rows:
+    candidates = candidates_of(ids, offsets)
+    return candidates.only(_word_begins(candidates, starts))
+
+
+def test_groups_end_at_special_tokens() -> None:
+    ids, offsets, starts = rows([60, 61])
+    ids[[30, 95]] = 3  # [SEP] between two segments
+    words = words_of(ids, offsets, starts)
+    begins = words.positions[_group_begins(words, candidates_of(ids, offsets), "span")]
+    assert {1, 31, 61, 96} <= set(begins.tolist())
+
+
+def test_spans_equal_a_plain_loop() -> None:
+    """Groups in random order, their words in order while they fit; one fate for the tokens of a group."""
+    ids, offsets, starts = rows([200, 33, 128], 5)
+    masking = Masking("span", prob=0.25)
+    masks = draw_masks(ids, offsets, starts, keys(3), masking, VOCABULARY)
+    words = words_of(ids, offsets, starts)
+    begins = set(words.positions[_group_begins(words, candidates_of(ids, offsets), "span")].tolist())
+    for row, n in enumerate([200, 33, 128]):
+        groups: list[list[list[int]]] = []
+        for position in range(offsets[row] + 1, offsets[row + 1] - 1):
+            if position in begins:
+                groups.append([])
+            if position in words.positions:
+                groups[-1].append([])
+            groups[-1][-1].append(position)
+        order = numbers(keys(3)[row], np.array([group[0][0] - offsets[row] for group in groups]))
+        left, expected = round(0.25 * n), []
+        for i in np.argsort(order):
+            for word in groups[i]:
+                if len(word) <= left:
+                    left -= len(word)
+                    expected += word
+        mine = slice(masks.offsets_B1[row], masks.offsets_B1[row + 1])
+        assert masks.positions_K[mine].tolist() == sorted(expected)
+        for group in groups:
+            of_group = np.isin(masks.positions_K, np.concatenate(group))
+            seen, true = masks.seen_K[of_group], ids[masks.positions_K[of_group]]
+            assert (seen == 4).all() or (seen == true).all() or not (seen == 4).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_masked_alike_in_any_company(kind: Kind) -> None:
     ids, offsets, starts = rows([30, 50, 20], 1)
-    together = draw_masks(ids, offsets, starts, keys(3), Masking(), VOCABULARY)
+    together = draw_masks(ids, offsets, starts, keys(3), Masking(kind), VOCABULARY)
     middle = slice(offsets[1], offsets[2])
-    alone = draw_masks(ids[middle], np.array([0, 50]), starts[middle], keys(3)[1:2], Masking(), VOCABULARY)
+    alone = draw_masks(ids[middle], np.array([0, 50]), starts[middle], keys(3)[1:2], Masking(kind), VOCABULARY)
     of_middle = slice(together.offsets_B1[1], together.offsets_B1[2])
     assert (together.positions_K[of_middle] - offsets[1]).tolist() == alone.positions_K.tolist()
     assert together.seen_K[of_middle].tolist() == alone.seen_K.tolist()
 
 
-def test_shares_are_15_percent_and_80_10_10() -> None:
-    ids, offsets, starts = rows([128] * 2000)
-    masks = draw_masks(ids, offsets, starts, keys(2000), Masking(), VOCABULARY)
-    assert len(masks.positions_K) == 2000 * 19  # round(0.15 * 128)
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_are_15_percent_and_80_10_10(kind: Kind) -> None:
+    ids, offsets, starts = rows([128] * 8000)
+    masks = draw_masks(ids, offsets, starts, keys(8000), Masking(kind), VOCABULARY)
+    assert len(masks.positions_K) == pytest.approx(8000 * 19, rel=0 if kind == "token" else 0.005)  # round(0.15 * 128)
     true = ids[masks.positions_K]
     assert (masks.seen_K == 4).mean() == pytest.approx(0.8, abs=0.01)
     # a random token is the true one in 1 of 100 draws
