@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from schemas.errors import ClozelineError, UsageError, nearest
+from schemas.masking import KINDS
 
 Command = Callable[[argparse.Namespace, list[str], list[str]], None]
 
@@ -106,11 +107,21 @@ def _vocab_flags(sub: argparse.ArgumentParser) -> None:
 def _pairs_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--text", required=True, help="folder written by shard")
     sub.add_argument("--vocab", required=True, help="folder written by vocab")
-    sub.add_argument("--objective", choices=("nsp", "sop"), required=True, help="what the pair label tells")
+    objectives = ("nsp", "sop", "full_sentences", "doc_sentences")
+    sub.add_argument(
+        "--objective", choices=objectives, required=True, help="BERT's or ALBERT's pairs, or RoBERTa's rows"
+    )
     sub.add_argument("--max_length", type=positive, default=128, help="tokens a row, special tokens included")
-    sub.add_argument("--short_seq_prob", type=share, default=0.1, help="share of documents cut to shorter rows")
+    sub.add_argument(
+        "--short_seq_prob", type=share, help="pairs: share of documents cut to shorter rows (default: 0.1)"
+    )
     sub.add_argument("--dupe_factor", type=positive, default=1, help="passes over the text, each drawn anew")
-    sub.add_argument("--seed", type=int, default=0, help="of the pairs and the order of rows")
+    sub.add_argument("--word_segmenter", choices=("none", "jieba"), default="none", help="what a word is in Chinese")
+    sub.add_argument("--static_masks", type=positive, metavar="K", help="store K masks with each row")
+    sub.add_argument("--masking", choices=KINDS, help="kind of the static masks (default: token)")
+    sub.add_argument("--mask_prob", type=share, help="share of a row that they mask (default: 0.15)")
+    sub.add_argument("--max_predictions", type=positive, help="at most so many tokens of a row")
+    sub.add_argument("--seed", type=int, default=0, help="of the pairs, the order of rows and the masks")
     _output_flags(sub)
 
 
@@ -170,6 +181,14 @@ def _run_vocab(options: argparse.Namespace, beam_arguments: list[str], known_fla
 def _run_pairs(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
     from pipeline.pairs.job import PairsJob, run
 
+    if options.short_seq_prob is not None and options.objective.endswith("sentences"):
+        raise UsageError(f"--short_seq_prob changes nothing in --objective {options.objective}. Leave it out.")
+    for name in ("masking", "mask_prob", "max_predictions"):
+        if getattr(options, name) is not None and options.static_masks is None:
+            raise UsageError(f"--{name} is of the masks that --static_masks K stores; the trainer's are in its recipe.")
+    defaults = {"short_seq_prob": 0.1, "static_masks": 0, "masking": "token", "mask_prob": 0.15}
+    for name, value in defaults.items():
+        setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
     _report(run(PairsJob(**_fields(options)), beam_arguments, known_flags), options.output)
 
 

@@ -22,7 +22,7 @@ Letters: C candidates (tokens that are not special), W words, G groups, Q groups
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,14 @@ from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word", "ngram", "span"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _ORDER, _FATE, _REPLACEMENT, _LENGTH = 0, 1, 2, 3  # streams of a row: order, fate, random tokens, lengths of groups
 _STREAM = 1 << 32
 MOST_ROWS = 1 << 16
 """Rows in one call, and tokens in one row: both share a 64-bit number with 32 bits of random order."""
 
 _NGRAM = np.array([6, 3, 2]) / 11
-_SPAN = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
+_SPAN = 0.2 * np.power(0.8, np.arange(10.0)) / (1 - 0.8**10)
 LENGTHS: dict[str, NDArray[np.float64]] = {"ngram": _NGRAM, "span": _SPAN}
 """Of the kinds that mask several words together: how likely 1, 2, ... words are."""
 Ints = NDArray[np.int64]

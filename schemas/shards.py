@@ -2,6 +2,7 @@
 
     text-00000-of-00008.arrow    document uint64 | source string | sentences list<string>
     pairs-00000-of-00008.arrow   input_ids | segment_b_start | pair_label | word_starts | document_a | document_b
+                                 | mask_positions | mask_tokens, only where static masks were asked for
 
 Arrow's *file* format, zstd buffers, record batches of ROWS_PER_BATCH rows, no pandas metadata: pyarrow, polars, DuckDB
 and Hugging Face datasets open them as they are.
@@ -32,24 +33,38 @@ def token_type(vocabulary_size: int) -> pa.DataType:
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
 
 
-def pairs_schema(vocabulary_size: int) -> pa.Schema:
+def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
     """The columns of a pair shard.
 
     input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first
     token, the sequence's length when there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B
     (NSP) or swapped order (SOP), null without a pair objective. word_starts: true where a word begins. document_a,
     document_b: where each segment came from; with one segment, the first and the last document in the row.
+    mask_positions, mask_tokens: K masks of the row, each the positions chosen, rising, and the ids that are put there.
     """
-    return pa.schema(
-        [
-            ("input_ids", pa.list_(token_type(vocabulary_size))),
-            ("segment_b_start", pa.int32()),
-            ("pair_label", pa.int8()),
-            ("word_starts", pa.list_(pa.bool_())),
-            ("document_a", pa.uint64()),
-            ("document_b", pa.uint64()),
-        ]
-    )
+    ids = pa.list_(token_type(vocabulary_size))
+    columns = [
+        ("input_ids", ids),
+        ("segment_b_start", pa.int32()),
+        ("pair_label", pa.int8()),
+        ("word_starts", pa.list_(pa.bool_())),
+        ("document_a", pa.uint64()),
+        ("document_b", pa.uint64()),
+    ]
+    masks = [("mask_positions", pa.list_(pa.list_(pa.uint16()))), ("mask_tokens", pa.list_(ids))]
+    return pa.schema(columns + masks if static_masks else columns)
+
+
+def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) -> pa.Schema:
+    """The schema that a pair shard's bytes should have, with or without static masks as it says itself.
+
+    Raises DataError when the bytes are no Arrow file.
+    """
+    try:
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            return pairs_schema(vocabulary_size, static_masks="mask_positions" in reader.schema.names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
 
 def shard_name(kind: str, index: int, count: int) -> str:
@@ -59,10 +74,15 @@ def shard_name(kind: str, index: int, count: int) -> str:
 
 def encode_table(table: pa.Table) -> bytes:
     """A table as the bytes of an Arrow file with this project's layout. The same rows give the same bytes."""
+    return encode_batches(equal_batches(table), table.schema)
+
+
+def encode_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """The same for a table that `equal_batches` has cut already."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        for batch in equal_batches(table):
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        for batch in batches:
             writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
@@ -121,9 +141,25 @@ def check_pairs(table: pa.Table, path: str, vocabulary_size: int) -> None:
         "a pair_label other than 0, 1 or null": np.flatnonzero((label != 0) & (label != 1)),
         "word_starts of another length than input_ids": np.flatnonzero(np.diff(starts.offsets.to_numpy()) != lengths),
     }
+    if "mask_positions" in table.column_names:
+        faults |= _mask_faults(table, lengths, vocabulary_size)
     for fault, rows in faults.items():
         if len(rows):
             raise DataError(f"{path}, row {rows[0]}, has {fault}. Rebuild the folder with --overwrite.")
+
+
+def _mask_faults(table: pa.Table, lengths: np.ndarray, vocabulary_size: int) -> dict[str, np.ndarray]:
+    """Rows whose stored masks are out of range, by what is wrong with them."""
+    positions, tokens = (table[name].combine_chunks() for name in ("mask_positions", "mask_tokens"))
+    sizes, token_sizes = (np.diff(column.flatten().offsets.to_numpy()) for column in (positions, tokens))
+    variants = np.diff(positions.offsets.to_numpy())
+    if not np.array_equal(variants, np.diff(tokens.offsets.to_numpy())) or not np.array_equal(sizes, token_sizes):
+        return {"mask_tokens of another length than mask_positions": np.zeros(1, dtype=int)}
+    row = np.repeat(np.repeat(np.arange(len(variants)), variants), sizes)
+    return {
+        "a mask position outside of the row": row[positions.flatten().flatten().to_numpy() >= lengths[row]],
+        f"a mask token of {vocabulary_size} or more": row[tokens.flatten().flatten().to_numpy() >= vocabulary_size],
+    }
 
 
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:

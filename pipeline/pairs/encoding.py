@@ -10,8 +10,9 @@ Letters: N sentences, R runs, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,18 @@ from schemas.vocabulary import Model
 
 MAX_REMEMBERED = 1_000_000  # runs; about 200 MB with their words, more than most shards have different ones
 Ints = NDArray[np.int64]
+JoinedWords = Callable[[str, list[str]], list[bool]]
+
+
+class Encoded(NamedTuple):
+    """N sentences end to end: sentence i is ids_T[offsets_N1[i] : offsets_N1[i + 1]].
+
+    joined_T is true where a token goes on with the word before it by the encoder's `joined_words`, None without such.
+    """
+
+    ids_T: NDArray[np.int32]
+    offsets_N1: Ints
+    joined_T: NDArray[np.bool_] | None
 
 
 class Remembered:
@@ -58,16 +71,22 @@ class Remembered:
 class Encoder:
     """One tokenizer and what it made of runs and words so far."""
 
-    def __init__(self, tokenizer_json: bytes, model: Model):
+    def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None = None):
+        """`joined_words` tells which words of a run go on with the word before, where a script does not show it."""
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
         lowercase = model == "wordpiece" and tokenizer.normalizer.lowercase  # type: ignore[union-attr]
         self._cut = word_cutter(model, lowercase)
         self._whole_words = Tokenizer(tokenizer.model)  # neither normalises nor cuts again
         self._spaces_matter = model == "bytebpe"
-        self._runs, self._words = Remembered(), Remembered()
+        self._joined_words = joined_words
+        self._forget()
 
-    def encode(self, sentences: pa.Array) -> tuple[NDArray[np.int32], Ints]:
-        """(ids_T, offsets_N1): the ids of all N sentences end to end; sentence i is offsets[i] : offsets[i + 1]."""
+    def _forget(self) -> None:
+        self._runs, self._words = Remembered(), Remembered()
+        self._joined_T = np.zeros(0, dtype=bool)  # beside the ids of the runs
+
+    def encode(self, sentences: pa.Array) -> Encoded:
+        """The ids of all sentences."""
         parts = pc.split_pattern(sentences, " ")  # type: ignore[attr-defined]
         if self._spaces_matter and _irregular(sentences, parts):
             parts = pa.array([_runs(sentence) for sentence in sentences.to_pylist()], pa.list_(pa.string()))
@@ -76,11 +95,14 @@ class Encoder:
         self._remember(different)
         numbers_R = self._runs.numbers_of(different)[runs.indices.to_numpy()]
         ids_T, lengths_R = self._runs.look_up(numbers_R)
-        return ids_T, offsets_of(lengths_R)[parts.offsets.to_numpy() - parts.offsets[0].as_py()]
+        offsets_N1 = offsets_of(lengths_R)[parts.offsets.to_numpy() - parts.offsets[0].as_py()]
+        if self._joined_words is None:
+            return Encoded(ids_T, offsets_N1, None)
+        return Encoded(ids_T, offsets_N1, take_ranges(self._joined_T, self._runs.begins[numbers_R], lengths_R))
 
     def _remember(self, runs: list[str]) -> None:
         if len(self._runs.numbers) > MAX_REMEMBERED:
-            self._runs, self._words = Remembered(), Remembered()
+            self._forget()
         new = self._runs.unknown(runs)
         cut = [self._cut(run) for run in new]
         words = list(chain.from_iterable(cut))
@@ -88,6 +110,10 @@ class Encoder:
         ids_T, lengths_W = self._words.look_up(self._words.numbers_of(words))
         words_of_run = offsets_of(np.fromiter(map(len, cut), np.int64, len(cut)))
         self._runs.add(new, ids_T, np.diff(offsets_of(lengths_W)[words_of_run]))
+        if self._joined_words is not None:
+            joined_W = [self._joined_words(run, words) for run, words in zip(new, cut, strict=True)]
+            joined_T = np.repeat(np.fromiter(chain.from_iterable(joined_W), bool, len(words)), lengths_W)
+            self._joined_T = np.concatenate([self._joined_T, joined_T])
 
     def _remember_words(self, words: list[str]) -> None:
         encoded = [e.ids for e in self._whole_words.encode_batch_fast(words, add_special_tokens=False)]

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal
+
+import pyarrow as pa
 
 from pipeline import beam_runner, progress
 from pipeline.pairs.card import data_card
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.pairing import Objective, Pairing
-from pipeline.pairs.rows import build_shard
+from pipeline.pairs.rows import Making, build_shard
+from pipeline.pairs.statistics import commonest_tokens
 from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
 from pipeline.staging import Staging, open_staging, publish_folder
 from pipeline.transforms import WritePairs
 from schemas import FORMAT_VERSION, manifest, shards, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
+from schemas.masking import Kind, Masking
 from schemas.vocabulary import FILE, FOLDER, Model, Vocabulary, parse_vocabulary, read_vocabulary
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
+MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +38,20 @@ class PairsJob:
     max_length: int
     short_seq_prob: float
     dupe_factor: int
+    word_segmenter: Literal["none", "jieba"]
+    static_masks: int
+    masking: Kind
+    mask_prob: float
+    max_predictions: int | None
     seed: int
     overwrite: bool
 
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
     """Run the job to its end and return what it published. Raises UsageError or DataError, as `shard` does."""
-    if job.max_length < MIN_LENGTH:
-        raise UsageError(f"--max_length {job.max_length} is too short for two segments. Give at least {MIN_LENGTH}.")
     text, vocab = read_manifest(job.text, "text"), read_manifest(job.vocab, "vocab")
     vocabulary = read_vocabulary(job.vocab)
+    check(job, vocabulary)
     options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     unrecorded = ("text", "vocab", "output", "seed", "overwrite")
     recorded = {name: value for name, value in asdict(job).items() if name not in unrecorded}
@@ -67,14 +76,31 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     return read_manifest(job.output, "pairs")
 
 
+def check(job: PairsJob, vocabulary: Vocabulary) -> None:
+    """Raises UsageError for options that no row could be made with, or that contradict one another."""
+    if job.max_length < MIN_LENGTH:
+        raise UsageError(f"--max_length {job.max_length} is too short for two segments. Give at least {MIN_LENGTH}.")
+    if job.max_length > MAX_LENGTH:
+        raise UsageError(f"--max_length {job.max_length} is beyond the positions of a row. Give at most {MAX_LENGTH}.")
+    if job.word_segmenter == "jieba" and vocabulary.model == "bytebpe":
+        raise UsageError(
+            "--word_segmenter jieba needs a token for each Chinese character, which bytebpe has not. "
+            "Use a wordpiece vocabulary, or leave the flag out."
+        )
+
+
 def pair_shard(index: int, text: list[Shard], job: PairsJob) -> str:
     return shards.shard_name("pairs", index, len(text) * job.dupe_factor)
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer_json: bytes, model: Model) -> Encoder:
+def _encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
     """One a worker process, so that what it remembers serves all its shards."""
-    return Encoder(tokenizer_json, model)
+    if word_segmenter == "none":
+        return Encoder(tokenizer_json, model)
+    from pipeline.pairs.chinese_words import joined_words  # its dictionary takes a second and 150 MB
+
+    return Encoder(tokenizer_json, model, joined_words)
 
 
 def _build(
@@ -86,9 +112,10 @@ def _build(
     if done is not None:
         return done
     pairing = Pairing(job.objective, job.max_length, job.short_seq_prob, job.seed)
-    encoder, vocabulary = _encoder(tokenizer_json, model), parse_vocabulary(tokenizer_json, FILE)
+    making = Making(pairing, job.static_masks, Masking(job.masking, job.mask_prob, job.max_predictions))
+    encoder, vocabulary = _encoder(tokenizer_json, model, job.word_segmenter), parse_vocabulary(tokenizer_json, FILE)
     pass_number, place = divmod(index, len(text))
-    data, report = build_shard(job.text, text[place], name, encoder, vocabulary, pairing, pass_number)
+    data, report = build_shard(job.text, text[place], name, encoder, vocabulary, making, pass_number)
     staging.keep(name, data, report)
     return report
 
@@ -104,9 +131,14 @@ def _finish(
     reports: list[dict[str, Any]],
 ) -> None:
     reports = sorted(reports, key=lambda report: report["shard"]["path"])
-    finished = _manifest(job, recorded, inputs, vocabulary, reports)
+    fullest = max(reports, key=lambda report: report["shard"]["rows"])["shard"]["path"]
+    data = staging.piece(fullest)
+    sample = shards.decode_table(data, fullest, shards.schema_of_pairs(data, fullest, vocabulary.size))
+    finished = _manifest(job, recorded, inputs, vocabulary, reports, sample)
     if finished.totals["rows"] == 0:
-        reasons = "; ".join(f"{entry.reason}: {entry.count}" for entry in finished.ledger) or "no document"
+        reasons = (
+            "; ".join(f"{entry.reason}, {entry.source}: {entry.count}" for entry in finished.ledger) or "no document"
+        )
         raise DataError(
             f"No row could be made from {job.text} ({reasons}). A pair needs documents of two sentences or more, "
             "and nsp two documents a shard: look at `python -m pipeline inspect`, or use fewer --num_shards."
@@ -115,8 +147,6 @@ def _finish(
         if not entry.path.endswith(".arrow"):
             copied = storage.join(job.output, FOLDER, entry.path)
             storage.publish(copied, storage.read(storage.join(job.vocab, entry.path)))
-    fullest = max(finished.shards, key=lambda shard: shard.rows)
-    sample = shards.decode_table(staging.piece(fullest.path), fullest.path, shards.pairs_schema(vocabulary.size))
     storage.publish(storage.join(job.output, "card.html"), data_card(finished, sample, vocabulary).encode())
     publish_folder(staging, finished)
 
@@ -127,6 +157,7 @@ def _manifest(
     inputs: list[Input],
     vocabulary: Vocabulary,
     reports: list[dict[str, Any]],
+    sample: pa.Table,
 ) -> Manifest:
     entries = [Shard(**report["shard"]) for report in reports]
     tokens = sum(shard.tokens for shard in entries)
@@ -145,7 +176,10 @@ def _manifest(
             "lengths": add_histograms(reports, "lengths"),
             "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
             "unknown_tokens": total(reports, "unknown_tokens"),
+            "duplicate_rows": total(reports, "duplicate_rows"),
             "tokens_by_source": add_by_name(reports, "source_tokens"),
+            "commonest_tokens": commonest_tokens(sample, vocabulary),  # of one shard, which is a random sample
+            **({"masks": add_by_name(reports, "masks")} if job.static_masks else {}),
         },
         ledger=[
             LedgerEntry(reason=reason, source=source, count=n)

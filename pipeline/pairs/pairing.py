@@ -24,7 +24,14 @@ from typing import Literal, NamedTuple
 
 from schemas.randomness import Draws, key
 
-Objective = Literal["nsp", "sop"]
+Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
+
+
+Ledger = Counter[tuple[str, int]]
+"""What was left out or cut: (reason, number of the document in the shard) -> count."""
+ALONE = "the shard's only document: no other to draw from"
+TOO_SHORT = "document of fewer than two sentences"
+CUT = "tokens cut from segments too long for a row"
 
 
 @dataclass(frozen=True)
@@ -66,25 +73,28 @@ class Pairs:
     """The rows of a shard in reading order, and what no row could be made of."""
 
     rows: list[Row] = field(default_factory=list)
-    ledger: Counter[str] = field(default_factory=Counter)
+    ledger: Ledger = field(default_factory=Counter)
 
 
 def pair_sentences(corpus: Corpus, pairing: Pairing, special_tokens: int, pass_number: int) -> Pairs:
     """The rows of a shard; `special_tokens` is how many the row's layout adds (3 for BERT, 4 for RoBERTa)."""
     pairs = Pairs()
     if pairing.objective == "nsp" and len(set(corpus.ids)) < 2:
-        pairs.ledger["the shard's only document: no other to draw from"] += len(corpus.ids)
+        pairs.ledger.update((ALONE, j) for j in range(len(corpus.ids)))
         return pairs
     max_tokens = pairing.max_length - special_tokens
     for j, identity in enumerate(corpus.ids):
         if corpus.documents[j + 1] - corpus.documents[j] < 2:
-            pairs.ledger["document of fewer than two sentences"] += 1
+            pairs.ledger[TOO_SHORT, j] += 1
             continue
         draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, identity))
         short = draws.uniform() < pairing.short_seq_prob
         target = 2 + draws.below(max_tokens - 1) if short else max_tokens
         rows = nsp_rows(corpus, j, target, draws) if pairing.objective == "nsp" else sop_rows(corpus, j, target, draws)
-        pairs.rows += (truncate(row, max_tokens, draws) for row in rows)
+        for row in rows:
+            excess = row.a_end - row.a_start + row.b_end - row.b_start - max_tokens
+            pairs.ledger[CUT, j] += max(excess, 0)
+            pairs.rows.append(truncate(row, excess, draws) if excess > 0 else row)
     return pairs
 
 
@@ -142,22 +152,15 @@ def sentences_until(tokens: list[int], start: int, last: int, target: int) -> in
     return end
 
 
-def truncate(row: Row, max_tokens: int, draws: Draws) -> Row:
-    """Drop tokens until the segments fit, from the longer one, each from its front or back by a fair coin."""
+def truncate(row: Row, excess: int, draws: Draws) -> Row:
+    """Drop `excess` tokens from the longer segment, each from its front or back by a fair coin."""
     a, b = row.a_end - row.a_start, row.b_end - row.b_start
-    excess = a + b - max_tokens
-    if excess <= 0:
-        return row
     level = min(excess, abs(a - b))  # first the longer one comes down to the other, then they take turns, B first
     from_b = (level if b >= a else 0) + (excess - level + 1) // 2
     front_b = fair_coins(from_b, draws)
     front_a = fair_coins(excess - from_b, draws)
-    return row._replace(
-        a_start=row.a_start + front_a,
-        a_end=row.a_end - (excess - from_b - front_a),
-        b_start=row.b_start + front_b,
-        b_end=row.b_end - (from_b - front_b),
-    )
+    back_a, back_b = excess - from_b - front_a, from_b - front_b
+    return Row(row.a_start + front_a, row.a_end - back_a, row.b_start + front_b, row.b_end - back_b, *row[4:])
 
 
 def fair_coins(n: int, draws: Draws) -> int:

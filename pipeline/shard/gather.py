@@ -34,8 +34,9 @@ def gather(index: int, corpus: Corpus, near: Report | None, dedup: Dedup, seed: 
         near_ids = np.isin(rows["document"].to_numpy(), dropped_ids(near, staging))
         rows, more = drop(rows, near_ids, "near-duplicate document")
         ledger += more
-    data = shards.encode_table(rows)
-    report = {"shard": describe(name, rows, data), "ledger": ledger, "sources": by_source(rows), **lengths(rows)}
+    batches = shards.equal_batches(rows)
+    data = shards.encode_batches(batches, rows.schema)
+    report = {"shard": describe(name, batches, data), "ledger": ledger, "sources": by_source(rows), **lengths(rows)}
     return staging.keep(name, data, report)
 
 
@@ -68,15 +69,15 @@ def drop(table: pa.Table, where: np.ndarray, reason: str) -> tuple[pa.Table, Dro
     return table.filter(pa.array(~where)), [(reason, source, count) for source, count in sorted(sources.items())]
 
 
-def describe(name: str, table: pa.Table, data: bytes) -> dict[str, Any]:
+def describe(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
     """The shard's entry in the manifest."""
     return {
         "path": name,
-        "rows": table.num_rows,
+        "rows": sum(batch.num_rows for batch in batches),
         "tokens": 0,
         "bytes": len(data),
         "sha256": storage.sha256(data),
-        "fingerprint": shards.content_fingerprint(shards.equal_batches(table)),
+        "fingerprint": shards.content_fingerprint(batches),
     }
 
 

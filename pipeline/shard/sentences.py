@@ -70,12 +70,11 @@ def unwrap(lines: list[str], width: int) -> list[str]:
     one before must have a space in it, for a script without them is not wrapped at words.
     """
     texts = list(map(str.strip, lines))
+    rooms = [width - len(line.rstrip()) for line in lines]  # for a space and a word
     found, start = [], 0
-    for i in range(1, len(lines)):
-        text = texts[i]
-        room = width - len(lines[i - 1].rstrip())  # for a space and a word
+    for i, (before, text, room) in enumerate(zip(texts, texts[1:], rooms, strict=False), 1):
         wrapped = text and (text[0].islower() or len(text) >= room <= len(text.partition(" ")[0]))
-        if not (wrapped and " " in texts[i - 1]):
+        if not (wrapped and " " in before):
             found.append(" ".join(texts[start:i]))
             start = i
     found.append(" ".join(texts[start:]))

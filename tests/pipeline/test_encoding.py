@@ -24,7 +24,7 @@ def test_equals_the_library_on_any_text(request: pytest.FixtureRequest, folder: 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
     encoder = Encoder((path / "tokenizer.json").read_bytes(), read_vocabulary(str(path)).model)
-    ids, offsets = encoder.encode(pa.array(texts, pa.string()))
+    ids, offsets, _ = encoder.encode(pa.array(texts, pa.string()))
     found = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
@@ -40,7 +40,7 @@ def test_what_it_remembers_is_bounded(vocab: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_slice_of_sentences(vocab: Path, documents: list[str]) -> None:
     encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
-    ids, offsets = encoder.encode(pa.array(documents))
-    cut, cut_offsets = encoder.encode(pa.array(documents).slice(3, 4))
+    ids, offsets, _ = encoder.encode(pa.array(documents))
+    cut, cut_offsets, _ = encoder.encode(pa.array(documents).slice(3, 4))
     assert cut.tolist() == ids[offsets[3] : offsets[7]].tolist()
     assert cut_offsets.tolist() == (offsets[3:8] - offsets[3]).tolist()

@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,22 +196,45 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, voca
         ("pairs --text {text} --vocab {text} {out} --objective nsp", 3, "holds text, but vocab was expected"),
         ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 7", 2, "Give at least 8"),
         ("pairs --text {short} --vocab {vocab} {out} --objective sop", 3, "No row could be made"),
+        ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 65536", 2, "Give at most 65535"),
+        ("pairs --text {text} --vocab {byte} {out} --objective nsp --word_segmenter jieba", 2, "Use a wordpiece"),
+        ("pairs --text {text} --vocab {vocab} {out} --objective nsp --masking span", 2, "that --static_masks K stores"),
+        ("pairs --text {text} --vocab {vocab} {out} --objective nsp --masking x --static_masks 1", 2, "invalid choice"),
+        ("pairs --text {text} --vocab {vocab} {out} --objective doc_sentences --short_seq_prob 0", 2, "Leave it"),
+        ("pairs --text {short} --vocab {vocab} {out} --objective nsp", 3, "fewer than two sentences"),
+        ("pairs --text {text} --vocab {unmasked} {out} --objective nsp", 3, "lacks the special tokens [MASK]"),
         ("inspect {tmp}/none", 3, "neither a shard"),
         ("verify {tmp}/none", 3, "not finished"),
         ("shart", 2, "invalid choice: 'shart'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_a_clear_error(run, corpus, text, vocab, pairs, tmp_path, arguments, code, told) -> None:
+def test_bad_input_is_a_clear_error(
+    run, corpus, text, vocab, byte_vocab, pairs, tmp_path, arguments, code, told
+) -> None:
     empty, short = tmp_path / "empty.txt", tmp_path / "short"
     empty.write_text(" \n")
     if "{short}" in arguments:
         (tmp_path / "short.txt").write_text("One sentence.\n\nAnother one.\n")
         assert run("python", "-m", "pipeline", "shard", "--input", f"{short}.txt", "--output", short).returncode == 0
     names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "empty": empty, "short": short}
-    names |= {"text": text, "vocab": vocab, "pairs": pairs}
+    names |= {
+        "text": text,
+        "vocab": vocab,
+        "byte": byte_vocab,
+        "pairs": pairs,
+        "unmasked": without_mask(vocab, tmp_path),
+    }
     done = run("python", "-m", "pipeline", *arguments.format(**names).split())
     assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
     assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+def without_mask(vocab: Path, tmp_path: Path) -> Path:
+    """A copy of a vocabulary that names its mask token otherwise."""
+    copy = shutil.copytree(vocab, tmp_path / "unmasked")
+    tokenizer = copy / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("[MASK]", "[BLANK]"))
+    return copy
 
 
 def test_wild_words_and_a_size_that_the_text_cannot_fill(run, tmp_path) -> None:

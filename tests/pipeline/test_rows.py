@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.pairing import Pairing
-from pipeline.pairs.rows import build_shard
+from pipeline.pairs.rows import Making, build_shard
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
@@ -18,7 +18,8 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
     vocabulary = read_vocabulary(str(path))
     encoder = Encoder((path / "tokenizer.json").read_bytes(), vocabulary.model)
     shard = read_manifest(str(text), "text").shards[0]
-    data, report = build_shard(str(text), shard, "pairs.arrow", encoder, vocabulary, Pairing("nsp", 32, 0.1, 0), 0)
+    making = Making(Pairing("nsp", 32, 0.1, 0))
+    data, report = build_shard(str(text), shard, "pairs.arrow", encoder, vocabulary, making, 0)
     table = shards.decode_table(data, "pairs.arrow", shards.pairs_schema(vocabulary.size))
     shards.check_pairs(table, "pairs.arrow", vocabulary.size)
     cls, sep = vocabulary.special_id("cls"), vocabulary.special_id("sep")

@@ -89,7 +89,8 @@ class PairFolder:
         shard = self.manifest.shards[index]
         path = storage.join(self.folder, shard.path)
         data = read_shard_bytes(self.folder, shard)
-        table = shards.decode_table(data, path, shards.pairs_schema(self.vocabulary.size))
+        stored = bool(self.manifest.options.get("static_masks"))
+        table = shards.decode_table(data, path, shards.pairs_schema(self.vocabulary.size, stored))
         shards.check_pairs(table, path, self.vocabulary.size)
         ids, starts = table["input_ids"].combine_chunks(), table["word_starts"].combine_chunks()
         return Rows(

@@ -1,0 +1,50 @@
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.pairs.full_sentences import EDGES, fill_rows
+from pipeline.pairs.pairing import Objective, Pairing
+from tests.pipeline.test_pairing import corpus
+
+DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
+@given(documents=DOCUMENTS, max_length=st.integers(8, 140), seed=st.integers(0, 99))
+@settings(max_examples=150, deadline=None)
+def test_every_token_is_in_one_row_and_rows_are_full(objective: Objective, documents, max_length, seed) -> None:
+    made = corpus(documents)
+    rows = fill_rows(made, Pairing(objective, max_length, 0.0, seed), 0)
+    used = Counter(token for row in rows.rows for s in row for token in range(s.start, s.end))
+    assert used == Counter(range(made.sentences[-1]))  # each token once: nothing lost, nothing twice
+    ends = set(made.sentences)
+    for row in rows.rows:
+        assert sum(s.end - s.start for s in row) + len(row) - 1 + EDGES <= max_length
+        assert objective == "full_sentences" or len(row) == 1
+        assert all(a.document != b.document for a, b in pairwise(row))
+        for stretch in row:
+            first, last = (made.sentences[made.documents[stretch.document + i]] for i in (0, 1))
+            assert first <= stretch.start < stretch.end <= last
+    longest = max_length - EDGES
+    cut = sum(n > longest for document in documents for n in document)
+    assert sum(rows.ledger.values()) == cut
+    if cut == 0:
+        assert all({s.start, s.end} <= ends for row in rows.rows for s in row)  # whole sentences only
+    if objective == "full_sentences":  # the next sentence would not have fitted
+        for row, after in pairwise(rows.rows):
+            separator = int(after[0].document != row[-1].document)
+            next_end = min(end for end in [*ends, after[0].start + longest] if end > after[0].start)
+            room = max_length - EDGES - sum(s.end - s.start for s in row) - len(row) + 1
+            assert next_end - after[0].start + separator > room
+
+
+def test_passes_go_over_the_documents_in_other_orders() -> None:
+    made = corpus([[5, 5]] * 30)
+    orders = [
+        [s.document for row in fill_rows(made, Pairing("full_sentences", 64, 0.0, 0), number).rows for s in row]
+        for number in (0, 1, 0)
+    ]
+    assert orders[0] == orders[2] != orders[1]

@@ -1,0 +1,80 @@
+"""Finished folders of pairs: every objective and option, as other libraries read them."""
+
+from pathlib import Path
+
+import polars
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer
+
+from schemas import shards
+from schemas.manifest import read_manifest
+from schemas.vocabulary import read_vocabulary
+
+
+@pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
+@pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
+def test_rows_of_sentences_with_stored_masks(run, request, text, tmp_path, objective, folder) -> None:
+    """One segment, no labels, separators between documents; other libraries open the shards as they are."""
+    out, vocab = tmp_path / "pairs", request.getfixturevalue(folder)
+    flags = ("--objective", objective, "--max_length", 64, "--static_masks", 2, "--masking", "span", "--dupe_factor", 2)
+    done = run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
+    assert done.returncode == 0, done.stderr
+    assert run("python", "-m", "pipeline", "verify", out).returncode == 0
+    found, vocabulary = read_manifest(str(out), "pairs"), read_vocabulary(str(vocab))
+    assert found.statistics["labels"] == [0, 0] and found.statistics["masks"]["chosen"] > 0
+    cls, sep = vocabulary.special_id("cls"), vocabulary.special_id("sep")
+    frames = polars.concat([polars.read_ipc(out / shard.path) for shard in found.shards])
+    opened = pa.concat_tables([pa.ipc.open_file(out / shard.path).read_all() for shard in found.shards]).to_pylist()
+    assert frames.to_dicts() == opened and len(opened) == found.totals["rows"]
+    across = 0
+    for row in opened:
+        assert row["pair_label"] is None and row["segment_b_start"] == len(row["input_ids"]) <= 64
+        assert row["input_ids"][0] == cls and row["input_ids"][-1] == sep
+        assert (row["document_a"] != row["document_b"]) <= (row["input_ids"].count(sep) > 1)
+        assert len(row["mask_positions"]) == len(row["mask_tokens"]) == 2
+        across += row["input_ids"].count(sep) - 1
+    assert (across > 0) == (objective == "full_sentences")
+    tokens = sum(len(row["input_ids"]) - 2 for row in opened) - across
+    whole = sum(text_tokens(text, vocab))
+    assert tokens == 2 * whole  # two passes, each token once a pass
+
+
+def text_tokens(text: Path, vocab: Path) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
+    sentences = [
+        sentence
+        for shard in read_manifest(str(text), "text").shards
+        for row in shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT)[
+            "sentences"
+        ].to_pylist()
+        for sentence in row
+    ]
+    return [len(tokenizer.encode(sentence, add_special_tokens=False).ids) for sentence in sentences]
+
+
+def test_chinese_words_begin_where_jieba_says(run, tmp_path) -> None:
+    sentence = "\u6211\u7231\u5317\u4eac\u5929\u5b89\u95e8\u3002"
+    (tmp_path / "zh.txt").write_text(f"{sentence}\n{sentence}\n\n{sentence}\n\u5317\u4eac\u5927\u3002\n")
+    text, vocab = tmp_path / "text", tmp_path / "vocab"
+    for arguments in (
+        ("shard", "--input", tmp_path / "zh.txt", "--output", text, "--language", "zh"),
+        ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 60),
+        *(("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / name, "--objective", "sop", *flags)
+          for name, flags in (("plain", ()), ("words", ("--word_segmenter", "jieba")))),
+    ):  # fmt: skip
+        done = run("python", "-m", "pipeline", *arguments)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+    vocabulary = read_vocabulary(str(vocab))
+    plain, words = (
+        shards.decode_table(
+            next((tmp_path / name).glob("*.arrow")).read_bytes(), name, shards.pairs_schema(vocabulary.size)
+        )
+        for name in ("plain", "words")
+    )
+    assert plain.drop("word_starts") == words.drop("word_starts")  # the segmenter changes no id
+    for row in words.to_pylist():
+        joined = [
+            vocabulary.tokens[i] for i, starts in zip(row["input_ids"], row["word_starts"], strict=True) if not starts
+        ]
+        assert joined[:1] == ["[CLS]"] and {"\u4eac", "\u5b89", "\u95e8"} >= set(joined) - {"[CLS]", "[SEP]"} != set()
