@@ -16,18 +16,19 @@ comes from the row's own key, so a row's mask depends neither on its neighbours 
 N-grams and spans are drawn by laying groups of drawn lengths over the row's words, ended by special tokens, and taking
 groups in random order. The words of a group are taken in order while they fit, so the last one may be shortened.
 
-Letters: C candidates (tokens that are not special), W words, G groups, Q groups or words in drawn order, K masked.
+Letters: W words, G groups, Q groups or words in drawn order, K masked tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.ragged import offsets_of, take_ranges
+from schemas.ragged import offsets_of, places_of_ranges, take_ranges
 from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
 
@@ -85,32 +86,42 @@ def draw_masks(
 
     At most MOST_ROWS rows, of as many tokens, at a time.
     """
-    candidates_C = np.flatnonzero(~vocabulary.is_special_V[ids_T])
-    rows = Rows.of(candidates_C, offsets_B1, keys_B)
+    may_T = ~vocabulary.is_special_V.take(ids_T)
     budget_B = budgets(np.diff(offsets_B1), masking)
+    groups = None
     if masking.kind == "token":
-        positions_K = rows.positions[rows.first_in_order(budget_B)]
+        positions_K = _draw_tokens(may_T, offsets_B1, keys_B, budget_B)
     else:
-        words = rows.only(_word_begins(rows, word_starts_T))
-        groups = words if masking.kind == "whole_word" else words.only(_group_begins(words, rows, masking.kind))
-        positions_K = rows.positions[_fill(groups, words, rows, budget_B)]
+        words, size_W = _words(may_T, word_starts_T, offsets_B1, keys_B)
+        groups = words if masking.kind == "whole_word" else words.only(_group_begins(words, may_T, masking.kind))
+        taken_W = _fill(groups, words, size_W, budget_B)
+        positions_K = places_of_ranges(words.positions[taken_W], size_W[taken_W])
     positions_K.sort()
     counts_B = np.diff(np.searchsorted(positions_K, offsets_B1))
     row_K = np.repeat(np.arange(len(counts_B)), counts_B)
     fate_K = positions_K
-    if masking.kind == "span":
+    if groups is not None and masking.kind == "span":
         fate_K = groups.positions[np.searchsorted(groups.positions, positions_K, side="right") - 1]
     places_K, fates_K = positions_K - offsets_B1[row_K], fate_K - offsets_B1[row_K]
     seen_K = _seen(ids_T[positions_K], keys_B[row_K], places_K, fates_K, vocabulary)
     return Masks(positions_K, seen_K, offsets_of(counts_B))
 
 
+def _draw_tokens(may_T: NDArray[np.bool_], offsets_B1: Ints, keys_B: U64, budget_B: Ints) -> Ints:
+    """The tokens of each row that come first in its random order, among those that may be chosen."""
+    lengths_B = np.diff(offsets_B1)
+    places_T = np.arange(len(may_T))
+    places_T -= np.repeat(offsets_B1[:-1], lengths_B)
+    order_T = numbers(np.repeat(keys_B, lengths_B), places_T)
+    return first_in_order(order_T, offsets_B1, budget_B, may_T)[0]
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Some items of every row, in order: candidates, words or groups, each by the position of its first token.
+    """Words or groups of words of every row, in order, each by the position of its first token.
 
     positions: into the flat tokens. row: each item's row. places: of the token in its row. bounds_B1: row r's items are
-    bounds_B1[r] : bounds_B1[r + 1]. parents: each item's number among the items that it was picked from.
+    bounds_B1[r] : bounds_B1[r + 1]. parents: each group's first word, by number.
     """
 
     positions: Ints
@@ -123,79 +134,135 @@ class Rows:
     @classmethod
     def of(cls, positions: Ints, offsets_B1: Ints, keys_B: U64) -> Rows:
         bounds_B1 = np.searchsorted(positions, offsets_B1)
-        row = np.repeat(np.arange(len(keys_B)), np.diff(bounds_B1))
-        return cls(positions, row, positions - offsets_B1[row], bounds_B1, keys_B, positions)
+        counts_B = np.diff(bounds_B1)
+        places = positions - np.repeat(offsets_B1[:-1], counts_B)
+        return cls(positions, np.repeat(np.arange(len(keys_B)), counts_B), places, bounds_B1, keys_B, positions)
 
     def only(self, begins: Ints) -> Rows:
         """The items numbered `begins`, which rises."""
         bounds_B1 = np.searchsorted(begins, self.bounds_B1)
         return Rows(self.positions[begins], self.row[begins], self.places[begins], bounds_B1, self.keys_B, begins)
 
-    def in_order(self) -> Ints:
-        """The items' numbers, row by row and within a row in random order.
+    def counts(self) -> Ints:
+        """(B,) how many each row has."""
+        return np.diff(self.bounds_B1)
 
-        One sort of plain integers, row | 32 random bits | number in the row, is ten times faster than sorting numbers
-        by two keys; with the number inside no two are equal, so every machine sorts them alike.
-        """
-        order = numbers(self.keys_B[self.row], self.places + _ORDER * _STREAM)
-        number = np.arange(len(self.row)) - self.bounds_B1[self.row]
-        order >>= np.uint64(32)
-        order <<= np.uint64(16)
-        order |= number.astype(np.uint64)
-        order |= self.row.astype(np.uint64) << np.uint64(48)
-        order.sort()
-        order &= np.uint64(0xFFFF)
-        return order.astype(np.int64) + self.bounds_B1[self.row]
-
-    def first_in_order(self, count_B: Ints) -> Ints:
-        """At most `count_B` items of each row, the first in its random order."""
-        starts_B, found_B = self.bounds_B1[:-1], np.diff(self.bounds_B1)
-        return take_ranges(self.in_order(), starts_B, np.minimum(count_B, found_B))
-
-    def ends(self, last: int) -> Ints:
-        """Where each item ends among its parents: where the next one begins, or at `last`."""
-        return np.append(self.parents[1:], last)
+    def draw(self, stream: int) -> U64:
+        """A random number for each item."""
+        return numbers(np.repeat(self.keys_B, self.counts()), self.places + stream * _STREAM)
 
 
-def _word_begins(candidates: Rows, word_starts_T: NDArray[np.bool_]) -> Ints:
-    """Which candidates begin a word: marked so, or after a special token, or first in their row."""
-    begins_C = word_starts_T[candidates.positions]
-    begins_C |= np.diff(candidates.positions, prepend=-2) != 1
-    begins_C[candidates.bounds_B1[:-1][np.diff(candidates.bounds_B1) > 0]] = True
-    return np.flatnonzero(begins_C)
+def first_in_order(
+    order: U64, bounds_B1: Ints, count_B: Ints, may: NDArray[np.bool_] | None = None
+) -> tuple[Ints, Ints]:
+    """(numbers of items, (B,) how many): at most `count_B` items of each row, those with the lowest `order`.
+
+    `order` is random; of its bits the upper 32 decide. Only items below a threshold are sorted, which a row seldom has
+    too few of; then all of the row's are. One sort of plain integers, row | 32 bits of order | number in the row, is
+    ten times faster than sorting numbers by two keys; with the number inside no two are equal, so every machine sorts
+    them alike.
+    """
+    found_B = np.diff(bounds_B1)
+    if may is not None:
+        found_B = found_B - _sums(~may, bounds_B1)
+    near = np.flatnonzero(_near(order, bounds_B1, count_B, found_B, may))
+    near_B = np.diff(np.searchsorted(near, bounds_B1))
+    row = np.repeat(np.arange(len(found_B)), near_B)
+    packed = order[near] >> np.uint64(32) << np.uint64(16)
+    packed |= (near - bounds_B1[row]).astype(np.uint64)
+    packed |= row.astype(np.uint64) << np.uint64(48)
+    packed.sort()
+    kept_B = np.minimum(count_B, near_B)
+    packed = take_ranges(packed, offsets_of(near_B)[:-1], kept_B) & np.uint64(0xFFFF)
+    return packed.astype(np.int64) + np.repeat(bounds_B1[:-1], kept_B), kept_B
 
 
-def _group_begins(words: Rows, candidates: Rows, kind: Kind) -> Ints:
+def _near(
+    order: U64, bounds_B1: Ints, count_B: Ints, found_B: Ints, may: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Items among which the first `count_B` of every row surely are."""
+    sizes_B = np.diff(bounds_B1)
+    share_B = np.minimum((1.25 * count_B + 12) / np.maximum(found_B, 1), 1.0)
+    near = order <= np.repeat((share_B * (2.0**64 - 2.0**12)).astype(np.uint64), sizes_B)
+    if may is not None:
+        near &= may
+    few_B = (_sums(near, bounds_B1) < np.minimum(count_B, found_B)) | (share_B >= 1.0)
+    if few_B.any():
+        near |= np.repeat(few_B, sizes_B) if may is None else np.repeat(few_B, sizes_B) & may
+    return near
+
+
+def _sums(true: NDArray[np.bool_], bounds_B1: Ints) -> Ints:
+    """(B,) how many items of each row are true; twice as fast as by a running sum."""
+    return np.diff(np.searchsorted(np.flatnonzero(true), bounds_B1))
+
+
+def _words(
+    may_T: NDArray[np.bool_], word_starts_T: NDArray[np.bool_], offsets_B1: Ints, keys_B: U64
+) -> tuple[Rows, Ints]:
+    """(all words, their tokens): one begins where it is marked, after a special token, and at its row's start."""
+    begins_T = word_starts_T.copy()
+    begins_T[1:] |= ~may_T[:-1]
+    begins_T[offsets_B1[:-1]] = True
+    begins_T &= may_T
+    words = Rows.of(np.flatnonzero(begins_T), offsets_B1, keys_B)
+    before_T1 = offsets_of(may_T)
+    return words, np.diff(np.append(before_T1[words.positions], before_T1[-1]))
+
+
+def _group_begins(words: Rows, may_T: NDArray[np.bool_], kind: Kind) -> Ints:
     """Which words begin a group: where the drawn lengths of their row add up to, and after special tokens."""
-    drawn = uniforms(words.keys_B[words.row], words.places + _LENGTH * _STREAM)
-    length_W = np.searchsorted(np.cumsum(LENGTHS[kind])[:-1], drawn, side="right") + 1
+    length_W = _length_table(kind)[words.draw(_LENGTH) >> np.uint64(48)]
     end_W1 = offsets_of(length_W)
-    first_B = words.bounds_B1[:-1]
-    begin_W = (end_W1[:-1] - end_W1[first_B[words.row]]) + first_B[words.row]  # as numbers among all words
-    begins_W = np.diff(candidates.positions, prepend=-2)[words.parents] != 1
-    begins_W[begin_W[begin_W < words.bounds_B1[words.row + 1]]] = True
+    first_W = np.repeat(words.bounds_B1[:-1], words.counts())
+    begin_W = end_W1[:-1] - end_W1[first_W] + first_W  # as numbers among all words
+    begins_W = ~may_T[words.positions - 1]
+    begins_W[words.bounds_B1[:-1][words.counts() > 0]] = True
+    begins_W[begin_W[begin_W < np.repeat(words.bounds_B1[1:], words.counts())]] = True
     return np.flatnonzero(begins_W)
 
 
-def _fill(groups: Rows, words: Rows, candidates: Rows, budget_B: Ints) -> Ints:
-    """The candidates taken, by number: group by group in random order, each word that still fits its row's budget."""
-    order_Q = groups.in_order()
-    if groups is words:
-        word_Q = order_Q
-    else:
-        starts_Q, ends_Q = groups.parents[order_Q], groups.ends(len(words.row))[order_Q]
-        word_Q = take_ranges(np.arange(len(words.row)), starts_Q, ends_Q - starts_Q)
-    size_W = words.ends(len(candidates.row)) - words.parents
+@lru_cache
+def _length_table(kind: Kind) -> NDArray[np.int64]:
+    """65,536 lengths of groups in their shares, to be looked up by 16 random bits."""
+    steps = (np.arange(1 << 16) + 0.5) / (1 << 16)
+    return np.searchsorted(np.cumsum(LENGTHS[kind])[:-1], steps, side="right") + 1
+
+
+def _fill(groups: Rows, words: Rows, size_W: Ints, budget_B: Ints) -> NDArray[np.bool_]:
+    """(W,) the words taken: group by group in random order, each word that still fits its row's budget.
+
+    As every word has a token, a row is full after as many groups as its budget, but for those that did not fit; the few
+    rows that are not full after some more are done again with all their groups.
+    """
     taken_W = np.zeros(len(size_W), dtype=bool)
+    order_G, counts_B = groups.draw(_ORDER), groups.counts()
+    left_B = _take_words(groups, words, size_W, order_G, budget_B + 8, budget_B, taken_W)
+    again_B = (left_B > 0) & (counts_B > budget_B + 8)
+    if again_B.any():
+        taken_W[again_B[words.row]] = False
+        _take_words(groups, words, size_W, order_G, np.where(again_B, counts_B, 0), budget_B, taken_W)
+    return taken_W
+
+
+def _take_words(
+    groups: Rows, words: Rows, size_W: Ints, order_G: U64, first_B: Ints, budget_B: Ints, taken_W: NDArray[np.bool_]
+) -> Ints:
+    """Mark in `taken_W` what fits of each row's first groups; (B,) what is left of the budgets."""
+    word_Q, _ = first_in_order(order_G, groups.bounds_B1, first_B)
+    if groups is not words:
+        ends_G = np.append(groups.parents[1:], len(size_W))
+        starts_Q = groups.parents[word_Q]
+        word_Q = places_of_ranges(starts_Q, ends_G[word_Q] - starts_Q)
     left_B = budget_B.copy()
     while len(word_Q):
-        word_Q = word_Q[size_W[word_Q] <= left_B[words.row[word_Q]]]  # a word that no longer fits never will
         row_Q, size_Q = words.row[word_Q], size_W[word_Q]
         fits_Q = _cumulative(size_Q, row_Q) <= left_B[row_Q]
         taken_W[word_Q[fits_Q]] = True
         left_B -= np.bincount(row_Q[fits_Q], weights=size_Q[fits_Q], minlength=len(left_B)).astype(np.int64)
-        word_Q = word_Q[~fits_Q]
-    return take_ranges(np.arange(len(candidates.row)), words.parents[taken_W], size_W[taken_W])
+        word_Q, row_Q, size_Q = word_Q[~fits_Q], row_Q[~fits_Q], size_Q[~fits_Q]
+        word_Q = word_Q[size_Q <= left_B[row_Q]]  # a word that no longer fits never will
+    return left_B
 
 
 def _cumulative(size_Q: Ints, row_Q: Ints) -> Ints:

@@ -32,16 +32,20 @@ def key(*parts: int | str | bytes) -> int:
 
 
 def mix(x: U64) -> U64:
-    """SplitMix64's finalizer over an array: a bijection of uint64 that looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
-    return x ^ (x >> np.uint64(31))
+    """SplitMix64's finalizer over an array: a bijection of uint64 that looks random. Leaves `x` as it is."""
+    shifted = x >> np.uint64(30)
+    mixed = x ^ shifted
+    mixed *= np.uint64(_MIX_1)
+    mixed ^= np.right_shift(mixed, np.uint64(27), out=shifted)
+    mixed *= np.uint64(_MIX_2)
+    mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
+    return mixed
 
 
 def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
     """uint64 draws, one for each broadcast pair of key and counter."""
-    steps = np.asarray(counters).astype(np.uint64) + np.uint64(1)
-    return mix(np.asarray(keys, dtype=np.uint64) + steps * np.uint64(GOLDEN))
+    steps = np.asarray(counters).astype(np.uint64)
+    return mix((steps + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(keys, dtype=np.uint64))
 
 
 def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.float64]:

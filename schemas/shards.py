@@ -133,7 +133,8 @@ def check_pairs(table: pa.Table, path: str, vocabulary_size: int) -> None:
     ids, starts = table["input_ids"].combine_chunks(), table["word_starts"].combine_chunks()
     lengths = np.diff(ids.offsets.to_numpy())
     cut, label = table["segment_b_start"].to_numpy(), table["pair_label"].combine_chunks().fill_null(0).to_numpy()
-    wide = np.repeat(np.arange(len(lengths)), lengths)[ids.flatten().to_numpy() >= vocabulary_size]
+    is_wide = ids.flatten().to_numpy() >= vocabulary_size
+    wide = np.repeat(np.arange(len(lengths)), lengths)[is_wide] if is_wide.any() else np.zeros(0, dtype=int)
     faults = {
         f"an id of {vocabulary_size} or more": wide,
         "no tokens": np.flatnonzero(lengths == 0),

@@ -43,19 +43,25 @@ def start_distributed() -> tuple[int, int]:
 def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
     """This rank's part of a global batch. Raises UsageError when the batch cannot be cut as asked."""
     batch = recipe.batch
-    if batch.global_batch % (batch.micro_batch * world_size):
-        raise UsageError(
-            f"batch.global_batch {batch.global_batch} cannot be cut into micro-batches of {batch.micro_batch} rows on "
-            f"{world_size} ranks. Make it a multiple of {batch.micro_batch * world_size}."
+    if batch.global_tokens and batch.micro_tokens:
+        return Share(
+            rank, world_size, -(-batch.global_tokens // (batch.micro_tokens * world_size)), batch.global_tokens
         )
-    return Share(rank, world_size, batch.micro_batch, batch.global_batch // (batch.micro_batch * world_size))
+    rows, at_once = batch.global_batch or 0, batch.micro_batch or 0  # the recipe has these, or it was refused
+    if rows % (at_once * world_size):
+        raise UsageError(
+            f"batch.global_batch {rows} cannot be cut into micro-batches of {at_once} rows on {world_size} ranks. "
+            f"Make it a multiple of {at_once * world_size}, or count in tokens (global_tokens, micro_tokens)."
+        )
+    return Share(rank, world_size, rows // (at_once * world_size), rows)
 
 
 def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
     """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
+    at_once = recipe.batch.micro_batch or 1  # DeepSpeed only checks that the three numbers agree
     return {
-        "train_batch_size": share.global_batch,
-        "train_micro_batch_size_per_gpu": share.micro_batch,
+        "train_batch_size": at_once * share.hands,
+        "train_micro_batch_size_per_gpu": at_once,
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": recipe.optimizer.clip,
         "bf16": {"enabled": recipe.engine.precision == "bf16"},

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas.errors import UsageError, nearest
+from schemas.masking import Kind
 
 
 class _Section(BaseModel):
@@ -34,16 +35,34 @@ class ModelSection(_Section):
 
 
 class DataSection(_Section):
-    """Where the rows come from. `vocab` is checked against the pairs when given; the pairs carry their own copy."""
+    """Where the rows come from: one folder of pairs or several, local or URLs.
 
-    pairs: str
+    `weights` are the folders' shares, by default as large as they are. `vocab` is checked against the pairs when given;
+    the pairs carry their own copy. `cache` holds copies of remote shards, `cache_gigabytes` of them at most.
+    """
+
+    pairs: str | list[str]
+    weights: list[float] | None = None
     vocab: str | None = None
+    cache: str = "~/.cache/clozeline"
+    cache_gigabytes: float = Field(default=50.0, gt=0)
+
+    @property
+    def folders(self) -> list[str]:
+        return [self.pairs] if isinstance(self.pairs, str) else self.pairs
 
 
 class MaskingSection(_Section):
-    kind: Literal["token", "whole_word"] = "token"
+    """How masks are drawn as rows are read: `prob` of a row, changing in a straight line to `final_prob` over the run.
+
+    With `stored` they are the masks that the pairs hold (--static_masks), another variant each epoch.
+    """
+
+    kind: Kind = "token"
     prob: float = Field(default=0.15, gt=0, lt=1)
+    final_prob: float | None = Field(default=None, gt=0, lt=1)
     max_predictions: int | None = Field(default=None, gt=0)
+    stored: bool = False
 
 
 class OptimizerSection(_Section):
@@ -64,10 +83,23 @@ class ScheduleSection(_Section):
 
 
 class BatchSection(_Section):
-    """`global_batch` rows a step over all ranks; `micro_batch` rows at once on each. The rest is accumulated."""
+    """What a step computes over all ranks, and how much of it each computes at once; the rest is accumulated.
 
-    global_batch: int = Field(gt=0)
-    micro_batch: int = Field(gt=0)
+    Either rows (`global_batch`, `micro_batch`) or, whatever the rows' lengths, tokens (`global_tokens`, and
+    `micro_tokens` at most at once). `shape` exact: no padding, every batch its own shape. fixed: filled up to one
+    shape, for compiled models. padded: every row filled up to the longest, as others do it, for comparison.
+    """
+
+    global_batch: int | None = Field(default=None, gt=0)
+    micro_batch: int | None = Field(default=None, gt=0)
+    global_tokens: int | None = Field(default=None, gt=0)
+    micro_tokens: int | None = Field(default=None, gt=0)
+    shape: Literal["exact", "fixed", "padded"] = "exact"
+
+    @property
+    def size(self) -> int:
+        """Rows or tokens of a step."""
+        return self.global_tokens or self.global_batch or 0
 
 
 class RunSection(_Section):
@@ -165,10 +197,17 @@ def check_together(recipe: Recipe, path: str) -> None:
     model, batch = recipe.model, recipe.batch
     if model.width % model.heads:
         raise UsageError(f"{path}: model.heads {model.heads} does not divide model.width {model.width}.")
-    if batch.global_batch % batch.micro_batch:
+    rows, tokens = (batch.global_batch, batch.micro_batch), (batch.global_tokens, batch.micro_tokens)
+    if (None in rows) == (None in tokens) or (any(rows) and any(tokens)):
+        raise UsageError(
+            f"{path}: [batch] needs global_batch and micro_batch (rows), or global_tokens and micro_tokens, not both."
+        )
+    if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
         raise UsageError(
             f"{path}: batch.micro_batch {batch.micro_batch} does not divide batch.global_batch {batch.global_batch}."
         )
+    if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
+        raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")
     if recipe.schedule.warmup_steps > recipe.run.max_steps:
         raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {recipe.run.max_steps}.")
 

@@ -18,10 +18,8 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas import storage
-from schemas.errors import DataError
-from schemas.masking import Masking
 from schemas.randomness import key
-from schemas.vocabulary import FOLDER, read_vocabulary
+from schemas.vocabulary import FOLDER
 from trainer import checkpoints
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, read_checkpoint, share_of, start_distributed, write_checkpoint
@@ -31,6 +29,7 @@ from trainer.models.pretraining import build_model
 from trainer.optimization import learning_rate, set_learning_rate
 from trainer.recipe import Recipe, dump_recipe
 from trainer.stream.batches import Share, Stream
+from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import NO_LABEL, PairFolder
 
 
@@ -51,11 +50,11 @@ def pretrain(recipe: Recipe) -> None:
     """Run a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps."""
     rank, world_size = start_distributed()
     share = share_of(recipe, rank, world_size)
-    folder = open_data(recipe)
-    stream = Stream(folder, share, Masking(**recipe.masking.model_dump()), recipe.run.seed)
-    engine = build_engine(build_model(recipe.model, folder.vocabulary.size, recipe.run.seed), recipe, share)
-    state = resume(engine, recipe, folder, share)
-    metrics = open_run(recipe, folder, state) if rank == 0 else None
+    folders = open_folders(recipe)
+    stream = build_stream(recipe, folders, share)
+    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, recipe.run.seed), recipe, share)
+    state = resume(engine, recipe, folders, share)
+    metrics = open_run(recipe, folders[0], state) if rank == 0 else None
     try:
         train(engine, stream, recipe, state, metrics)
     finally:
@@ -64,43 +63,25 @@ def pretrain(recipe: Recipe) -> None:
             metrics.close()
 
 
-def open_data(recipe: Recipe) -> PairFolder:
-    """The recipe's pairs, checked against its vocabulary and its model. Raises DataError."""
-    folder = PairFolder(recipe.data.pairs)
-    if recipe.data.vocab is not None:
-        wanted = read_vocabulary(recipe.data.vocab)
-        if wanted.fingerprint != folder.vocabulary.fingerprint:
-            raise DataError(
-                f"{folder.folder} was made with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
-                f"tokens), but data.vocab {recipe.data.vocab} is {wanted.fingerprint} ({wanted.size} tokens). "
-                "Rebuild the pairs with it, or leave data.vocab out."
-            )
-    if folder.max_length > recipe.model.max_positions:
-        raise DataError(
-            f"{folder.folder} has rows of up to {folder.max_length} tokens, but model.max_positions is "
-            f"{recipe.model.max_positions}. Raise it, or rebuild the pairs with a smaller --max_length."
-        )
-    return folder
-
-
-def identity(recipe: Recipe, folder: PairFolder, share: Share) -> dict[str, Any]:
+def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[str, Any]:
     """What may not change under a run: anything here decides rows, masks or weights."""
     return {
-        "data": folder.manifest.fingerprint,
-        "vocabulary": folder.vocabulary.fingerprint,
+        "data": [folder.manifest.fingerprint for folder in folders],
+        "weights": recipe.data.weights,
+        "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
         "model": recipe.model.model_dump(),
         "masking": recipe.masking.model_dump(),
-        "global_batch": recipe.batch.global_batch,
+        "global_batch": recipe.batch.size,
         "ranks": share.world_size,
         "zero_stage": recipe.engine.zero_stage,
         "precision": recipe.engine.precision,
     }
 
 
-def resume(engine: DeepSpeedEngine, recipe: Recipe, folder: PairFolder, share: Share) -> TrainingState:
+def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], share: Share) -> TrainingState:
     """The state to go on from, its weights loaded; a fresh state when the run holds no checkpoint."""
-    now = identity(recipe, folder, share)
+    now = identity(recipe, folders, share)
     found = checkpoints.newest(recipe.run.output)
     if found is None:
         return TrainingState(step=0, tokens=0, seconds=0.0, identity=now)
@@ -109,9 +90,10 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folder: PairFolder, share: S
     checkpoints.check_identity(path, state.identity, now)
     read_checkpoint(engine, path)
     if share.rank == 0:
+        unit = "row" if recipe.batch.global_tokens is None else "token"
         for fault in faults:
             print(f"Passed over a checkpoint: {fault}.", flush=True)
-        print(f"Resuming from {path}: step {state.step}, row {state.step * share.global_batch:,}.", flush=True)
+        print(f"Resuming from {path}: step {state.step}, {unit} {state.step * share.size:,}.", flush=True)
     return state
 
 
@@ -157,14 +139,15 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
     device = torch.device(engine.device or "cpu")
     counts = torch.tensor(
         [
-            sum(len(batch.masked_K) for batch in batches),
+            sum(int((batch.labels_K != NO_LABEL).sum()) for batch in batches),
             sum(int((batch.pair_labels_S != NO_LABEL).sum()) for batch in batches),
+            sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
         ],
         dtype=torch.float64,
     ).to(device)
     dist.all_reduce(counts)
-    masked, pairs, tokens = counts.tolist()
+    masked, pairs, tokens, computed = counts.tolist()
     torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
     scale = dist.get_world_size() * len(batches)
@@ -183,5 +166,5 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
         pair_loss=pair_sum / pairs if pairs else None,
         pair_accuracy=pair_correct / pairs if pairs else None,
         tokens=int(tokens),
-        padding_fraction=0.0,  # packed: what the model computes holds no padding
+        padding_fraction=1 - tokens / computed,
     )

@@ -26,12 +26,16 @@ NO_LABEL = -1  # null in the shard
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text shard as token ids: `corpus` says where sentences and documents lie in ids_T."""
+    """A text shard as token ids: `corpus` says where sentences and documents lie in ids_T.
+
+    sources: of the corpus' documents. empty: the sources of documents that hold no token.
+    """
 
     ids_T: NDArray[np.int32]
     starts_T: NDArray[np.bool_]
     corpus: Corpus
     sources: list[str]
+    empty: list[str]
 
 
 @dataclass(frozen=True)

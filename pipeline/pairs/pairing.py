@@ -11,8 +11,8 @@ The rules are google-research/bert's create_pretraining_data.py, mended where it
 
 A chunk of one sentence has no B. Google then borrows one and calls the pair random, whatever the coin says, which moves
 the label shares to 64% on short documents. Here it takes the sentence after it along, or at the document's end the one
-before, before any label is drawn; a document of one sentence is dropped and counted. Everything works on lengths and
-places: no token is touched.
+before, before any label is drawn (and gives that one back when the coin says random); a document of one sentence is
+dropped and counted. Everything works on lengths and places: no token is touched.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ Ledger = Counter[tuple[str, int]]
 """What was left out or cut: (reason, number of the document in the shard) -> count."""
 ALONE = "the shard's only document: no other to draw from"
 TOO_SHORT = "document of fewer than two sentences"
+EMPTY = "document without a token of the vocabulary"
 CUT = "tokens cut from segments too long for a row"
 
 
@@ -47,6 +48,8 @@ class Pairing:
 @dataclass(frozen=True)
 class Corpus:
     """One shard's documents: sentence i is tokens sentences[i] : sentences[i + 1]; document j likewise is sentences.
+
+    Every document has a sentence and every sentence a token.
 
     Python's own integers, for a scalar read from a numpy array costs ten times as much.
     """
@@ -108,13 +111,14 @@ def nsp_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]
             yield Row(tokens[start], tokens[middle], tokens[middle], tokens[end], 0, j, j)
             place = end
         else:
+            if start < place:  # the sentence before was only for a B in order; A is the one that no row has yet
+                start, middle = place, end
             other = other_document(corpus.ids, j, draws)
             begin, limit = corpus.documents[other], corpus.documents[other + 1]
             begin += draws.below(limit - begin)
             stop = sentences_until(tokens, begin, limit, target - (tokens[middle] - tokens[start]))
             yield Row(tokens[start], tokens[middle], tokens[begin], tokens[stop], 1, j, other)
-            # what A left of the chunk is put back, unless the chunk reached back for a sentence
-            place = middle if start == place else end
+            place = middle  # what A left of the chunk is put back
 
 
 def sop_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:

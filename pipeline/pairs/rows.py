@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import Laid, Tokens, lay_pairs, lay_sentences, special_tokens, to_table
-from pipeline.pairs.pairing import Corpus, Ledger, Pairing, pair_sentences
+from pipeline.pairs.pairing import EMPTY, Corpus, Ledger, Pairing, pair_sentences
 from pipeline.pairs.statistics import describe_rows
 from pipeline.pairs.stored_masks import Stored, with_masks
 from pipeline.reports import add_ledgers
@@ -48,12 +48,13 @@ def build_shard(
         table, told["masks"] = with_masks(table, Stored(making.static_masks, making.masking, identity), vocabulary)
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
-    told["ledger"] = add_ledgers([((why, tokens.sources[j], n) for (why, j), n in ledger.items() if n)])
+    left_out = [(why, tokens.sources[j], n) for (why, j), n in ledger.items() if n]
+    told["ledger"] = add_ledgers([left_out, ((EMPTY, source, 1) for source in tokens.empty)])
     return data, {"shard": describe(name, batches, data), **told}
 
 
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> Tokens:
-    """All sentences of the shard as ids; a sentence that the vocabulary turns into nothing is no sentence."""
+    """All sentences of the shard as ids; a sentence or document that the vocabulary turns into nothing is none."""
     column = text["sentences"].combine_chunks()
     ids_T, offsets_N1, joined_T = encoder.encode(column.flatten())
     filled = np.flatnonzero(np.diff(offsets_N1))
@@ -64,8 +65,13 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
     starts_T[offsets_N1[filled]] = True
     documents = before_N1[column.offsets.to_numpy() - column.offsets[0].as_py()]
     sentences = [*offsets_N1[filled].tolist(), len(ids_T)]
-    corpus = Corpus(sentences, documents.tolist(), text["document"].to_pylist())
-    return Tokens(ids_T, starts_T, corpus, text["source"].to_pylist())
+    empty = np.diff(documents) == 0
+    kept = text.filter(pa.array(~empty))
+    bounds = [*documents[:-1][~empty].tolist(), len(sentences) - 1]
+    corpus = Corpus(sentences, bounds, kept["document"].to_pylist())
+    return Tokens(
+        ids_T, starts_T, corpus, kept["source"].to_pylist(), text["source"].filter(pa.array(empty)).to_pylist()
+    )
 
 
 def lay_rows(tokens: Tokens, pairing: Pairing, vocabulary: Vocabulary, pass_number: int) -> tuple[Laid, Ledger]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.pairs.layout import Laid, Tokens
-from pipeline.pairs.pairing import Objective
+from pipeline.pairs.pairing import Corpus, Objective
 from schemas.randomness import mix
 from schemas.vocabulary import Vocabulary
 
@@ -28,7 +28,7 @@ def describe_rows(
         source_tokens[tokens.sources[document]] += length
     return {
         "labels": np.bincount(laid.label_R[laid.label_R >= 0], minlength=2).tolist(),
-        "contradicted_labels": contradicted(laid, np.array(tokens.corpus.ids, np.uint64), objective),
+        "contradicted_labels": contradicted(laid, tokens.corpus, objective),
         "lengths": np.bincount(np.diff(offsets_R1), minlength=max_length + 1).tolist(),
         "segment_a_lengths": segment_a_lengths(laid, max_length),
         "unknown_tokens": int((ids_T == vocabulary.special_id("unk")).sum()),
@@ -37,18 +37,21 @@ def describe_rows(
     }
 
 
-def contradicted(laid: Laid, ids_D: NDArray[np.uint64], objective: Objective) -> int:
+def contradicted(laid: Laid, corpus: Corpus, objective: Objective) -> int:
     """Rows whose label is not true of where their segments come from.
 
     0 means that B lies after A in the same document; 1 that it is of another document (nsp) or lies before A (sop).
+    Each segment must lie in the document that the row names.
     """
     if laid.segments_R4 is None:
         return 0
     a_start, a_end, b_start, b_end = laid.segments_R4.T
-    same = ids_D[laid.documents_R2[:, 0]] == ids_D[laid.documents_R2[:, 1]]
-    follows = same & (a_end <= b_start)
+    bounds, ids_D = np.array(corpus.sentences)[corpus.documents], np.array(corpus.ids, np.uint64)
+    a, b = laid.documents_R2.T
+    inside = (bounds[a] <= a_start) & (a_end <= bounds[a + 1]) & (bounds[b] <= b_start) & (b_end <= bounds[b + 1])
+    same = ids_D[a] == ids_D[b]
     otherwise = ~same if objective == "nsp" else same & (b_end <= a_start)
-    return int((np.where(laid.label_R == 0, follows, otherwise) == 0).sum())
+    return int((~(inside & np.where(laid.label_R == 0, same & (a_end <= b_start), otherwise))).sum())
 
 
 def segment_a_lengths(laid: Laid, max_length: int) -> list[int]:

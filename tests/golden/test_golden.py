@@ -26,9 +26,10 @@ def test_version_1_is_read() -> None:
     vocabulary = read_vocabulary(str(V1 / "vocab"))
     assert (vocabulary.size, vocabulary.fingerprint) == (90, "44d5345a019847ae648f1da49b305ea9")
     folder = PairFolder(str(V1 / "pairs"))
-    rows = folder.shard(0)
+    rows = folder.block((0,)).rows
+    folder.close()
     first = [vocabulary.tokens[i] for i in rows.ids_T[: rows.offsets_B1[1]]]
-    expected = "[CLS] boat ##s foll ##ow it to the s ##ea . [SEP] cat sat on the mat . it was hap ##py . [SEP]"
+    expected = "[CLS] no ##bo ##dy cou ##nt ##s the ##m . [SEP] the cat sat on the mat . it was hap ##py . [SEP]"
     assert " ".join(first) == expected
     assert rows.labels_B.tolist() == [1, 0, 0, 0]
 

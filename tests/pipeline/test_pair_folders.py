@@ -78,3 +78,21 @@ def test_chinese_words_begin_where_jieba_says(run, tmp_path) -> None:
             vocabulary.tokens[i] for i, starts in zip(row["input_ids"], row["word_starts"], strict=True) if not starts
         ]
         assert joined[:1] == ["[CLS]"] and {"\u4eac", "\u5b89", "\u95e8"} >= set(joined) - {"[CLS]", "[SEP]"} != set()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_document_without_a_token_is_left_out(run, vocab, tmp_path, place: int) -> None:
+    """Combining accents alone: BERT's rules strip them. Such a document once lent its neighbour's text as another's."""
+    documents = ["The cat sees the dog. The dog sees the cat. As always."] * 2
+    documents[1] = "The river crosses the garden. The teacher opens a window."
+    documents.insert(place, "\u0301 \u0301")
+    (tmp_path / "in.txt").write_text("\n".join(documents))
+    text, out = tmp_path / "text", tmp_path / "pairs"
+    shard = ("shard", "--input", tmp_path / "in.txt", "--output", text, "--text_layout", "line", "--num_shards", 1)
+    assert run("python", "-m", "pipeline", *shard).returncode == 0
+    flags = ("--objective", "nsp", "--dupe_factor", 20, "--max_length", 16)
+    done = run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
+    assert done.returncode == 0, done.stderr
+    found = read_manifest(str(out), "pairs")
+    assert found.statistics["contradicted_labels"] == 0
+    assert {entry.reason: entry.count for entry in found.ledger}["document without a token of the vocabulary"] == 20

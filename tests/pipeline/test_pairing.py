@@ -80,6 +80,19 @@ def test_a_lonely_document_makes_no_rows_and_says_so() -> None:
     assert pair_sentences(corpus([[5] * 9]), Pairing("sop", 16, 0.1, 0), 3, 0).rows
 
 
+@given(documents=DOCUMENTS, seed=st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_nsp_uses_every_sentence_of_a_usable_document(documents, seed: int) -> None:
+    """A last sentence that is alone in its chunk is in a row too, whatever the coin says."""
+    made = corpus(documents)
+    pairs = pair_sentences(made, Pairing("nsp", 4000, 0.0, seed), 3, 0)
+    for j, document in enumerate(documents):
+        own = [(row.a_start, row.a_end) for row in pairs.rows if row.document_a == j]
+        own += [(row.b_start, row.b_end) for row in pairs.rows if row.document_a == j == row.document_b]
+        first, last = (made.sentences[made.documents[j + i]] for i in (0, 1))
+        assert len(document) < 2 or {t for a, b in own for t in range(a, b)} == set(range(first, last))
+
+
 def test_passes_differ_and_repeat() -> None:
     made = corpus([[7] * 30, [5] * 40, [9] * 20])
     pairing = Pairing("nsp", 64, 0.1, 0)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import LENGTHS, Kind, Masking, Rows, _group_begins, _word_begins, budgets, draw_masks
+from schemas.masking import LENGTHS, Kind, Masking, Rows, _group_begins, _words, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
@@ -87,8 +87,8 @@ def test_whole_words_equal_a_plain_loop() -> None:
 def test_groups_have_the_published_lengths(kind: Kind) -> None:
     ids, offsets, starts = rows([400] * 200)
     words = words_of(ids, offsets, starts)
-    groups = words.only(_group_begins(words, candidates_of(ids, offsets), kind))
-    lengths = groups.ends(len(words.row)) - groups.parents
+    groups = words.only(_group_begins(words, may(ids), kind))
+    lengths = np.diff(np.append(groups.parents, len(words.row)))
     inside = lengths[np.diff(groups.row, append=-1) == 0]  # a row's end cuts its last group
     shares = np.bincount(inside, minlength=len(LENGTHS[kind]) + 1)[1:] / len(inside)
     assert shares == pytest.approx(LENGTHS[kind], abs=4 * (0.25 / len(inside)) ** 0.5)
@@ -96,20 +96,19 @@ def test_groups_have_the_published_lengths(kind: Kind) -> None:
     assert mean == pytest.approx({"ngram": 18 / 11, "span": 3.797}[kind], abs=0.001)
 
 
-def candidates_of(ids: np.ndarray, offsets: np.ndarray) -> Rows:
-    return Rows.of(np.flatnonzero(~VOCABULARY.is_special_V[ids]), offsets, keys(len(offsets) - 1))
+def may(ids: np.ndarray) -> np.ndarray:
+    return ~VOCABULARY.is_special_V[ids]
 
 
 def words_of(ids: np.ndarray, offsets: np.ndarray, starts: np.ndarray) -> Rows:
-    candidates = candidates_of(ids, offsets)
-    return candidates.only(_word_begins(candidates, starts))
+    return _words(may(ids), starts, offsets, keys(len(offsets) - 1))[0]
 
 
 def test_groups_end_at_special_tokens() -> None:
     ids, offsets, starts = rows([60, 61])
     ids[[30, 95]] = 3  # [SEP] between two segments
     words = words_of(ids, offsets, starts)
-    begins = words.positions[_group_begins(words, candidates_of(ids, offsets), "span")]
+    begins = words.positions[_group_begins(words, may(ids), "span")]
     assert {1, 31, 61, 96} <= set(begins.tolist())
 
 
@@ -119,7 +118,7 @@ def test_spans_equal_a_plain_loop() -> None:
     masking = Masking("span", prob=0.25)
     masks = draw_masks(ids, offsets, starts, keys(3), masking, VOCABULARY)
     words = words_of(ids, offsets, starts)
-    begins = set(words.positions[_group_begins(words, candidates_of(ids, offsets), "span")].tolist())
+    begins = set(words.positions[_group_begins(words, may(ids), "span")].tolist())
     for row, n in enumerate([200, 33, 128]):
         groups: list[list[list[int]]] = []
         for position in range(offsets[row] + 1, offsets[row + 1] - 1):

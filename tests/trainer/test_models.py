@@ -12,15 +12,16 @@ from trainer.models.huggingface import bert_config, bert_weights
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import PretrainingModel, build_model, encoder_shape
 from trainer.recipe import load_recipe
-from trainer.stream.batches import Share, Stream
+from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.reading import PairFolder
+from trainer.stream.sources import build_sources
 
 CHANGES = ["model.width=48", "model.heads=3", "model.feedforward=80", "model.layers=3", "model.initial_std=0.05"]
 
 
 @pytest.fixture
 def batch(pairs: Path) -> PackedBatch:
-    stream = Stream(PairFolder(str(pairs)), Share(0, 1, 12, 1), Masking(), 0)
+    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), Share(0, 1, 1, 12), Drawing(Masking()), 0)
     try:
         return stream.batch(0)[0]
     finally:
@@ -101,6 +102,7 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(model, batch) -> 
             masked_K=batch.masked_K[masks] - batch.first_S[s],
             labels_K=batch.labels_K[masks],
             pair_labels_S=batch.pair_labels_S[s : s + 1],
+            tokens=int(tokens.sum()),
         )
         mlm_alone, pair_alone = model.logits(alone)
         torch.testing.assert_close(mlm_KV[masks], mlm_alone, atol=1e-5, rtol=1e-5)

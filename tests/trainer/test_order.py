@@ -6,6 +6,16 @@ from hypothesis import strategies as st
 from trainer.stream import order as ordering
 from trainer.stream.order import Order
 
+
+def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray:
+    """(count, 3): epoch, shard and row in the shard of the rows at some places."""
+    found = [np.zeros((0, 3), dtype=np.int64)]
+    for stretch in order.stretches(start, start + count):
+        block = [(stretch.epoch, shard, row) for shard in stretch.shards for row in range(rows[shard])]
+        found.append(np.array(block, dtype=np.int64).reshape(-1, 3)[stretch.rows_N])
+    return np.concatenate(found)
+
+
 SHARDS = st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any)
 
 
@@ -14,7 +24,7 @@ SHARDS = st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any)
 def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
     order = Order(rows, "f", seed)
     for epoch in (0, 1):
-        places = order.rows_at(epoch * order.epoch_rows, order.epoch_rows)
+        places = rows_at(order, epoch * order.epoch_size, order.epoch_size, rows)
         assert (places[:, 0] == epoch).all()
         expected = [(shard, row) for shard, n in enumerate(rows) for row in range(n)]
         assert sorted(map(tuple, places[:, 1:].tolist())) == expected
@@ -24,16 +34,17 @@ def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 def test_any_place_can_be_asked_for(rows: list[int], cuts: list[int]) -> None:
     """In pieces, backwards and by an object that has seen nothing: always the same sequence."""
-    whole = Order(rows, "f", 0).rows_at(0, sum(cuts))
+    whole = rows_at(Order(rows, "f", 0), 0, sum(cuts), rows)
     starts = np.cumsum([0, *cuts])
     fresh = Order(rows, "f", 0)
     for i in reversed(range(len(cuts))):
-        assert (fresh.rows_at(int(starts[i]), cuts[i]) == whole[starts[i] : starts[i + 1]]).all()
+        assert (rows_at(fresh, int(starts[i]), cuts[i], rows) == whole[starts[i] : starts[i + 1]]).all()
 
 
 def test_seed_data_and_epoch_change_the_order() -> None:
     def first(seed: int, fingerprint: str, epoch: int) -> list:
-        return Order([50, 60, 70], fingerprint, seed).rows_at(epoch * 180, 180)[:, 1:].tolist()
+        rows = [50, 60, 70]
+        return rows_at(Order(rows, fingerprint, seed), epoch * 180, 180, rows)[:, 1:].tolist()
 
     orders = [first(0, "f", 0), first(1, "f", 0), first(0, "g", 0), first(0, "f", 1)]
     assert len({str(order) for order in orders}) == 4
@@ -41,13 +52,29 @@ def test_seed_data_and_epoch_change_the_order() -> None:
 
 def test_the_order_is_what_it_was() -> None:
     """A resumed run depends on it: a change here is a change of major version."""
-    assert Order([3, 2, 4], "fingerprint", 7).rows_at(0, 12).tolist() == GOLDEN
+    assert rows_at(Order([3, 2, 4], "fingerprint", 7), 0, 12, [3, 2, 4]).tolist() == GOLDEN
 
 
 def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "BLOCK_SHARDS", 2)
-    shards = Order([10] * 8, "f", 0).rows_at(0, 80)[:, 1]
+    shards = rows_at(Order([10] * 8, "f", 0), 0, 80, [10] * 8)[:, 1]
     assert all(len(set(shards[i : i + 20].tolist())) == 2 for i in range(0, 80, 20))
+
+
+@given(rows=SHARDS, size=st.integers(1, 200), seed=st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: int, seed: int) -> None:
+    """Cut anywhere by tokens: each row is in one batch, which exceeds its size by less than a row."""
+    lengths = [np.random.default_rng(shard).integers(5, 40, n) for shard, n in enumerate(rows)]
+    tokens = [int(part.sum()) for part in lengths]
+    order = Order(rows, "f", seed, tokens, lambda block: np.concatenate([lengths[shard] for shard in block]))
+    seen, first = [], 0
+    while first < 2 * order.epoch_size:
+        batch = rows_at(order, first, min(size, 2 * order.epoch_size - first), rows).tolist()
+        assert sum(lengths[shard][row] for _, shard, row in batch) < size + 40
+        seen += batch
+        first += size
+    assert sorted(seen) == [[epoch, shard, row] for epoch in (0, 1) for shard, n in enumerate(rows) for row in range(n)]
 
 
 GOLDEN = [

@@ -18,7 +18,8 @@ class PackedBatch:
 
     ids_T: what the model sees. segments_T: 0 in A, 1 in B. positions_T: place in the sequence. sequence_T: number of
     the sequence. first_S: where each sequence begins. longest: L. masked_K: places to predict. labels_K: the true ids
-    there. pair_labels_S: 0, 1, or -100 where there is no pair label.
+    there. pair_labels_S: 0, 1, or -100 where there is no pair label. tokens: how many of T are text, not padding that
+    fills a fixed shape; the padding lies in sequences of its own, and its places to predict have the label -100.
     """
 
     ids_T: Tensor
@@ -30,6 +31,7 @@ class PackedBatch:
     masked_K: Tensor
     labels_K: Tensor
     pair_labels_S: Tensor
+    tokens: int
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on a device."""

@@ -2,46 +2,102 @@
 
 The rows of a global batch are dealt over all micro-batches by length, like cards back and forth, so that every rank
 computes nearly the same number of tokens. Which rank gets which rows is the only thing that the world size decides.
+
+Letters: B rows, T tokens, K masked places.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from schemas.errors import DataError
 from schemas.masking import Masking, Masks, draw_masks
+from schemas.ragged import offsets_of
 from schemas.randomness import U64, key, numbers
+from schemas.vocabulary import Vocabulary
 from trainer.models.packing import PackedBatch
-from trainer.stream.order import Order
-from trainer.stream.reading import PairFolder, Rows
+from trainer.stream.order import Stretch
+from trainer.stream.reading import Block, Rows, join_rows
+from trainer.stream.shape import Shape, fill
+from trainer.stream.sources import Source, places
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of every global batch: `micro_batches` micro-batches of `micro_batch` rows."""
+    """One rank's part of every global batch: `micro_batches` micro-batches of all the batch's `size` rows or tokens."""
 
     rank: int
     world_size: int
-    micro_batch: int
     micro_batches: int
+    size: int
 
     @property
-    def global_batch(self) -> int:
-        return self.world_size * self.micro_batches * self.micro_batch
+    def hands(self) -> int:
+        """Micro-batches of a global batch over all ranks."""
+        return self.world_size * self.micro_batches
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How masks come about: drawn as rows are read, or `stored` with them, another variant each epoch.
+
+    Drawn masks go from masking.prob in a straight line to `final_prob` at `last_step`, and stay there.
+    """
+
+    masking: Masking
+    stored: bool = False
+    final_prob: float | None = None
+    last_step: int = 1
+
+    def at(self, step: int) -> Masking:
+        if self.final_prob is None:
+            return self.masking
+        done = min(step / self.last_step, 1.0)
+        return replace(self.masking, prob=self.masking.prob + done * (self.final_prob - self.masking.prob))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
+
+    stretch: Stretch
+    block: Block
+    bases: U64
+
+    @classmethod
+    def of(cls, source: Source, stretch: Stretch, seed: int) -> Part:
+        folder = source.folder
+        bases = np.zeros(len(folder.manifest.shards), dtype=np.uint64)
+        for shard in stretch.shards:
+            bases[shard] = key(seed, "mask", stretch.epoch, folder.manifest.shards[shard].fingerprint)
+        block = folder.block(stretch.shards)
+        folder.ahead(source.order.after(stretch))
+        return cls(stretch, block, bases)
+
+    def lengths(self) -> Ints:
+        offsets, rows = self.block.rows.offsets_B1, self.stretch.rows_N
+        return offsets[rows + 1] - offsets[rows]
+
+    def keys(self, chosen: Ints) -> U64:
+        """Each row's key for its masks: from the seed, the epoch and the row's own identity."""
+        return numbers(self.bases[self.block.shard_B[chosen]], self.block.row_B[chosen])
 
 
 class Stream:
     """The batches of one rank by step. Any step can be asked for; the next one is made ready in the background."""
 
-    def __init__(self, folder: PairFolder, share: Share, masking: Masking, seed: int):
-        self._folder, self._share, self._masking, self._seed = folder, share, masking, seed
-        rows = [shard.rows for shard in folder.manifest.shards]
-        self._order = Order(rows, folder.manifest.fingerprint, seed)
+    def __init__(self, sources: list[Source], share: Share, drawing: Drawing, seed: int, shape: Shape | None = None):
+        """With a `shape` every micro-batch is filled up to it."""
+        self._sources, self._share, self._drawing, self._seed, self._shape = sources, share, drawing, seed, shape
+        self._vocabulary: Vocabulary = sources[0].folder.vocabulary
         self._ahead: dict[int, Future[list[PackedBatch]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
         self.stalled = 0.0  # seconds that callers have waited for data
@@ -58,56 +114,80 @@ class Stream:
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
+        for source in self._sources:
+            source.folder.close()
 
     def _make(self, step: int) -> list[PackedBatch]:
-        size = self._share.global_batch
-        place_B3 = self._order.rows_at(step * size, size)
-        lengths_B = self._lengths(place_B3)
-        return [self._micro_batch(place_B3[mine]) for mine in deal(lengths_B, self._share)]
+        bounds = places(self._sources, step, self._share.size)
+        parts = [
+            Part.of(source, stretch, self._seed)
+            for source, (first, last) in zip(self._sources, bounds, strict=True)
+            for stretch in source.order.stretches(first, last)
+            if len(stretch.rows_N)
+        ]
+        hands = deal(np.concatenate([part.lengths() for part in parts]), self._share)
+        return [self._micro_batch(parts, hand, step) for hand in hands]
 
-    def _lengths(self, place_B3: NDArray[np.int64]) -> NDArray[np.int64]:
-        lengths_B = np.empty(len(place_B3), dtype=np.int64)
-        for shard in np.unique(place_B3[:, 1]):
-            here = place_B3[:, 1] == shard
-            lengths_B[here] = self._folder.shard(int(shard)).lengths(place_B3[here, 2])
-        return lengths_B
+    def _micro_batch(self, parts: list[Part], hand: Ints, step: int) -> PackedBatch:
+        """The rows `hand`, numbered over all parts and rising, masked and laid end to end."""
+        begins = offsets_of(np.array([len(part.stretch.rows_N) for part in parts]))
+        cuts = np.searchsorted(hand, begins)
+        chosen = [part.stretch.rows_N[hand[a:b] - begin]
+                  for part, begin, a, b in zip(parts, begins, cuts, cuts[1:], strict=False)]  # fmt: skip
+        rows = join_rows([part.block.rows.take(picked) for part, picked in zip(parts, chosen, strict=True)])
+        masks = self._stored(parts, chosen, rows) if self._drawing.stored else self._drawn(parts, chosen, rows, step)
+        batch = pack(rows, masks)
+        return batch if self._shape is None else fill(batch, self._shape, self._vocabulary.special_id("pad"))
 
-    def _micro_batch(self, place_B3: NDArray[np.int64]) -> PackedBatch:
-        rows = self._folder.rows(place_B3[:, 1:])
-        masks = draw_masks(
-            rows.ids_T, rows.offsets_B1, rows.word_starts_T, self.keys(place_B3), self._masking, self._folder.vocabulary
+    def _drawn(self, parts: list[Part], chosen: list[Ints], rows: Rows, step: int) -> Masks:
+        keys_B = np.concatenate([part.keys(picked) for part, picked in zip(parts, chosen, strict=True)])
+        masking = self._drawing.at(step)
+        return draw_masks(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B, masking, self._vocabulary)
+
+    def _stored(self, parts: list[Part], chosen: list[Ints], rows: Rows) -> Masks:
+        """Of each row the variant number epoch modulo K."""
+        begins = np.split(rows.offsets_B1[:-1], np.cumsum([len(picked) for picked in chosen])[:-1])
+        found = [
+            part.block.stored.take(picked, part.stretch.epoch % part.block.stored.variants, begins_B)
+            for part, picked, begins_B in zip(parts, chosen, begins, strict=True)
+            if part.block.stored is not None
+        ]
+        counts_B = np.concatenate([np.diff(masks.offsets_B1) for masks in found])
+        return Masks(
+            np.concatenate([masks.positions_K for masks in found]),
+            np.concatenate([masks.seen_K for masks in found]),
+            offsets_of(counts_B),
         )
-        return pack(rows, masks)
-
-    def keys(self, place_B3: NDArray[np.int64]) -> U64:
-        """(B,) each row's key for its masks: from the seed, the epoch and the row's own identity."""
-        keys_B = np.empty(len(place_B3), dtype=np.uint64)
-        for epoch, shard in np.unique(place_B3[:, :2], axis=0):
-            here = (place_B3[:, 0] == epoch) & (place_B3[:, 1] == shard)
-            fingerprint = self._folder.manifest.shards[shard].fingerprint
-            keys_B[here] = numbers(np.uint64(key(self._seed, "mask", int(epoch), fingerprint)), place_B3[here, 2])
-        return keys_B
 
 
-def deal(lengths_B: NDArray[np.int64], share: Share) -> list[NDArray[np.int64]]:
-    """The rows of one rank's micro-batches: sorted by length, dealt to all micro-batches back and forth."""
-    hands = share.world_size * share.micro_batches
-    rounds = np.argsort(-lengths_B, kind="stable").reshape(share.micro_batch, hands)
+def deal(lengths_B: Ints, share: Share) -> list[Ints]:
+    """The rows of one rank's micro-batches: sorted by length, dealt to all micro-batches back and forth.
+
+    Their tokens differ by less than the longest row. Raises DataError when there are fewer rows than micro-batches.
+    """
+    if len(lengths_B) < share.hands:
+        raise DataError(
+            f"A global batch of {len(lengths_B)} rows cannot be dealt to {share.hands} micro-batches. "
+            "Enlarge the batch, or use fewer ranks or larger micro-batches."
+        )
+    none = np.full(-len(lengths_B) % share.hands, -1)
+    rounds = np.concatenate([np.argsort(-lengths_B, kind="stable"), none]).reshape(-1, share.hands)
     rounds[1::2] = rounds[1::2, ::-1]
-    return [np.sort(rounds[:, hand]) for hand in range(share.rank, hands, share.world_size)]
+    mine = [np.sort(rounds[:, hand]) for hand in range(share.rank, share.hands, share.world_size)]
+    return [hand[hand >= 0] for hand in mine]
 
 
 def pack(rows: Rows, masks: Masks) -> PackedBatch:
     """Rows and their masks as one packed micro-batch."""
-    lengths_B = np.diff(rows.offsets_B1)
+    lengths_B = rows.lengths()
     sequence_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
-    positions_T = np.arange(len(rows.ids_T)) - rows.offsets_B1[sequence_T]
+    positions_T = np.arange(len(rows.ids_T)) - np.repeat(rows.offsets_B1[:-1], lengths_B)
     seen_T = rows.ids_T.astype(np.int64)
     labels_K = seen_T[masks.positions_K]
     seen_T[masks.positions_K] = masks.seen_K
     return PackedBatch(
         ids_T=torch.from_numpy(seen_T),
-        segments_T=torch.from_numpy((positions_T >= rows.segment_b_B[sequence_T]).astype(np.int64)),
+        segments_T=torch.from_numpy((positions_T >= np.repeat(rows.segment_b_B, lengths_B)).astype(np.int64)),
         positions_T=torch.from_numpy(positions_T),
         sequence_T=torch.from_numpy(sequence_T),
         first_S=torch.from_numpy(rows.offsets_B1[:-1].copy()),
@@ -115,4 +195,5 @@ def pack(rows: Rows, masks: Masks) -> PackedBatch:
         masked_K=torch.from_numpy(masks.positions_K),
         labels_K=torch.from_numpy(labels_K),
         pair_labels_S=torch.from_numpy(rows.labels_B),
+        tokens=len(rows.ids_T),
     )

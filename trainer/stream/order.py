@@ -1,12 +1,17 @@
 """Which rows make up the global batches, in an order that follows from (data, seed, place) alone.
 
 Every epoch visits every row once. Shards are shuffled, taken BLOCK_SHARDS at a time, and the rows of such a block are
-shuffled together, so a reader holds one block and reads every shard once an epoch. A batch may span two epochs. To
-find the rows at a place is arithmetic and one permutation of a block; nothing is replayed.
+shuffled together, so a reader holds one block and reads every shard once an epoch. A place in the endless sequence is
+a number of rows, or of tokens when batches hold a number of tokens: a row is in the batch in which its first token
+lies. To find the rows at a place is arithmetic on the manifest and one permutation of a block; nothing is replayed.
+
+Letters: N rows of one block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,35 +21,67 @@ from schemas.ragged import offsets_of
 from schemas.randomness import key, permutation
 
 BLOCK_SHARDS = 8
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows of one block in their order: numbers in the block, whose `shards` lie end to end."""
+
+    epoch: int
+    shards: tuple[int, ...]
+    rows_N: Ints
 
 
 class Order:
-    """The endless sequence of rows over shards with `rows[i]` rows in shard i."""
+    """The endless sequence of rows over shards with `rows[i]` rows and, where places are tokens, `tokens[i]` tokens."""
 
-    def __init__(self, rows: list[int], fingerprint: str, seed: int):
+    def __init__(
+        self,
+        rows: list[int],
+        fingerprint: str,
+        seed: int,
+        tokens: list[int] | None = None,
+        lengths: Callable[[tuple[int, ...]], Ints] | None = None,
+    ):
+        """`lengths` gives the tokens of every row of some shards end to end; with it places are tokens."""
         self._rows = np.array(rows, dtype=np.int64)
-        self.epoch_rows = int(self._rows.sum())
+        self._sizes = self._rows if tokens is None else np.array(tokens, dtype=np.int64)
+        self._lengths = lengths
+        self.epoch_size = int(self._sizes.sum())
         self._identity = (seed, fingerprint)
-        self._block = lru_cache(maxsize=2)(self._shuffled_block)
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
 
-    def rows_at(self, start: int, count: int) -> NDArray[np.int64]:
-        """(count, 3): epoch, shard and row in the shard, for places start to start + count of the sequence."""
-        found = []
-        while count > 0:
-            epoch, place = divmod(start, self.epoch_rows)
-            shards = permutation(len(self._rows), key(*self._identity, "shard order", epoch))
-            begins = offsets_of(self._rows[shards])[::BLOCK_SHARDS]
-            block = int(np.searchsorted(begins, place, side="right")) - 1
-            rows = self._block(epoch, block)[place - begins[block] :][:count]
-            found.append(np.column_stack([np.full(len(rows), epoch), rows]))
-            start, count = start + len(rows), count - len(rows)
-        return np.concatenate(found)
+    def stretches(self, first: int, last: int) -> Iterator[Stretch]:
+        """The rows at places `first` to `last` - 1."""
+        while first < last:
+            epoch, place = divmod(first, self.epoch_size)
+            shards = self._shard_order(epoch)
+            ends = np.cumsum(np.add.reduceat(self._sizes[shards], np.arange(0, len(shards), BLOCK_SHARDS)))
+            block = int(np.searchsorted(ends, place, side="right"))
+            begin, end = int(ends[block - 1]) if block else 0, min(int(ends[block]), place + last - first)
+            rows_N, starts_N = self._shuffled(epoch, block)
+            low, high = np.searchsorted(starts_N, [place - begin, end - begin])
+            yield Stretch(epoch, self.block(epoch, block), rows_N[low:high])
+            first += end - place
 
-    def _shuffled_block(self, epoch: int, block: int) -> NDArray[np.int64]:
-        """(rows of the block, 2): shard and row, shuffled."""
-        shards = permutation(len(self._rows), key(*self._identity, "shard order", epoch))
-        shards = shards[block * BLOCK_SHARDS :][:BLOCK_SHARDS]
-        shard = np.repeat(shards, self._rows[shards])
-        row = np.concatenate([np.arange(n) for n in self._rows[shards]])
-        order = permutation(len(row), key(*self._identity, "row order", epoch, block))
-        return np.column_stack([shard, row])[order]
+    def block(self, epoch: int, block: int) -> tuple[int, ...]:
+        """The shards of a block; empty past the epoch's last one."""
+        return tuple(self._shard_order(epoch)[block * BLOCK_SHARDS :][:BLOCK_SHARDS].tolist())
+
+    def after(self, stretch: Stretch) -> tuple[int, ...]:
+        """The shards of the block after a stretch's own, perhaps the next epoch's first."""
+        order = self._shard_order(stretch.epoch)
+        block = int(np.flatnonzero(order == stretch.shards[0])[0]) // BLOCK_SHARDS
+        return self.block(stretch.epoch, block + 1) or self.block(stretch.epoch + 1, 0)
+
+    def _shard_order(self, epoch: int) -> Ints:
+        return permutation(len(self._rows), key(*self._identity, "shard order", epoch))
+
+    def _shuffle(self, epoch: int, block: int) -> tuple[Ints, Ints]:
+        """(rows_N, starts_N): a block's rows in their order, and the place in the block where each begins."""
+        shards = self.block(epoch, block)
+        order_N = permutation(int(self._rows[list(shards)].sum()), key(*self._identity, "row order", epoch, block))
+        if self._lengths is None:
+            return order_N, np.arange(len(order_N))
+        return order_N, offsets_of(self._lengths(shards)[order_N])[:-1]
