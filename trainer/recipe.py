@@ -1,7 +1,8 @@
 """The recipe: everything that decides a run, as strict tables of a TOML file.
 
 A key that nobody knows is an error with the nearest name, for a typo that trains is the costliest kind. Values may be
-changed on the command line with `--set section.key=value`, value in TOML's spelling; a bare word is a string.
+changed on the command line with `--set section.key=value`, value in TOML's spelling; a bare word is a string, and
+`none` takes a key out.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Example: `apply_change(recipe, "run.seed=7")`."""
+    """Example: `apply_change(recipe, "run.seed=7")`; the value `none` takes a key out of the recipe."""
     name, separator, value = change.partition("=")
     keys = name.split(".")
     if not separator or len(keys) < 2:
@@ -186,7 +187,10 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UsageError(f"--set {change}: {key} is a value, not a section.")
-    table[keys[-1]] = parsed
+    if value == "none":
+        table.pop(keys[-1], None)
+    else:
+        table[keys[-1]] = parsed
 
 
 def check_together(recipe: Recipe, path: str) -> None:
@@ -197,6 +201,11 @@ def check_together(recipe: Recipe, path: str) -> None:
     model, batch = recipe.model, recipe.batch
     if model.width % model.heads:
         raise UsageError(f"{path}: model.heads {model.heads} does not divide model.width {model.width}.")
+    folders, weights = len(recipe.data.folders), recipe.data.weights
+    if weights is not None and (len(weights) != folders or min(weights) <= 0):
+        raise UsageError(
+            f"{path}: data.weights {weights} must be {folders} numbers above 0, one for each of data.pairs."
+        )
     rows, tokens = (batch.global_batch, batch.micro_batch), (batch.global_tokens, batch.micro_tokens)
     if (None in rows) == (None in tokens) or (any(rows) and any(tokens)):
         raise UsageError(

@@ -198,3 +198,78 @@ def test_a_damaged_checkpoint_is_passed_over(run, pairs, straight, tmp_path) -> 
         path.unlink()
     done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out))
     assert done.returncode == 4 and "state.json is missing" in done.stderr and "Traceback" not in done.stderr
+
+
+BY_TOKENS = {
+    "batch__global_batch": "none",
+    "batch__micro_batch": "none",
+    "batch__global_tokens": 600,
+    "batch__micro_tokens": 160,
+    "batch__shape": "fixed",
+    "masking__kind": "span",
+    "masking__final_prob": 0.15,
+}
+
+
+@pytest.fixture(scope="module")
+def sentence_rows(run, text: Path, vocab: Path, tmp_path_factory) -> Path:
+    """Pairs without labels: one segment a row."""
+    out = tmp_path_factory.mktemp("rows") / "pairs"
+    made = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
+    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    return out
+
+
+def test_batches_of_tokens_in_one_shape_from_two_folders(run, pairs, sentence_rows, tmp_path) -> None:
+    """Resumed it equals the straight run; filling up to one shape changes the losses by rounding alone."""
+    data = {"data__pairs": f'["{pairs}", "{sentence_rows}"]', "data__weights": [0.7, 0.3], **BY_TOKENS}
+    for name, changes in {
+        "straight": {},
+        "stopped": {"run__stop_at": 6},
+        "exact": {"batch__shape": "exact", "model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
+        "fixed": {"model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
+    }.items():
+        done = run(*DEEPSPEED, *RECIPE, *settings(pairs, tmp_path / name, **(data | changes)))
+        assert done.returncode == 0, done.stderr
+    assert run(*DEEPSPEED, *RECIPE, *settings(pairs, tmp_path / "stopped", **data)).returncode == 0
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
+    told = {name: metrics(tmp_path / name) for name in ("straight", "exact", "fixed")}
+    assert all(0 < line["padding_fraction"] < 0.4 for line in told["straight"])
+    assert all(line["padding_fraction"] == 0 for line in told["exact"])
+    for exact, fixed in zip(told["exact"], told["fixed"], strict=True):
+        assert fixed["loss"] == pytest.approx(exact["loss"], rel=1e-5)
+        assert 0 <= fixed["pair_accuracy"] <= 1
+
+
+def metrics(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rows_without_labels_have_no_pair_loss(run, sentence_rows, tmp_path) -> None:
+    done = run(*PYTHON, *RECIPE, *settings(sentence_rows, tmp_path / "run", run__stop_at=2))
+    assert done.returncode == 0, done.stderr
+    for line in metrics(tmp_path / "run"):
+        assert line["pair_loss"] is None and line["loss"] == line["mlm_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({"masking__stored": "true", "masking__prob": 0.15}, 3, "holds no masks for masking.stored"),
+        ({"batch__global_batch": 8_000_000}, 3, "fewer than one global batch of 8,000,000"),
+        ({**BY_TOKENS, "batch__micro_tokens": 100}, 2, "Give at least 128"),
+        ({"data__pairs": "[]"}, 2, "names no folder"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_before_a_step(run, pairs, tmp_path, changes, code, told) -> None:
+    done = run(*PYTHON, *RECIPE, *settings(pairs, tmp_path / "run", **changes))
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False) and told in done.stderr, done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_folders_of_different_vocabularies_are_refused(run, text, byte_vocab, pairs, tmp_path) -> None:
+    made = ("--text", text, "--vocab", byte_vocab, "--output", tmp_path / "b", "--objective", "nsp", "--max_length", 32)
+    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    both = f'["{pairs}", "{tmp_path / "b"}"]'
+    done = run(*PYTHON, *RECIPE, *settings(pairs, tmp_path / "run", data__pairs=both))
+    assert done.returncode == 3 and "Rebuild one with the other's" in done.stderr and "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError
 from trainer.stream.order import Order
 from trainer.stream.reading import PairFolder
 
@@ -27,7 +27,7 @@ class Source:
 def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
     """The folders with their shares, by default as large as they are, so that all end their epochs together.
 
-    Raises DataError when their vocabularies differ and UsageError when the weights do not fit.
+    Raises DataError when their vocabularies differ or one holds no row.
     """
     first = folders[0]
     for folder in folders:
@@ -40,8 +40,6 @@ def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: 
         if not folder.manifest.totals["rows"]:
             raise DataError(f"{folder.folder} holds no row to train on.")
     sizes = [folder.manifest.totals["tokens" if by_tokens else "rows"] for folder in folders]
-    if weights is not None and (len(weights) != len(folders) or min(weights) <= 0):
-        raise UsageError(f"data.weights {weights} must be {len(folders)} numbers above 0, one for each of data.pairs.")
     shares = np.array(sizes if weights is None else weights, dtype=np.float64)
     return [
         Source(folder, order_of(folder, seed, by_tokens), float(share))
