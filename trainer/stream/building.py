@@ -14,7 +14,8 @@ from trainer.stream.sources import build_sources
 
 def open_folders(recipe: Recipe) -> list[PairFolder]:
     """The recipe's pairs, checked against its vocabulary and its model. Raises DataError."""
-    folders = [PairFolder(folder) for folder in recipe.data.folders]
+    most = int(recipe.data.cache_gigabytes * 10**9)
+    folders = [PairFolder(folder, recipe.data.cache, most) for folder in recipe.data.folders]
     if not folders:
         raise UsageError("data.pairs names no folder. Give one that `python -m pipeline pairs` wrote.")
     if recipe.data.vocab is not None:

@@ -10,7 +10,6 @@ Letters: B rows, T tokens, K stored masks of a row.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +20,14 @@ from numpy.typing import NDArray
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, read_manifest, read_shard_bytes
 from schemas.masking import Masks
 from schemas.ragged import offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
+from trainer.stream.cache import ShardCache
 
 NO_LABEL = -100
+CACHE, CACHE_BYTES = "~/.cache/clozeline", 50 * 10**9
 BLOCKS_OPEN = 3  # the one in use, the one before it in the same batch, the one being read ahead
 Ints = NDArray[np.int64]
 
@@ -104,8 +105,8 @@ class Block:
 class PairFolder:
     """A finished folder of pairs: its manifest, its vocabulary, and blocks of its shards as they are needed."""
 
-    def __init__(self, folder: str, local: Callable[[Shard], str] | None = None):
-        """`local` gives the path of a shard's copy on this machine, where the folder is elsewhere."""
+    def __init__(self, folder: str, cache: str = CACHE, cache_bytes: int = CACHE_BYTES):
+        """Of a folder that is elsewhere (s3://, gs://) up to `cache_bytes` of shards are kept in `cache`."""
         self.folder = folder
         self.manifest: Manifest = read_manifest(folder, "pairs")
         self.vocabulary: Vocabulary = read_vocabulary(storage.join(folder, FOLDER))
@@ -115,7 +116,8 @@ class PairFolder:
                 f"{folder}/{FOLDER} is vocabulary {self.vocabulary.fingerprint}, but the pairs are of {stated}. "
                 "Rebuild the pairs or put their own vocabulary back."
             )
-        self._local = local
+        remote = not storage.is_local(folder)
+        self._cache = ShardCache(folder, self.manifest.shards, cache, cache_bytes) if remote else None
         self._blocks: OrderedDict[tuple[int, ...], Future[Block]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
@@ -136,12 +138,16 @@ class PairFolder:
     def ahead(self, numbers: tuple[int, ...]) -> None:
         """Read a block in the background. The last few blocks stay open."""
         if numbers not in self._blocks:
+            if self._cache is not None:
+                self._cache.ahead([self.manifest.shards[number] for number in numbers])
             self._blocks[numbers] = self._thread.submit(self._read_block, numbers)
         self._blocks.move_to_end(numbers)
         while len(self._blocks) > BLOCKS_OPEN:
             self._blocks.popitem(last=False)
 
     def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
         self._thread.shutdown(cancel_futures=True)
 
     def _read_block(self, numbers: tuple[int, ...]) -> Block:
@@ -159,7 +165,7 @@ class PairFolder:
         shard = self.manifest.shards[number]
         path = storage.join(self.folder, shard.path)
         schema = shards.pairs_schema(self.vocabulary.size, self.static_masks > 0)
-        data = read_shard_bytes(self.folder, shard) if self._local is None else storage.read(self._local(shard))
+        data = read_shard_bytes(self.folder, shard) if self._cache is None else self._cache.read(shard)
         table = shards.decode_table(data, path, schema).combine_chunks()  # once, not each time a column is looked at
         if table.num_rows != shard.rows:
             raise DataError(f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild it.")
