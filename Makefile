@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/python deploy/demo/run.py
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -206,19 +206,21 @@ def _words(
     begins_T[offsets_B1[:-1]] = True
     begins_T &= may_T
     words = Rows.of(np.flatnonzero(begins_T), offsets_B1, keys_B)
-    before_T1 = offsets_of(may_T)
-    return words, np.diff(np.append(before_T1[words.positions], before_T1[-1]))
+    size_W = np.diff(np.append(words.positions, len(may_T)))
+    after = np.searchsorted(words.positions, np.flatnonzero(~may_T)) - 1  # the word before each special token
+    np.subtract.at(size_W, after[after >= 0], 1)
+    return words, size_W
 
 
 def _group_begins(words: Rows, may_T: NDArray[np.bool_], kind: Kind) -> Ints:
     """Which words begin a group: where the drawn lengths of their row add up to, and after special tokens."""
     length_W = _length_table(kind)[words.draw(_LENGTH) >> np.uint64(48)]
-    end_W1 = offsets_of(length_W)
-    first_W = np.repeat(words.bounds_B1[:-1], words.counts())
-    begin_W = end_W1[:-1] - end_W1[first_W] + first_W  # as numbers among all words
+    end_W1, counts_B = offsets_of(length_W), words.counts()
+    first_B, last_B = words.bounds_B1[:-1], words.bounds_B1[1:]
+    begin_W = end_W1[:-1] - np.repeat(end_W1[first_B] - first_B, counts_B)  # as numbers among all words
     begins_W = ~may_T[words.positions - 1]
-    begins_W[words.bounds_B1[:-1][words.counts() > 0]] = True
-    begins_W[begin_W[begin_W < np.repeat(words.bounds_B1[1:], words.counts())]] = True
+    begins_W[first_B[counts_B > 0]] = True
+    begins_W[begin_W[begin_W < np.repeat(last_B, counts_B)]] = True
     return np.flatnonzero(begins_W)
 
 
