@@ -2,7 +2,7 @@
 
 Bulk bytes go through files and only their reports through Beam, for local runners keep every element in memory. All
 outputs follow from what the functions are given; which worker ran them, in what order and how often leaves no trace.
-Each transform ends in one element, made after all others, and hands it to `finish`, which writes the manifest.
+Where a transform has a `finish`, it ends in one element, made after all others, and that step writes the manifest.
 """
 
 from __future__ import annotations
@@ -91,22 +91,20 @@ def _shard_indices(corpus: Any) -> list[int]:
 
 
 @dataclass
-class TrainVocabulary(beam.PTransform):
-    """Text shards -> files of word counts -> their sum, a partition at a time -> one vocabulary."""
+class CountWords(beam.PTransform):
+    """Text shards -> files of word counts -> their sum, a partition at a time."""
 
     shards: list[Any]
     partitions: list[int]
     count: Step  # shard -> name of its counts
     add: Step  # (partition, all names) -> name of its sum
-    finish: Step  # (nothing, all names of sums) -> None
 
     def expand(self, pbegin: Any) -> PCollection:
         counted = (
             pbegin | "Text shards" >> beam.Create([self.shards]) | "Deal shards" >> Deal() | "Count" >> step(self.count)
         )
         partitions = pbegin | "Partitions" >> beam.Create([self.partitions]) | "Deal partitions" >> Deal()
-        added = partitions | "Add counts" >> step(self.add, AsList(counted))
-        return pbegin | "Last" >> beam.Create([None]) | "Learn and finish" >> step(self.finish, AsList(added))
+        return partitions | "Add counts" >> step(self.add, AsList(counted))
 
 
 @dataclass

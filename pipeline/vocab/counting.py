@@ -100,9 +100,9 @@ def add_counts(counts: pa.Table, by: list[str]) -> pa.Table:
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 
-def commonest_first(by_source: pa.Table) -> pa.Table:
-    """The counts over all sources as shards.COUNTS, by falling count and then by word."""
-    total = add_counts(by_source, ["word"])
+def commonest_first(partitions: Iterable[pa.Table]) -> pa.Table:
+    """The counts over all sources as shards.COUNTS, by falling count and then by word. No word is in two partitions."""
+    total = pa.concat_tables(add_counts(by_source, ["word"]) for by_source in partitions)
     return total.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS)
 
 

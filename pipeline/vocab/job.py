@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline import beam_runner, progress
 from pipeline.staging import Staging, open_staging, publish_folder
-from pipeline.transforms import TrainVocabulary
+from pipeline.transforms import CountWords
 from pipeline.vocab.counting import (
     BY_SOURCE,
     PARTITIONS,
@@ -21,7 +22,7 @@ from pipeline.vocab.counting import (
     encode_partitions,
     sources_told_apart,
 )
-from pipeline.vocab.learning import Learnt, Words, learn
+from pipeline.vocab.learning import Learnt, learn
 from pipeline.vocab.report import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.words import word_cutter
@@ -53,15 +54,15 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = {name: value for name, value in asdict(job).items() if name not in ("text", "output", "overwrite")}
     staging = open_staging(job.output, "vocab", job.overwrite, {"options": recorded, "text": text.fingerprint})
     sources = sources_told_apart(text.statistics["documents_by_source"])
-    graph = TrainVocabulary(
+    graph = CountWords(
         shards=text.shards,
         partitions=list(range(PARTITIONS)),
         count=partial(_count, job, sources, staging),
         add=partial(_add, staging),
-        finish=partial(_finish, job, recorded, Input(path=job.text, fingerprint=text.fingerprint), sources, staging),
     )
     with progress.shown("vocab", staging, {f"{counts_of(shard)}.json": shard.bytes for shard in text.shards}):
-        beam_runner.run(lambda pipeline: pipeline | "Train vocabulary" >> graph, options)
+        beam_runner.run(lambda pipeline: pipeline | "Count words" >> graph, options)
+        _finish(job, recorded, Input(path=job.text, fingerprint=text.fingerprint), sources, staging)
     return read_manifest(job.output, "vocab")
 
 
@@ -79,8 +80,13 @@ def _count(job: VocabJob, sources: list[str], staging: Staging, shard: Shard) ->
     return name
 
 
+def sum_of(partition: int) -> str:
+    """The name of a partition's staged sum."""
+    return f"sum-{partition:05d}.arrow"
+
+
 def _add(staging: Staging, partition: int, names: list[str]) -> str:
-    name = f"sum-{partition:05d}.arrow"
+    name = sum_of(partition)
     if staging.report(name) is None:
         added = add_partition(partition, sorted(names), staging)
         staging.keep(name, shards.encode_table(added), {"words": added.num_rows})
@@ -93,24 +99,25 @@ def _finish(
     source: Input,
     sources: list[str],
     staging: Staging,
-    _: None,
-    names: list[str],
 ) -> None:
-    if staging.published():
-        return
-    tables = [shards.decode_table(staging.piece(name), staging.url(name), BY_SOURCE) for name in sorted(names)]
-    by_source = pa.concat_tables(tables)
-    counts = commonest_first(by_source)
+    """Learn and publish, in the process that started the job: the workers, and their memory, are gone by now."""
+    counts = commonest_first(_sums(staging))
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
-    learnt = learn(Words.of(counts), job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
+    learnt = learn(counts, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
     files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
     rows = {COUNTS: counts.num_rows}
     entries = [describe(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)]
-    statistics = describe_vocabulary(files[FILE], by_source, sources)
+    statistics = describe_vocabulary(files[FILE], _sums(staging), sources)
     publish_folder(staging, _manifest(job, recorded, source, learnt, counts, statistics, files[FILE], entries))
+
+
+def _sums(staging: Staging) -> Iterator[pa.Table]:
+    """The counts of each partition, one at a time."""
+    for name in map(sum_of, range(PARTITIONS)):
+        yield shards.decode_table(staging.piece(name), staging.url(name), BY_SOURCE)
 
 
 def describe(name: str, data: bytes, rows: int) -> Shard:

@@ -40,10 +40,10 @@ class Words:
     @classmethod
     def of(cls, counts: pa.Table) -> Words:
         """From a table of word counts."""
-        words = counts["word"].combine_chunks()
-        text = b"" if len(words) == 0 else "".join(words.to_pylist()).encode("utf-32-le")
-        lengths_N = pc.utf8_length(words).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
-        return cls(np.frombuffer(text, np.uint32), lengths_N, counts["count"].to_numpy())
+        lengths_N = pc.utf8_length(counts["word"]).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
+        return cls(
+            np.frombuffer(_text_of(counts).encode("utf-32-le"), np.uint32), lengths_N, counts["count"].to_numpy()
+        )
 
     def count_characters(self) -> NDArray[np.int64]:
         """(C,) how often each character occurs in the text, exactly."""
@@ -60,6 +60,16 @@ class Words:
         return Words(self.characters_T[kept_T], self.lengths_N[kept_N], self.counts_N[kept_N])
 
 
+def _text_of(counts: pa.Table) -> str:
+    """All words end to end, out of Arrow's memory: as Python's strings they would take six times as much."""
+    words = counts["word"].combine_chunks()
+    _, offsets, text = words.buffers()
+    if len(words) == 0 or text is None:
+        return ""
+    begin, *_, end = np.frombuffer(offsets, np.int32)[words.offset :][: len(words) + 1]
+    return text[int(begin) : int(end)].to_pybytes().decode()
+
+
 @dataclass(frozen=True)
 class Learnt:
     """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words that hold one become [UNK]."""
@@ -70,7 +80,7 @@ class Learnt:
 
 
 def learn(
-    words: Words,
+    counts: pa.Table,
     model: Model,
     size: int,
     min_frequency: int,
@@ -79,12 +89,14 @@ def learn(
 ) -> Learnt:
     """Learn a vocabulary of at most `size` tokens, filled up to a multiple with [unusedN] when asked.
 
+    `counts` are shards.COUNTS.
+
     Raises DataError when `size` cannot hold the special tokens and the alphabet.
     """
     if model == "wordpiece":
-        learnt = learn_wordpiece(words, size, min_frequency, max_alphabet)
+        learnt = learn_wordpiece(Words.of(counts), size, min_frequency, max_alphabet)
     else:
-        learnt = learn_bytebpe(words, size, min_frequency)
+        learnt = learn_bytebpe(Words.of(counts), size, min_frequency)
     unused = [f"[unused{i}]" for i in range(-len(learnt.tokens) % pad_to_multiple)]
     last = ["<mask>"] if model == "bytebpe" else []  # stays last, as in RoBERTa
     ordinary = learnt.tokens[: len(learnt.tokens) - len(last)]
@@ -100,27 +112,36 @@ def learn_wordpiece(words: Words, size: int, min_frequency: int, max_alphabet: i
     whole_N = np.logical_and.reduceat(look_up(kept_C, words.characters_T), offsets_of(words.lengths_N)[:-1])
     words = words.only(whole_N & (words.lengths_N <= MAX_WORD))
     symbols_T, alphabet = wordpiece_symbols(words)
+    lengths_N, counts_N = words.lengths_N, words.counts_N
+    del words  # its characters are as large as any array of the learner
     if len(specials) + len(alphabet) > size:
         raise DataError(
             f"--size {size} cannot hold {len(specials)} special tokens and an alphabet of {len(alphabet)} characters. "
             f"Give at least {len(specials) + len(alphabet)}."
         )
-    learner = MergeLearner(symbols_T, words.lengths_N, words.counts_N, alphabet, join_wordpieces)
+    learner = MergeLearner(symbols_T, lengths_N, counts_N, alphabet, join_wordpieces)
+    del symbols_T
     learner.learn(size - len(specials), min_frequency)
     return Learnt(specials + learner.tokens, learner.merges, cut)
 
 
 def wordpiece_symbols(words: Words) -> tuple[NDArray[np.int32], list[str]]:
     """(each character's place in the alphabet, the alphabet: `x` to begin a word with, `##x` to go on with)."""
-    form_T = words.characters_T + np.uint32(CODE_POINTS)  # forms that go on lie after those that begin a word
-    form_T[offsets_of(words.lengths_N)[:-1]] -= np.uint32(CODE_POINTS)
-    places = np.zeros(2 * CODE_POINTS, dtype=np.int32)
-    places[form_T] = 1
-    found = sorted(
-        (("", "##")[form // CODE_POINTS] + chr(form % CODE_POINTS), form) for form in np.flatnonzero(places).tolist()
+    begins_N = offsets_of(words.lengths_N)[:-1]
+    begun_C = np.bincount(words.characters_T[begins_N], minlength=CODE_POINTS)
+    found_C = sum(
+        np.bincount(words.characters_T[first : first + AT_ONCE], minlength=CODE_POINTS)
+        for first in range(0, len(words.characters_T), AT_ONCE)
     )
-    places[[form for _, form in found]] = np.arange(len(found))
-    return look_up(places, form_T), [token for token, _ in found]
+    forms = {chr(point): (0, point) for point in np.flatnonzero(begun_C).tolist()}
+    forms |= {f"##{chr(point)}": (1, point) for point in np.flatnonzero(found_C - begun_C).tolist()}
+    alphabet = sorted(forms)
+    places_2C = np.zeros((2, CODE_POINTS), dtype=np.int32)
+    for i, token in enumerate(alphabet):
+        places_2C[forms[token]] = i
+    symbols_T = look_up(places_2C[1], words.characters_T)
+    symbols_T[begins_N] = places_2C[0][words.characters_T[begins_N]]
+    return symbols_T, alphabet
 
 
 def look_up(table: NDArray[Any], places_T: NDArray[Any]) -> NDArray[Any]:

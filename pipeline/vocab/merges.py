@@ -6,8 +6,9 @@ the one with the lower symbol ids wins, and ids follow from the alphabet's order
 All words lie end to end in one array of positions, and one merge is a few array operations over the places where its
 pair occurs. A symbol is written at its first and at its last position, and a symbol's length never changes, so the
 neighbours of a place are found by adding and subtracting: there are no links to keep. Only a symbol's places are kept,
-not a pair's: the places of the rarer of two symbols are looked through. Memory is some 15 bytes for each character of
-the different words and a table of the pairs that occur. Counts are 64-bit and exact.
+not a pair's: the places of the rarer of two symbols are looked through. Of the pairs' counts the highest are kept; once
+they are used up, all are counted again. Memory is some 15 bytes for each character of the different words. Counts are
+64-bit and exact.
 
 Both models use it. WordPiece here is the bottom-up kind that merges by count, as `tokenizers` trains it; Google's own
 trainer was never published.
@@ -32,6 +33,8 @@ GAP, INSIDE, ENDS = -1, -2, -3
 """What else a position can hold: a gap between words; neither end of a symbol; ENDS - i, the last of symbol i."""
 SYMBOL_BITS, PAIR_BITS = 25, 50
 PAIR = (1 << PAIR_BITS) - 1
+MOST_PAIRS = 1 << 18  # kept; each takes some 150 bytes
+AT_ONCE = 1 << 20  # positions that are sorted at once, where numpy makes copies in 64 bits
 
 
 def join_bytes(left: str, right: str) -> str:
@@ -53,21 +56,32 @@ def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Int
     return sorted_N[begins_K], np.add.reduceat(amounts_N[order_N], begins_K)
 
 
-def places_by_symbol(symbol_P: NDArray[np.int32], inside_P: NDArray[np.bool_], symbols: int) -> list[NDArray[np.int32]]:
+def places_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArray[np.int32]]:
     """The places of each symbol, rising. A radix sort where 16 bits hold the symbols."""
-    place_T = np.flatnonzero(inside_P).astype(np.int32)
-    symbol_T = symbol_P[place_T].astype(np.min_scalar_type(symbols))
-    ends = np.cumsum(np.bincount(symbol_T, minlength=symbols))[:-1]
-    return np.split(place_T[np.argsort(symbol_T, kind="stable")], ends)
+    parts = []
+    for first in range(0, len(symbol_P), AT_ONCE):
+        place_T = np.flatnonzero(symbol_P[first : first + AT_ONCE] >= 0).astype(np.int32) + np.int32(first)
+        symbol_T = symbol_P[place_T].astype(np.min_scalar_type(symbols))
+        ends = np.cumsum(np.bincount(symbol_T, minlength=symbols))[:-1]
+        parts.append(np.split(place_T[np.argsort(symbol_T, kind="stable")], ends))
+    return [np.concatenate(places) for places in zip(*parts, strict=True)]
 
 
 class MergeLearner:
-    """The words as chained symbols, the count of every pair of neighbours, and the places of every symbol."""
+    """The words as chained symbols, the places of every symbol, and the counts of the commonest pairs of neighbours."""
 
-    def __init__(self, symbols_T: NDArray[Any], lengths_N: Ints, counts_N: Ints, alphabet: Sequence[str], join: Join):
+    def __init__(
+        self,
+        symbols_T: NDArray[Any],
+        lengths_N: Ints,
+        counts_N: Ints,
+        alphabet: Sequence[str],
+        join: Join,
+        most_pairs: int = MOST_PAIRS,
+    ):
         """Word i, the next `lengths_N[i]` of `symbols_T`, occurs `counts_N[i]` times.
 
-        A symbol is a place in `alphabet`, whose order decides ties.
+        A symbol is a place in `alphabet`, whose order decides ties. `most_pairs` bounds memory; no result shows it.
         """
         self.tokens = list(alphabet)
         self.merges: list[tuple[str, str]] = []
@@ -83,61 +97,103 @@ class MergeLearner:
         inside_P = np.ones(size, dtype=bool)
         inside_P[gap_N1] = False
         self._symbol_P[inside_P] = symbols_T
-        self._places = places_by_symbol(self._symbol_P, inside_P, len(alphabet))
-        self._pairs = self._count_all_pairs()
-        self._queue = [queued(count, key) for key, count in self._pairs.items()]
-        heapq.heapify(self._queue)
-
-    def _count_all_pairs(self) -> dict[int, int]:
-        """{pair: count}, a left symbol at a time, so that no copy of all positions is ever made."""
-        pairs: dict[int, int] = {}
-        for left, places in enumerate(self._places):
-            rights = self._symbol_P[places + 1]
-            inside = rights >= 0
-            keys_K, counts_K = sum_by_key(rights[inside], self._counts_N[self._word_P[places[inside]]])
-            pairs |= zip(pair_keys(left, keys_K).tolist(), counts_K.tolist(), strict=True)
-        return pairs
+        self._places = places_by_symbol(self._symbol_P, len(alphabet))
+        self._most_pairs = most_pairs
+        self._pairs: dict[int, int] = {}  # every pair that occurs `_floor` times or more, with its exact count
+        self._queue: list[int] = []
+        self._floor = 0
 
     def learn(self, size: int, min_frequency: int) -> None:
         """Merge until there are `size` tokens or no pair occurs `min_frequency` times."""
-        while len(self.tokens) < size and self._queue:
+        self._count_pairs(min_frequency)
+        while len(self.tokens) < size and (self._queue or self._floor > min_frequency):
+            if not self._queue:
+                self._count_pairs(min_frequency)
+                continue
             first = heapq.heappop(self._queue)
             count, key = -(first >> PAIR_BITS), first & PAIR
             now = self._pairs.get(key, 0)
-            if now < min_frequency:
-                continue
             if now == count:
-                self._merge(key, min_frequency)
-            elif now < count:  # the queue is not searched when counts fall; it finds out here
+                self._merge(key)
+            elif 0 < now < count:  # the queue is not searched when counts fall; it finds out here
                 heapq.heappush(self._queue, queued(now, key))
 
-    def _merge(self, key: int, min_frequency: int) -> None:
+    def _count_pairs(self, min_frequency: int) -> None:
+        """Count all pairs and keep the commonest, at least those that occur `min_frequency` times."""
+        found = [self._pairs_after(left, min_frequency) for left in range(len(self.tokens))]
+        keys_K, counts_K = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        self._floor = min_frequency
+        self._keep(keys_K, counts_K)
+
+    def _pairs_after(self, left: int, min_frequency: int) -> tuple[Ints, Ints]:
+        """(pairs that begin with a symbol, their counts)."""
+        places = self._places[left]
+        self._places[left] = places = places[self._symbol_P[places] == left]
+        rights = self._symbol_P[places + np.int32(self._lengths[left])]
+        inside = rights >= 0
+        keys_K, counts_K = sum_by_key(rights[inside], self._counts_N[self._word_P[places[inside]]])
+        often_K = counts_K >= min_frequency
+        return pair_keys(left, keys_K[often_K]), counts_K[often_K]
+
+    def _keep(self, keys_K: Ints, counts_K: Ints) -> None:
+        """Keep of these pairs half of what there is room for, and all that are as common as the rarest of them."""
+        room = self._most_pairs // 2
+        if len(counts_K) > room:
+            self._floor = int(np.partition(counts_K, -room)[-room])
+            kept_K = counts_K >= self._floor
+            keys_K, counts_K = keys_K[kept_K], counts_K[kept_K]
+        self._pairs = dict(zip(keys_K.tolist(), counts_K.tolist(), strict=True))
+        self._queue = [queued(count, key) for key, count in self._pairs.items()]
+        heapq.heapify(self._queue)
+        self._most_pairs = max(self._most_pairs, 2 * len(self._pairs))  # when many are equally common
+
+    def _merge(self, key: int) -> None:
         left, right = divmod(key, 1 << SYMBOL_BITS)
         first_M = self._occurrences(left, right)
+        known = len(self.tokens)
         new = self._new_symbol(key, left, right)
-        keys, amounts = self._replace(first_M, left, right, new)
-        keys_K, changes_K = sum_by_key(keys, amounts)
-        pairs = self._pairs
+        keys_K, changes_K = sum_by_key(*self._replace(first_M, left, right, new))
+        if new == known:  # its pairs all arise here: what is rare now stays rare
+            matter_K = (changes_K < 0) | (changes_K >= self._floor)
+            keys_K, changes_K = keys_K[matter_K], changes_K[matter_K]
         for pair, change in zip(keys_K.tolist(), changes_K.tolist(), strict=True):
-            count = pairs.get(pair, 0) + change
-            if count == 0:
-                pairs.pop(pair, None)
-                continue
-            pairs[pair] = count
-            if change > 0 and count >= min_frequency:
-                heapq.heappush(self._queue, queued(count, pair))
+            self._change(pair, change, new == known)
+        if len(self._pairs) > self._most_pairs:
+            amount = len(self._pairs)
+            self._keep(
+                *(np.fromiter(numbers, np.int64, amount) for numbers in (self._pairs.keys(), self._pairs.values()))
+            )
+
+    def _change(self, pair: int, change: int, fresh: bool) -> None:
+        """Change a pair's count; below the floor it is not kept, so one that rises there again is counted anew."""
+        before = self._pairs.get(pair)
+        if before is not None or fresh:
+            count = (before or 0) + change
+        elif change > 0:
+            count = int(self._counts_N[self._word_P[self._adjacent(*divmod(pair, 1 << SYMBOL_BITS))]].sum())
+        else:
+            return
+        if count < self._floor:
+            self._pairs.pop(pair, None)
+            return
+        self._pairs[pair] = count
+        if change > 0:
+            heapq.heappush(self._queue, queued(count, pair))
 
     def _occurrences(self, left: int, right: int) -> NDArray[np.int32]:
         """(M,) the left positions of the pair; of overlapping ones (aaa) the first, the third, ..."""
+        found_M = self._adjacent(left, right)
+        return every_other(np.sort(found_M), self._lengths[left]) if left == right else found_M
+
+    def _adjacent(self, left: int, right: int) -> NDArray[np.int32]:
+        """(M,) the left positions of the pair, overlapping ones too."""
         symbol_P, length = self._symbol_P, self._lengths[left]
         lefts, rights = self._places[left], self._places[right]
         if len(lefts) <= len(rights):
             self._places[left] = lefts = lefts[symbol_P[lefts] == left]
-            found_M = lefts[symbol_P[lefts + length] == right]
-        else:
-            self._places[right] = rights = rights[symbol_P[rights] == right]
-            found_M = rights[ending_at(symbol_P[rights - 1]) == left] - np.int32(length)
-        return every_other(np.sort(found_M), length) if left == right else found_M
+            return lefts[symbol_P[lefts + length] == right]
+        self._places[right] = rights = rights[symbol_P[rights] == right]
+        return rights[ending_at(symbol_P[rights - 1]) == left] - np.int32(length)
 
     def _replace(self, first_M: NDArray[np.int32], left: int, right: int, new: int) -> tuple[Ints, Ints]:
         """Put `new` in place of each pair; (keys, changes of their counts), a key as often as it was touched."""

@@ -19,31 +19,43 @@ from schemas.vocabulary import Model, Vocabulary, parse_vocabulary
 LISTED = 20  # tokens or words of each kind that a report names
 AT_ONCE = 100_000  # words that are cut at once
 Counts = Iterable[tuple[str, int]]
+Ints = NDArray[np.int64]
 
 
-def describe_vocabulary(tokenizer_json: bytes, by_source: pa.Table, sources: Sequence[str]) -> dict[str, Any]:
-    """Statistics for the manifest: how words fall into tokens, by source, and which tokens are longest and rarest."""
+def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sources: Sequence[str]) -> dict[str, Any]:
+    """Statistics for the manifest: how words fall into tokens, by source, and which tokens are longest and rarest.
+
+    `counts` are BY_SOURCE, in as many tables as one likes.
+    """
     vocabulary = parse_vocabulary(tokenizer_json, "tokenizer.json")
+    totals_3S, used_V = np.zeros((3, len(sources)), np.int64), np.zeros(vocabulary.size, np.int64)
+    for by_source in counts:
+        add_usage(tokenizer_json, vocabulary, by_source, totals_3S, used_V)
+    words, tokens, unknown = totals_3S.sum(1).tolist()
+    return {
+        **shares(words, tokens, unknown),
+        "by_source": {
+            name: {"words": words, **shares(words, tokens, unknown)}
+            for name, (words, tokens, unknown) in zip(sources, totals_3S.T.tolist(), strict=True)
+        },
+        **describe_tokens(vocabulary, used_V),
+    }
+
+
+def add_usage(
+    tokenizer_json: bytes, vocabulary: Vocabulary, by_source: pa.Table, totals_3S: Ints, used_V: Ints
+) -> None:
+    """Add each source's words, tokens and unknown words to `totals_3S`, and how often each token occurs to `used_V`."""
     encoded = by_source["word"].combine_chunks().dictionary_encode()
     ids_K, pieces_N = encode_words(tokenizer_json, encoded.dictionary.to_pylist())
     unknown_N = np.zeros(len(pieces_N), dtype=bool)
     unknown_N[np.repeat(np.arange(len(pieces_N)), pieces_N)[ids_K == vocabulary.special_id("unk")]] = True
     word, source, count = encoded.indices.to_numpy(), by_source["source"].to_numpy(), by_source["count"].to_numpy()
-    words_S, tokens_S, unknown_S = (
-        sum_exactly(source, count * amount, len(sources)) for amount in (1, pieces_N[word], unknown_N[word])
-    )
-    counts_N = sum_exactly(word, count, len(pieces_N))
-    used_V = sum_exactly(ids_K, np.repeat(counts_N, pieces_N), vocabulary.size)
-    return {
-        **shares(int(words_S.sum()), int(tokens_S.sum()), int(unknown_S.sum())),
-        "by_source": {
-            name: {"words": words, **shares(words, tokens, unknown)}
-            for name, words, tokens, unknown in zip(
-                sources, words_S.tolist(), tokens_S.tolist(), unknown_S.tolist(), strict=True
-            )
-        },
-        **describe_tokens(vocabulary, used_V),
-    }
+    for total_S, amount in zip(totals_3S, (1, pieces_N[word], unknown_N[word]), strict=True):
+        np.add.at(total_S, source, count * amount)  # in 64-bit integers; bincount would round to floats
+    counts_N = np.zeros(len(pieces_N), dtype=np.int64)
+    np.add.at(counts_N, word, count)
+    np.add.at(used_V, ids_K, np.repeat(counts_N, pieces_N))
 
 
 def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
@@ -77,13 +89,6 @@ def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[NDArray[n
         parts.append(np.fromiter(chain.from_iterable(ids), np.int64))
     none = np.zeros(0, dtype=np.int64)
     return np.concatenate([none, *parts]), np.concatenate([none, *pieces])
-
-
-def sum_exactly(places: NDArray[Any], amounts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """The amounts added up by place, in 64-bit integers; numpy's bincount would round them to floats."""
-    sums = np.zeros(size, dtype=np.int64)
-    np.add.at(sums, places, amounts)
-    return sums
 
 
 def word_cutter(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:

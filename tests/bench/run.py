@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
-from pipeline.vocab.learning import Words, learn
+from pipeline.vocab.learning import learn
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
@@ -158,7 +158,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
     once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS)
 
     def ours() -> None:
-        learn(Words.of(once), "wordpiece", 30_522, 2)
+        learn(once, "wordpiece", 30_522, 2)
 
     def rival() -> None:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -74,7 +74,7 @@ def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files:
     names = [f"{i}.arrow" for i in range(len(files))]
     added = pa.concat_tables(add_partition(i, names, staging) for i in range(counting.PARTITIONS))
     assert {(row["word"], row["source"]): row["count"] for row in added.to_pylist()} == expected
-    totals = [(row["count"], row["word"]) for row in commonest_first(added).to_pylist()]
+    totals = [(row["count"], row["word"]) for row in commonest_first([added]).to_pylist()]
     assert totals == sorted(totals, key=lambda pair: (-pair[0], pair[1]))
 
 

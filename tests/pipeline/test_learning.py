@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.vocab.learning import Learnt, Words
+from pipeline.vocab.learning import Learnt
 from pipeline.vocab.learning import learn as learn_from
 from schemas import shards
 from schemas.errors import DataError
@@ -9,7 +9,7 @@ from schemas.errors import DataError
 
 def learn(words: list[str], counts: list[int], *options, **more) -> Learnt:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS)
-    return learn_from(Words.of(table), *options, **more)
+    return learn_from(table, *options, **more)
 
 
 def test_layouts() -> None:

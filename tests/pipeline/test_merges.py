@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab.merges import Join, MergeLearner, join_bytes, join_wordpieces
+from pipeline.vocab.merges import MOST_PAIRS, Join, MergeLearner, join_bytes, join_wordpieces
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -39,23 +39,26 @@ def naive_merges(words: dict[tuple[str, ...], int], size: int, join: Join) -> li
     return merges
 
 
-def learner_of(words: dict[tuple[str, ...], int], join: Join = join_bytes) -> MergeLearner:
+def learner_of(
+    words: dict[tuple[str, ...], int], join: Join = join_bytes, most_pairs: int = MOST_PAIRS
+) -> MergeLearner:
     alphabet = sorted({symbol for word in words for symbol in word})
     symbols = [alphabet.index(symbol) for word in words for symbol in word]
     lengths, counts = (np.array(list(values), dtype=np.int64) for values in (map(len, words), words.values()))
-    return MergeLearner(np.array(symbols), lengths, counts, alphabet, join)
+    return MergeLearner(np.array(symbols), lengths, counts, alphabet, join, most_pairs)
 
 
 WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("join", [join_bytes, join_wordpieces])
-@given(words=WORDS, size=st.integers(3, 30))
-@settings(max_examples=200, deadline=None)
-def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int) -> None:
+@given(words=WORDS, size=st.integers(3, 30), most_pairs=st.sampled_from([2, 4, 16, MOST_PAIRS]))
+@settings(max_examples=300, deadline=None)
+def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, most_pairs: int) -> None:
+    """However few pairs are kept and however often they are counted again."""
     mark = "##" if join is join_wordpieces else ""
     split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
-    learner = learner_of(split, join)
+    learner = learner_of(split, join, most_pairs)
     learner.learn(size, 1)
     assert learner.merges == naive_merges(split, size, join)
 

@@ -16,7 +16,7 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     data = (vocab / "tokenizer.json").read_bytes()
     rows = [("the", 0, 3), ("\u4e2d", 1, 1), ("the", 1, 1)]
     by_source = pa.Table.from_pylist([dict(zip(BY_SOURCE.names, row, strict=True)) for row in rows], BY_SOURCE)
-    described = describe_vocabulary(data, by_source, ["a", "b"])
+    described = describe_vocabulary(data, [by_source], ["a", "b"])
     assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
     assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
     assert sum(source["words"] for source in told["by_source"].values()) == told_words(vocab)
