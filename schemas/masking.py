@@ -234,13 +234,14 @@ def _length_table(kind: Kind) -> NDArray[np.int64]:
 def _fill(groups: Rows, words: Rows, size_W: Ints, budget_B: Ints) -> NDArray[np.bool_]:
     """(W,) the words taken: group by group in random order, each word that still fits its row's budget.
 
-    As every word has a token, a row is full after as many groups as its budget, but for those that did not fit; the few
-    rows that are not full after some more are done again with all their groups.
+    As every word has a token, most rows are full after as many groups as hold their budget in words on average, and
+    some more; the few that are not are done again with all their groups.
     """
     taken_W = np.zeros(len(size_W), dtype=bool)
     order_G, counts_B = groups.draw(_ORDER), groups.counts()
-    left_B = _take_words(groups, words, size_W, order_G, budget_B + 8, budget_B, taken_W)
-    again_B = (left_B > 0) & (counts_B > budget_B + 8)
+    enough_B = budget_B * len(order_G) // max(len(size_W), 1) + 8
+    left_B = _take_words(groups, words, size_W, order_G, enough_B, budget_B, taken_W)
+    again_B = (left_B > 0) & (counts_B > enough_B)
     if again_B.any():
         taken_W[again_B[words.row]] = False
         _take_words(groups, words, size_W, order_G, np.where(again_B, counts_B, 0), budget_B, taken_W)

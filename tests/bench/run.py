@@ -39,7 +39,7 @@ from trainer.stream.reading import PairFolder
 from trainer.stream.sources import build_sources
 
 Timed = Callable[[], object]
-BATCHES = 300  # of 32,768 tokens: some ten million, so that reading shards counts
+BATCHES = 1000  # of 32,768 tokens: some epochs, so that opening and reading shards count as in a run
 
 
 def seconds(work: Timed) -> float:
