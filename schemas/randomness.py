@@ -44,7 +44,7 @@ def mix(x: U64) -> U64:
 
 def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
     """uint64 draws, one for each broadcast pair of key and counter."""
-    steps = np.asarray(counters).astype(np.uint64)
+    steps = np.atleast_1d(counters).astype(np.uint64)  # numpy warns when scalars overflow, not when arrays do
     return mix((steps + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(keys, dtype=np.uint64))
 
 

@@ -133,3 +133,13 @@ def pairs(run: Run, text: Path, vocab: Path) -> Path:
     folder = text.parent / "pairs"
     made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 32)
     return folder
+
+
+@pytest.fixture(scope="session")
+def sop_pairs(run: Run, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]:
+    """Two finished folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
+    folders = [text.parent / "sop_pairs", text.parent / "byte_sop_pairs"]
+    for vocabulary, folder in zip((vocab, byte_vocab), folders, strict=True):
+        options = ["--objective", "sop", "--max_length", 32]
+        made(run, "pairs", "--text", text, "--vocab", vocabulary, "--output", folder, *options)
+    return folders

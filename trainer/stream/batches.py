@@ -23,7 +23,8 @@ from schemas.randomness import U64, key, numbers
 from schemas.vocabulary import Vocabulary
 from trainer.models.packing import PackedBatch
 from trainer.stream.order import Stretch
-from trainer.stream.reading import Block, Rows, join_rows
+from trainer.stream.reading import Block, PairFolder, Rows, join_rows
+from trainer.stream.sentence_order import redraw_order
 from trainer.stream.shape import Shape, fill
 from trainer.stream.sources import Source, places
 
@@ -68,6 +69,7 @@ class Drawing:
 class Part:
     """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
 
+    folder: PairFolder
     stretch: Stretch
     block: Block
     bases: U64
@@ -80,7 +82,7 @@ class Part:
             bases[shard] = key(seed, "mask", stretch.epoch, folder.manifest.shards[shard].fingerprint)
         block = folder.block(stretch.shards)
         folder.ahead(source.order.after(stretch))
-        return cls(stretch, block, bases)
+        return cls(folder, stretch, block, bases)
 
     def lengths(self) -> Ints:
         offsets, rows = self.block.rows.offsets_B1, self.stretch.rows_N
@@ -134,15 +136,28 @@ class Stream:
         cuts = np.searchsorted(hand, begins)
         chosen = [part.stretch.rows_N[hand[a:b] - begin]
                   for part, begin, a, b in zip(parts, begins, cuts, cuts[1:], strict=False)]  # fmt: skip
-        rows = join_rows([part.block.rows.take(picked) for part, picked in zip(parts, chosen, strict=True)])
-        masks = self._stored(parts, chosen, rows) if self._drawing.stored else self._drawn(parts, chosen, rows, step)
+        keys = [part.keys(picked) for part, picked in zip(parts, chosen, strict=True)]
+        rows = join_rows([self._rows(*each) for each in zip(parts, chosen, keys, strict=True)])
+        masks = self._stored(parts, chosen, rows) if self._drawing.stored else self._drawn(keys, rows, step)
         batch = pack(rows, masks)
         return batch if self._shape is None else fill(batch, self._shape, self._vocabulary.special_id("pad"))
 
-    def _drawn(self, parts: list[Part], chosen: list[Ints], rows: Rows, step: int) -> Masks:
-        keys_B = np.concatenate([part.keys(picked) for part, picked in zip(parts, chosen, strict=True)])
-        masking = self._drawing.at(step)
-        return draw_masks(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B, masking, self._vocabulary)
+    def _rows(self, part: Part, picked: Ints, keys_B: U64) -> Rows:
+        """Rows of one part; SOP's order is drawn anew, but for stored masks, whose places it would move."""
+        rows = part.block.rows.take(picked)
+        if part.folder.objective != "sop" or self._drawing.stored:
+            return rows
+        return redraw_order(rows, keys_B, 1 if self._vocabulary.model == "wordpiece" else 2)
+
+    def _drawn(self, keys: list[U64], rows: Rows, step: int) -> Masks:
+        return draw_masks(
+            rows.ids_T,
+            rows.offsets_B1,
+            rows.word_starts_T,
+            np.concatenate(keys),
+            self._drawing.at(step),
+            self._vocabulary,
+        )
 
     def _stored(self, parts: list[Part], chosen: list[Ints], rows: Rows) -> Masks:
         """Of each row the variant number epoch modulo K."""

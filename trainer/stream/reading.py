@@ -126,6 +126,11 @@ class PairFolder:
         return int(self.manifest.options["max_length"])
 
     @property
+    def objective(self) -> str:
+        """nsp, sop, full_sentences or doc_sentences."""
+        return str(self.manifest.options["objective"])
+
+    @property
     def static_masks(self) -> int:
         """How many masks each row carries."""
         return int(self.manifest.options.get("static_masks", 0))
