@@ -84,6 +84,6 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: Share) -> Shape |
     prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
     if batch.micro_batch is not None:
         return shape_for(batch.micro_batch * longest, mean, longest, prob, batch.shape == "padded")
-    # A batch exceeds its size by less than a row, and a hand of rows the mean of all hands by less than another.
-    most = -(-(share.size + longest) // share.hands) + longest
+    # A batch exceeds its size by less than a row, and no two hands differ by one: together that is one row a hand.
+    most = -(-share.size // share.hands) + longest
     return shape_for(most, mean, longest, prob, batch.shape == "padded")
