@@ -40,6 +40,12 @@ def start_distributed() -> tuple[int, int]:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
+def device_of_rank() -> torch.device:
+    """Where this rank computes: its own GPU, or the CPU."""
+    accelerator: Any = get_accelerator()
+    return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
+
+
 def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
     """This rank's part of a global batch. Raises UsageError when the batch cannot be cut as asked."""
     batch = recipe.batch

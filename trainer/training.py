@@ -22,7 +22,7 @@ from schemas.randomness import key
 from schemas.vocabulary import FOLDER
 from trainer import checkpoints
 from trainer.checkpoints import TrainingState
-from trainer.engine import build_engine, read_checkpoint, share_of, start_distributed, write_checkpoint
+from trainer.engine import build_engine, device_of_rank, read_checkpoint, share_of, start_distributed, write_checkpoint
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
@@ -30,7 +30,7 @@ from trainer.optimization import learning_rate, set_learning_rate
 from trainer.recipe import Recipe, dump_recipe
 from trainer.stream.batches import Share, Stream
 from trainer.stream.building import build_stream, open_folders
-from trainer.stream.reading import NO_LABEL, PairFolder
+from trainer.stream.reading import PairFolder
 
 
 @dataclass
@@ -51,7 +51,7 @@ def pretrain(recipe: Recipe) -> None:
     rank, world_size = start_distributed()
     share = share_of(recipe, rank, world_size)
     folders = open_folders(recipe)
-    stream = build_stream(recipe, folders, share)
+    stream = build_stream(recipe, folders, share, device_of_rank())
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, recipe.run.seed), recipe, share)
     state = resume(engine, recipe, folders, share)
     metrics = open_run(recipe, folders[0], state) if rank == 0 else None
@@ -139,8 +139,8 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
     device = torch.device(engine.device or "cpu")
     counts = torch.tensor(
         [
-            sum(int((batch.labels_K != NO_LABEL).sum()) for batch in batches),
-            sum(int((batch.pair_labels_S != NO_LABEL).sum()) for batch in batches),
+            sum(batch.predicted for batch in batches),
+            sum(batch.paired for batch in batches),
             sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
         ],
@@ -153,7 +153,7 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
     scale = dist.get_world_size() * len(batches)
     sums = torch.zeros(4, dtype=torch.float64, device=device)
     for batch in batches:
-        losses = engine(batch.to(device))
+        losses = engine(batch)
         engine.backward((losses.mlm_sum / masked + losses.pair_sum / max(pairs, 1)) * scale)
         engine.step()
         sums += torch.stack(list(losses)).detach().double()

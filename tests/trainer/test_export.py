@@ -52,6 +52,8 @@ def test_logits_of_the_exported_model_equal_ours(run, trained: Path, tmp_path: P
         labels_K=ids,
         pair_labels_S=torch.zeros(1, dtype=torch.long),
         tokens=len(ids),
+        predicted=len(ids),
+        paired=1,
     )
     with torch.inference_mode():
         output, (mlm_KV, pair_S2) = theirs(**inputs), ours.logits(batch)

@@ -103,6 +103,8 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(model, batch) -> 
             labels_K=batch.labels_K[masks],
             pair_labels_S=batch.pair_labels_S[s : s + 1],
             tokens=int(tokens.sum()),
+            predicted=int(masks.sum()),
+            paired=1,
         )
         mlm_alone, pair_alone = model.logits(alone)
         torch.testing.assert_close(mlm_KV[masks], mlm_alone, atol=1e-5, rtol=1e-5)

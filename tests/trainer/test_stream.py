@@ -242,3 +242,14 @@ def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Pa
     (tmp_path / "vocabulary" / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="but the pairs are of"):
         PairFolder(str(tmp_path))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
+    with streaming(pairs) as here:
+        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), Share(0, 1, 1, 24), WHOLE_WORDS, 3,
+                       device=torch.device("cuda", 0))  # fmt: skip
+        for step in range(4):
+            on_cpu, on_gpu = here.batch(step)[0].tensors(), there.batch(step)[0].tensors()
+            assert all(on_gpu[name].is_cuda and torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)
+        there.close()

@@ -6,7 +6,8 @@ for it and collects them again, which is exact and, without a kernel for packed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ class PackedBatch:
 
     ids_T: what the model sees. segments_T: 0 in A, 1 in B. positions_T: place in the sequence. sequence_T: number of
     the sequence. first_S: where each sequence begins. longest: L. masked_K: places to predict. labels_K: the true ids
-    there. pair_labels_S: 0, 1, or -100 where there is no pair label. tokens: how many of T are text, not padding that
-    fills a fixed shape; the padding lies in sequences of its own, and its places to predict have the label -100.
+    there. pair_labels_S: 0, 1, or -100 where there is no pair label.
+
+    tokens, predicted and paired count what is real: text, labels and pair labels. What else there is fills a fixed
+    shape: padding lies in sequences of its own, and its places to predict have the label -100.
     """
 
     ids_T: Tensor
@@ -32,14 +35,23 @@ class PackedBatch:
     labels_K: Tensor
     pair_labels_S: Tensor
     tokens: int
+    predicted: int
+    paired: int
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch on a device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> PackedBatch:
+        """The same batch in memory that a GPU can read while the CPU goes on."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                values[name] = value.to(device, non_blocking=True)
-        return PackedBatch(**values)
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 class PaddedView:

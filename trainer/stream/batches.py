@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 from schemas.errors import DataError
 from schemas.masking import Masking, Masks, draw_masks
 from schemas.ragged import offsets_of
-from schemas.randomness import U64, key, numbers
+from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
 from trainer.models.packing import PackedBatch
-from trainer.stream.order import Stretch
-from trainer.stream.reading import Block, PairFolder, Rows, join_rows
+from trainer.stream.device import DeviceFeed, Sent
+from trainer.stream.reading import NO_LABEL, Rows, join_rows
 from trainer.stream.sentence_order import redraw_order
 from trainer.stream.shape import Shape, fill
-from trainer.stream.sources import Source, places
+from trainer.stream.sources import Part, Source, places
 
 Ints = NDArray[np.int64]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -65,42 +66,23 @@ class Drawing:
         return replace(self.masking, prob=self.masking.prob + done * (self.final_prob - self.masking.prob))
 
 
-@dataclass(frozen=True)
-class Part:
-    """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
-
-    folder: PairFolder
-    stretch: Stretch
-    block: Block
-    bases: U64
-
-    @classmethod
-    def of(cls, source: Source, stretch: Stretch, seed: int) -> Part:
-        folder = source.folder
-        bases = np.zeros(len(folder.manifest.shards), dtype=np.uint64)
-        for shard in stretch.shards:
-            bases[shard] = key(seed, "mask", stretch.epoch, folder.manifest.shards[shard].fingerprint)
-        block = folder.block(stretch.shards)
-        folder.ahead(source.order.after(stretch))
-        return cls(folder, stretch, block, bases)
-
-    def lengths(self) -> Ints:
-        offsets, rows = self.block.rows.offsets_B1, self.stretch.rows_N
-        return offsets[rows + 1] - offsets[rows]
-
-    def keys(self, chosen: Ints) -> U64:
-        """Each row's key for its masks: from the seed, the epoch and the row's own identity."""
-        return numbers(self.bases[self.block.shard_B[chosen]], self.block.row_B[chosen])
-
-
 class Stream:
     """The batches of one rank by step. Any step can be asked for; the next one is made ready in the background."""
 
-    def __init__(self, sources: list[Source], share: Share, drawing: Drawing, seed: int, shape: Shape | None = None):
+    def __init__(
+        self,
+        sources: list[Source],
+        share: Share,
+        drawing: Drawing,
+        seed: int,
+        shape: Shape | None = None,
+        device: torch.device = CPU,
+    ):
         """With a `shape` every micro-batch is filled up to it."""
         self._sources, self._share, self._drawing, self._seed, self._shape = sources, share, drawing, seed, shape
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
-        self._ahead: dict[int, Future[list[PackedBatch]]] = {}
+        self._feed = DeviceFeed(device)
+        self._ahead: dict[int, Future[Sent]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
         self.stalled = 0.0  # seconds that callers have waited for data
 
@@ -110,16 +92,17 @@ class Stream:
         self._ahead = {step + 1: self._thread.submit(self._make, step + 1)}
         started = perf_counter()
         try:
-            return ready.result()
+            made = ready.result()
         finally:
             self.stalled += perf_counter() - started
+        return self._feed.receive(made)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
         for source in self._sources:
             source.folder.close()
 
-    def _make(self, step: int) -> list[PackedBatch]:
+    def _make(self, step: int) -> Sent:
         bounds = places(self._sources, step, self._share.size)
         parts = [
             Part.of(source, stretch, self._seed)
@@ -128,7 +111,7 @@ class Stream:
             if len(stretch.rows_N)
         ]
         hands = deal(np.concatenate([part.lengths() for part in parts]), self._share)
-        return [self._micro_batch(parts, hand, step) for hand in hands]
+        return self._feed.send([self._micro_batch(parts, hand, step) for hand in hands])
 
     def _micro_batch(self, parts: list[Part], hand: Ints, step: int) -> PackedBatch:
         """The rows `hand`, numbered over all parts and rising, masked and laid end to end."""
@@ -211,4 +194,6 @@ def pack(rows: Rows, masks: Masks) -> PackedBatch:
         labels_K=torch.from_numpy(labels_K),
         pair_labels_S=torch.from_numpy(rows.labels_B),
         tokens=len(rows.ids_T),
+        predicted=len(labels_K),
+        paired=int((rows.labels_B != NO_LABEL).sum()),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from trainer.recipe import Recipe
-from trainer.stream.batches import Drawing, Share, Stream
+from trainer.stream.batches import CPU, Drawing, Share, Stream
 from trainer.stream.reading import PairFolder
 from trainer.stream.shape import Shape, shape_for
 from trainer.stream.sources import build_sources
@@ -53,14 +55,17 @@ def check_folder(folder: PairFolder, recipe: Recipe) -> None:
         )
 
 
-def build_stream(recipe: Recipe, folders: list[PairFolder], share: Share) -> Stream:
-    """The stream of one rank. Raises UsageError or DataError when folders, weights and batch do not fit together."""
+def build_stream(recipe: Recipe, folders: list[PairFolder], share: Share, device: torch.device = CPU) -> Stream:
+    """The stream of one rank, its batches on `device`.
+
+    Raises UsageError or DataError when folders, weights and batch do not fit together.
+    """
     seed, by_tokens = recipe.run.seed, recipe.batch.global_tokens is not None
     sources = build_sources(folders, recipe.data.weights, seed, by_tokens)
     check_size(folders, recipe, share)
     masking = Masking(recipe.masking.kind, recipe.masking.prob, recipe.masking.max_predictions)
     drawing = Drawing(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
-    return Stream(sources, share, drawing, seed, shape_of(folders, recipe, share))
+    return Stream(sources, share, drawing, seed, shape_of(folders, recipe, share), device)
 
 
 def check_size(folders: list[PairFolder], recipe: Recipe, share: Share) -> None:

@@ -2,6 +2,8 @@
 
 After n places of the stream a folder of weight w has given w * n of them, to within one. Each folder keeps its own
 endless order and its own epochs.
+
+Letters: B rows.
 """
 
 from __future__ import annotations
@@ -9,10 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.errors import DataError
-from trainer.stream.order import Order
-from trainer.stream.reading import PairFolder
+from schemas.randomness import U64, key, numbers
+from trainer.stream.order import Order, Stretch
+from trainer.stream.reading import Block, PairFolder
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,34 @@ class Source:
     folder: PairFolder
     order: Order
     weight: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
+
+    folder: PairFolder
+    stretch: Stretch
+    block: Block
+    bases: U64
+
+    @classmethod
+    def of(cls, source: Source, stretch: Stretch, seed: int) -> Part:
+        folder = source.folder
+        bases = np.zeros(len(folder.manifest.shards), dtype=np.uint64)
+        for shard in stretch.shards:
+            bases[shard] = key(seed, "mask", stretch.epoch, folder.manifest.shards[shard].fingerprint)
+        block = folder.block(stretch.shards)
+        folder.ahead(source.order.after(stretch))
+        return cls(folder, stretch, block, bases)
+
+    def lengths(self) -> Ints:
+        offsets, rows = self.block.rows.offsets_B1, self.stretch.rows_N
+        return offsets[rows + 1] - offsets[rows]
+
+    def keys(self, chosen: Ints) -> U64:
+        """Each row's key for its masks: from the seed, the epoch and the row's own identity."""
+        return numbers(self.bases[self.block.shard_B[chosen]], self.block.row_B[chosen])
 
 
 def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
