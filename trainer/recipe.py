@@ -77,10 +77,16 @@ class OptimizerSection(_Section):
 
 
 class ScheduleSection(_Section):
-    """The learning rate rises linearly over `warmup_steps` and falls linearly to 0 at run.max_steps."""
+    """The learning rate rises over `warmup_steps` and falls to `final_lr` at run.max_steps (trainer/schedules.py).
 
-    kind: Literal["linear"] = "linear"
+    `power` belongs to polynomial, `decay_steps`, the steps at the end in which the rate falls, to wsd.
+    """
+
+    kind: Literal["linear", "polynomial", "cosine", "wsd"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
+    final_lr: float = Field(default=0.0, ge=0)
+    power: float = Field(default=1.0, gt=0)
+    decay_steps: int | None = Field(default=None, gt=0)
 
 
 class BatchSection(_Section):
@@ -217,8 +223,21 @@ def check_together(recipe: Recipe, path: str) -> None:
         )
     if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
         raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")
-    if recipe.schedule.warmup_steps > recipe.run.max_steps:
-        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {recipe.run.max_steps}.")
+    check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
+
+
+def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, steps: int, path: str) -> None:
+    """A schedule over `steps` steps whose parts do not fit together. Raises UsageError."""
+    if schedule.warmup_steps > steps:
+        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {steps}.")
+    if schedule.final_lr > optimizer.lr:
+        raise UsageError(f"{path}: schedule.final_lr {schedule.final_lr} is above optimizer.lr {optimizer.lr}.")
+    if schedule.power != 1.0 and schedule.kind != "polynomial":
+        raise UsageError(f"{path}: schedule.power belongs to kind polynomial, not {schedule.kind}. Leave it out.")
+    if (schedule.decay_steps is None) == (schedule.kind == "wsd"):
+        raise UsageError(f"{path}: schedule.decay_steps belongs to kind wsd, and wsd needs it.")
+    if schedule.warmup_steps + (schedule.decay_steps or 0) > steps:
+        raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {steps}.")
 
 
 def _fault(fault: Any) -> str:

@@ -26,8 +26,8 @@ from trainer.engine import build_engine, read_checkpoint, share_of, start_distri
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.optimization import learning_rate, set_learning_rate
 from trainer.recipe import Recipe, dump_recipe
+from trainer.schedules import learning_rate, set_learning_rate
 from trainer.stream.batches import Share, Stream
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import NO_LABEL, PairFolder
