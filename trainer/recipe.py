@@ -67,8 +67,9 @@ class MaskingSection(_Section):
 
 
 class OptimizerSection(_Section):
-    """AdamW with decoupled decay; biases and layer norms are not decayed."""
+    """AdamW or LAMB (trainer/lamb.py) with decoupled decay; biases and layer norms are not decayed."""
 
+    kind: Literal["adamw", "lamb"] = "adamw"
     lr: float = Field(gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(default=1e-6, gt=0)
@@ -220,6 +221,11 @@ def check_together(recipe: Recipe, path: str) -> None:
     if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
         raise UsageError(
             f"{path}: batch.micro_batch {batch.micro_batch} does not divide batch.global_batch {batch.global_batch}."
+        )
+    if recipe.optimizer.kind == "lamb" and recipe.engine.zero_stage > 2:
+        raise UsageError(
+            f"{path}: optimizer.kind lamb knows where matrices lie under engine.zero_stage 0, 1 and 2, not "
+            f"{recipe.engine.zero_stage}. Set one of these, or adamw."
         )
     if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
         raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")

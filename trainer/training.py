@@ -71,6 +71,7 @@ def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[st
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
         "model": recipe.model.model_dump(),
+        "optimizer": recipe.optimizer.kind,
         "masking": recipe.masking.model_dump(),
         "global_batch": recipe.batch.size,
         "ranks": share.world_size,
