@@ -133,3 +133,11 @@ def pairs(run: Run, text: Path, vocab: Path) -> Path:
     folder = text.parent / "pairs"
     made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 32)
     return folder
+
+
+@pytest.fixture(scope="session")
+def held_out(run: Run, text: Path, vocab: Path) -> Path:
+    """Another finished folder of pairs with the same vocabulary, for evaluation."""
+    folder = text.parent / "held_out"
+    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 28)
+    return folder

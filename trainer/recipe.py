@@ -120,6 +120,14 @@ class RunSection(_Section):
     log_every: int = Field(default=10, gt=0)
 
 
+class EvaluationSection(_Section):
+    """Held-out `pairs` to measure the model on, every `every` steps and at the end: all rows, or `batches` batches."""
+
+    pairs: str | None = None
+    every: int = Field(default=1000, gt=0)
+    batches: int | None = Field(default=None, gt=0)
+
+
 class CheckpointSection(_Section):
     every: int = Field(default=1000, gt=0)
     keep: int = Field(default=3, gt=0)
@@ -142,6 +150,7 @@ class Recipe(_Section):
     schedule: ScheduleSection = ScheduleSection()
     batch: BatchSection
     run: RunSection
+    evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     engine: EngineSection = EngineSection()
     deepspeed: dict[str, Any] = {}
@@ -229,6 +238,12 @@ def check_together(recipe: Recipe, path: str) -> None:
         )
     if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
         raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")
+    evaluation, saving = recipe.evaluation, recipe.checkpoint
+    if evaluation.pairs and evaluation.every % saving.every and saving.every % evaluation.every:
+        raise UsageError(
+            f"{path}: evaluation.every {evaluation.every} and checkpoint.every {saving.every} seldom meet, so the best "
+            "checkpoint would be unknown. Make one a multiple of the other."
+        )
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
 
 

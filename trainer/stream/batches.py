@@ -118,7 +118,10 @@ class Stream:
             source.folder.close()
 
     def _make(self, step: int) -> list[PackedBatch]:
-        bounds = places(self._sources, step, self._share.size)
+        return self.between(places(self._sources, step, self._share.size), step)
+
+    def between(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
+        """This rank's micro-batches of the rows at the places `bounds` of each source, masked as at `step`."""
         parts = [
             Part.of(source, stretch, self._seed)
             for source, (first, last) in zip(self._sources, bounds, strict=True)
