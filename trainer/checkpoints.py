@@ -29,7 +29,8 @@ MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
 class TrainingState(BaseModel):
     """Where a run is, and what it may be continued with. The position in the data is the step itself.
 
-    eval_mlm_loss: on the held-out pairs at this very step, None where they were not measured.
+    resumed_at: the steps after which the run was taken up again. eval_mlm_loss: on the held-out pairs at this very
+    step, None where they were not measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,6 +39,7 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
     identity: dict[str, Any]
+    resumed_at: list[int] = []
     eval_mlm_loss: float | None = None
 
 

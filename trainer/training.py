@@ -28,6 +28,7 @@ from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.recipe import Recipe, dump_recipe
+from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
 from trainer.stream.batches import Share, Stream
 from trainer.stream.building import build_stream, open_folders
@@ -99,7 +100,7 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], s
         for fault in faults:
             print(f"Passed over a checkpoint: {fault}.", flush=True)
         print(f"Resuming from {path}: step {state.step}, {unit} {state.step * share.size:,}.", flush=True)
-    return state
+    return state.model_copy(update={"resumed_at": [*state.resumed_at, state.step]})
 
 
 def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metrics:
@@ -144,9 +145,12 @@ def train(
                 tokens=meter.tokens,
                 seconds=meter.seconds,
                 identity=state.identity,
+                resumed_at=state.resumed_at,
                 eval_mlm_loss=evaluated.get("eval_mlm_loss"),
             )
             checkpoints.save(run.output, now, recipe.checkpoint.keep, partial(write_checkpoint, engine))
+            if metrics is not None:
+                write_report(run.output, state.resumed_at)
     if dist.get_rank() == 0:
         print(f"{run.output}: step {max(last, state.step)} of {run.max_steps} is saved.", flush=True)
 

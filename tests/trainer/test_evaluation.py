@@ -187,6 +187,7 @@ def test_a_run_with_evaluation(run, pairs, held_out, tmp_path) -> None:
     by_loss = min((line["eval_mlm_loss"], step) for step, line in lines.items() if "eval_mlm_loss" in line)
     assert best(run_folder) == by_loss[1]
     assert steps_saved(run_folder) == sorted({by_loss[1], 10})
+    assert "Taken up again after step 6:" in (tmp_path / "held" / "report.html").read_text()
     line, expected = lines[10], expected_figures(tmp_path / "held" / "recipe.toml", 10, held_out)
     for kind in KINDS:
         assert [line[f"eval_{kind}_mlm_loss"], line[f"eval_{kind}_mlm_accuracy"]] == pytest.approx(
