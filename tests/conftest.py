@@ -143,3 +143,11 @@ def sop_pairs(run: Run, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]
         options = ["--objective", "sop", "--max_length", 32]
         made(run, "pairs", "--text", text, "--vocab", vocabulary, "--output", folder, *options)
     return folders
+
+
+@pytest.fixture(scope="session")
+def held_out(run: Run, text: Path, vocab: Path) -> Path:
+    """Another finished folder of pairs with the same vocabulary, for evaluation."""
+    folder = text.parent / "held_out"
+    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 28)
+    return folder

@@ -27,7 +27,11 @@ MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
 
 
 class TrainingState(BaseModel):
-    """Where a run is, and what it may be continued with. The position in the data is the step itself."""
+    """Where a run is, and what it may be continued with. The position in the data is the step itself.
+
+    resumed_at: the steps after which the run was taken up again. eval_mlm_loss: on the held-out pairs at this very
+    step, None where they were not measured.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,6 +39,8 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
     identity: dict[str, Any]
+    resumed_at: list[int] = []
+    eval_mlm_loss: float | None = None
 
 
 def checkpoint_path(run: str, step: int) -> Path:
@@ -78,9 +84,23 @@ def publish(partial: Path, target: Path) -> None:
     storage.sync_folder(str(target.parent))
 
 
+def best(run: str) -> int | None:
+    """The step whose checkpoint has the lowest loss on held-out pairs, the first of equals; None when none has one."""
+    losses = [(_eval_loss(checkpoint_path(run, step)), step) for step in steps_saved(run)]
+    known = [(loss, step) for loss, step in losses if loss is not None]
+    return min(known)[1] if known else None
+
+
+def _eval_loss(path: Path) -> float | None:
+    try:
+        return read_state(path).eval_mlm_loss
+    except CheckpointError:  # damaged; whoever wants to go on from it is told
+        return None
+
+
 def prune(run: str, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what unfinished saves left behind."""
-    for step in steps_saved(run)[:-keep]:
+    """Remove all but the newest `keep` checkpoints and the best one, and what unfinished saves left behind."""
+    for step in {*steps_saved(run)[:-keep]} - {best(run)}:
         shutil.rmtree(checkpoint_path(run, step), ignore_errors=True)
     for path in Path(run, "checkpoints").glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)

@@ -72,6 +72,7 @@ def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
         "gradient_clipping": recipe.optimizer.clip,
         "bf16": {"enabled": recipe.engine.precision == "bf16"},
         "zero_optimization": {"stage": recipe.engine.zero_stage},
+        "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",  # ours is tested
         "steps_per_print": 10**9,  # metrics are ours
         **recipe.deepspeed,
     }
@@ -81,6 +82,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.De
     """The model on its device with its optimizer, ready to step."""
     optimizer = build_optimizer(model, recipe.optimizer)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
+    optimizer.state.clear()  # bf16 without ZeRO has taken a step with gradients of 0
     return engine
 
 

@@ -59,6 +59,10 @@ class Meter:
         self._last_tokens, self._last_time, self._last_stalled = self.tokens, now, stalled
         return found
 
+    def skip(self, seconds: float) -> None:
+        """Leave time that was not spent on training out of the next rates."""
+        self._last_time += seconds
+
 
 class Metrics:
     """Appends to a run's metrics and shows them: a bar on a terminal, a line a logged step elsewhere."""
@@ -77,7 +81,8 @@ class Metrics:
             self._bar.update()
 
     def log(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps({name: values[name] for name in NAMES}) + "\n")
+        evaluated = {name: value for name, value in values.items() if name.startswith("eval_")}
+        self._file.write(json.dumps({name: values[name] for name in NAMES} | evaluated) + "\n")
         self._file.flush()
         told = (
             f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
@@ -88,6 +93,12 @@ class Metrics:
             print(told, flush=True)
         else:
             self._bar.set_description(told.split("  lr")[0])
+        if evaluated:
+            tqdm.write(
+                f"step {values['step']}  held out: mlm {values['eval_mlm_loss']:.4f} "
+                f"(accuracy {values['eval_mlm_accuracy']:.3f}, perplexity {values['eval_perplexity']:,.1f})  "
+                f"pair accuracy {_three(values['eval_pair_accuracy'])}"
+            )
 
     def close(self) -> None:
         self._file.close()

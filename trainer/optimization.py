@@ -1,4 +1,4 @@
-"""What is decayed, and the learning rate of each step."""
+"""The optimizer of a recipe, and which parameters it decays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.recipe import OptimizerSection, ScheduleSection
+from trainer.lamb import Lamb
+from trainer.recipe import OptimizerSection
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -20,18 +21,15 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.Optimizer:
+    """Its learning rate is 0 until one is set: DeepSpeed may take a step of its own while it makes ready."""
     groups = parameter_groups(model, section.weight_decay)
+    if section.kind == "lamb":
+        groups[1]["adapts"] = False
+        return Lamb(groups, 0.0, section.betas, section.eps, stacked_matrices(model))
     # fused: one kernel over all parameters, on CPU too
-    return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.eps, fused=True)
+    return torch.optim.AdamW(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
 
 
-def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> float:
-    """Of the update that completes `step`, counted from 1: a linear rise, then a linear fall to 0 after max_steps."""
-    if step <= schedule.warmup_steps:
-        return optimizer.lr * step / schedule.warmup_steps
-    return optimizer.lr * max(0, max_steps - step + 1) / max(1, max_steps - schedule.warmup_steps)
-
-
-def set_learning_rate(optimizer: Any, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def stacked_matrices(model: nn.Module) -> dict[torch.Tensor, int]:
+    """Query, key and value lie in one parameter; the published models have a matrix, and so a ratio, for each."""
+    return {p: 3 for name, p in model.named_parameters() if name.endswith("qkv.weight")}

@@ -67,8 +67,9 @@ class MaskingSection(_Section):
 
 
 class OptimizerSection(_Section):
-    """AdamW with decoupled decay; biases and layer norms are not decayed."""
+    """AdamW or LAMB (trainer/lamb.py) with decoupled decay; biases and layer norms are not decayed."""
 
+    kind: Literal["adamw", "lamb"] = "adamw"
     lr: float = Field(gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(default=1e-6, gt=0)
@@ -77,10 +78,16 @@ class OptimizerSection(_Section):
 
 
 class ScheduleSection(_Section):
-    """The learning rate rises linearly over `warmup_steps` and falls linearly to 0 at run.max_steps."""
+    """The learning rate rises over `warmup_steps` and falls to `final_lr` at run.max_steps (trainer/schedules.py).
 
-    kind: Literal["linear"] = "linear"
+    `power` belongs to polynomial, `decay_steps`, the steps at the end in which the rate falls, to wsd.
+    """
+
+    kind: Literal["linear", "polynomial", "cosine", "wsd"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
+    final_lr: float = Field(default=0.0, ge=0)
+    power: float = Field(default=1.0, gt=0)
+    decay_steps: int | None = Field(default=None, gt=0)
 
 
 class BatchSection(_Section):
@@ -113,6 +120,14 @@ class RunSection(_Section):
     log_every: int = Field(default=10, gt=0)
 
 
+class EvaluationSection(_Section):
+    """Held-out `pairs` to measure the model on, every `every` steps and at the end: all rows, or `batches` batches."""
+
+    pairs: str | None = None
+    every: int = Field(default=1000, gt=0)
+    batches: int | None = Field(default=None, gt=0)
+
+
 class CheckpointSection(_Section):
     every: int = Field(default=1000, gt=0)
     keep: int = Field(default=3, gt=0)
@@ -135,6 +150,7 @@ class Recipe(_Section):
     schedule: ScheduleSection = ScheduleSection()
     batch: BatchSection
     run: RunSection
+    evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     engine: EngineSection = EngineSection()
     deepspeed: dict[str, Any] = {}
@@ -215,10 +231,34 @@ def check_together(recipe: Recipe, path: str) -> None:
         raise UsageError(
             f"{path}: batch.micro_batch {batch.micro_batch} does not divide batch.global_batch {batch.global_batch}."
         )
+    if recipe.optimizer.kind == "lamb" and recipe.engine.zero_stage > 2:
+        raise UsageError(
+            f"{path}: optimizer.kind lamb knows where matrices lie under engine.zero_stage 0, 1 and 2, not "
+            f"{recipe.engine.zero_stage}. Set one of these, or adamw."
+        )
     if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
         raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")
-    if recipe.schedule.warmup_steps > recipe.run.max_steps:
-        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {recipe.run.max_steps}.")
+    evaluation, saving = recipe.evaluation, recipe.checkpoint
+    if evaluation.pairs and evaluation.every % saving.every and saving.every % evaluation.every:
+        raise UsageError(
+            f"{path}: evaluation.every {evaluation.every} and checkpoint.every {saving.every} seldom meet, so the best "
+            "checkpoint would be unknown. Make one a multiple of the other."
+        )
+    check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
+
+
+def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, steps: int, path: str) -> None:
+    """A schedule over `steps` steps whose parts do not fit together. Raises UsageError."""
+    if schedule.warmup_steps > steps:
+        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {steps}.")
+    if schedule.final_lr > optimizer.lr:
+        raise UsageError(f"{path}: schedule.final_lr {schedule.final_lr} is above optimizer.lr {optimizer.lr}.")
+    if schedule.power != 1.0 and schedule.kind != "polynomial":
+        raise UsageError(f"{path}: schedule.power belongs to kind polynomial, not {schedule.kind}. Leave it out.")
+    if (schedule.decay_steps is None) == (schedule.kind == "wsd"):
+        raise UsageError(f"{path}: schedule.decay_steps belongs to kind wsd, and wsd needs it.")
+    if schedule.warmup_steps + (schedule.decay_steps or 0) > steps:
+        raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {steps}.")
 
 
 def _fault(fault: Any) -> str:

@@ -23,11 +23,13 @@ from schemas.vocabulary import FOLDER
 from trainer import checkpoints
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, device_of_rank, read_checkpoint, share_of, start_distributed, write_checkpoint
+from trainer.evaluation import Evaluation, open_evaluation
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.optimization import learning_rate, set_learning_rate
 from trainer.recipe import Recipe, dump_recipe
+from trainer.report import write_report
+from trainer.schedules import learning_rate, set_learning_rate
 from trainer.stream.batches import Share, Stream
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder
@@ -52,13 +54,16 @@ def pretrain(recipe: Recipe) -> None:
     share = share_of(recipe, rank, world_size)
     folders = open_folders(recipe)
     stream = build_stream(recipe, folders, share, device_of_rank())
+    evaluation = open_evaluation(recipe, folders, share)
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, recipe.run.seed), recipe, share)
     state = resume(engine, recipe, folders, share)
     metrics = open_run(recipe, folders[0], state) if rank == 0 else None
     try:
-        train(engine, stream, recipe, state, metrics)
+        train(engine, stream, evaluation, recipe, state, metrics)
     finally:
         stream.close()
+        if evaluation is not None:
+            evaluation.close()
         if metrics is not None:
             metrics.close()
 
@@ -71,6 +76,7 @@ def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[st
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
         "model": recipe.model.model_dump(),
+        "optimizer": recipe.optimizer.kind,
         "masking": recipe.masking.model_dump(),
         "global_batch": recipe.batch.size,
         "ranks": share.world_size,
@@ -94,7 +100,7 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], s
         for fault in faults:
             print(f"Passed over a checkpoint: {fault}.", flush=True)
         print(f"Resuming from {path}: step {state.step}, {unit} {state.step * share.size:,}.", flush=True)
-    return state
+    return state.model_copy(update={"resumed_at": [*state.resumed_at, state.step]})
 
 
 def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metrics:
@@ -110,7 +116,12 @@ def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metric
 
 
 def train(
-    engine: DeepSpeedEngine, stream: Stream, recipe: Recipe, state: TrainingState, metrics: Metrics | None
+    engine: DeepSpeedEngine,
+    stream: Stream,
+    evaluation: Evaluation | None,
+    recipe: Recipe,
+    state: TrainingState,
+    metrics: Metrics | None,
 ) -> None:
     """Step from `state` to the end, saving every checkpoint.every steps and at the end."""
     run, last = recipe.run, min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
@@ -120,16 +131,26 @@ def train(
         set_learning_rate(engine.optimizer, rate)
         done = take_step(engine, stream.batch(step - 1), key(run.seed, "dropout", step, dist.get_rank()))
         meter.add(done.tokens)
+        evaluated = evaluation.measure(engine) if evaluation is not None and evaluation.due(step) else {}
+        meter.skip(evaluated.get("eval_seconds") or 0.0)
         if metrics is not None:
             metrics.advance()
-            if step == 1 or step % run.log_every == 0 or step == run.max_steps:
+            if evaluated or step == 1 or step % run.log_every == 0 or step == run.max_steps:
                 grad_norm = float(engine.get_global_grad_norm() or 0.0)
-                metrics.log(
-                    asdict(done) | {"step": step, "lr": rate, "grad_norm": grad_norm} | meter.read(stream.stalled)
-                )
+                values = asdict(done) | {"step": step, "lr": rate, "grad_norm": grad_norm} | meter.read(stream.stalled)
+                metrics.log(values | evaluated)
         if step % recipe.checkpoint.every == 0 or step == last:
-            now = TrainingState(step=step, tokens=meter.tokens, seconds=meter.seconds, identity=state.identity)
+            now = TrainingState(
+                step=step,
+                tokens=meter.tokens,
+                seconds=meter.seconds,
+                identity=state.identity,
+                resumed_at=state.resumed_at,
+                eval_mlm_loss=evaluated.get("eval_mlm_loss"),
+            )
             checkpoints.save(run.output, now, recipe.checkpoint.keep, partial(write_checkpoint, engine))
+            if metrics is not None:
+                write_report(run.output, state.resumed_at)
     if dist.get_rank() == 0:
         print(f"{run.output}: step {max(last, state.step)} of {run.max_steps} is saved.", flush=True)
 

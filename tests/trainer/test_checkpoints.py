@@ -8,6 +8,7 @@ from schemas.errors import CheckpointError
 from trainer import checkpoints
 from trainer.checkpoints import (
     TrainingState,
+    best,
     check_identity,
     checkpoint_path,
     newest,
@@ -18,18 +19,19 @@ from trainer.checkpoints import (
 )
 
 
-def written(run: Path, step: int) -> Path:
+def written(run: Path, step: int, loss: float | None = None) -> Path:
     """A checkpoint's files as they are before publication."""
     partial = checkpoint_path(str(run), step).with_suffix(".partial")
     (partial / "deepspeed").mkdir(parents=True)
     (partial / "deepspeed" / "rank0.pt").write_bytes(b"weights" * 100)
-    (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
+    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={}, eval_mlm_loss=loss)
+    (partial / "state.json").write_text(state.model_dump_json())
     return partial
 
 
-def saved(run: Path, step: int) -> Path:
+def saved(run: Path, step: int, loss: float | None = None) -> Path:
     path = checkpoint_path(str(run), step)
-    publish(written(run, step), path)
+    publish(written(run, step, loss), path)
     return path
 
 
@@ -77,6 +79,28 @@ def test_saving_a_step_again_and_pruning(tmp_path: Path) -> None:
     written(tmp_path, 40)
     prune(str(tmp_path), keep=2)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000020", "step-00000030"]
+
+
+def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
+    """A run that is killed and goes on finds the mark where it was: in the checkpoints themselves."""
+    run, kept = str(tmp_path), []
+    for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
+        saved(tmp_path, step, loss)
+        prune(run, keep=1)
+        kept.append((best(run), steps_saved(run)))
+    assert kept == [
+        (1, [1]),
+        (2, [2]),
+        (2, [2, 3]),
+        (2, [2, 4]),
+        (2, [2, 5]),
+        (6, [6]),
+        (6, [6, 7]),
+        (6, [6, 8]),
+        (6, [6, 9]),
+    ]
+    (checkpoint_path(run, 6) / "state.json").write_text("{")
+    assert best(run) == 9
 
 
 def test_every_difference_is_shown(tmp_path: Path) -> None:

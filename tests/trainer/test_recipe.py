@@ -46,12 +46,23 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("data.weights=[1, 2]", r"data\.weights \[1\.0, 2\.0\] must be 1 numbers? above 0"),
         ("batch.micro_batch=5", r"micro_batch 5 does not divide batch\.global_batch 32"),
         ("schedule.warmup_steps=9999", r"warmup_steps is above run\.max_steps"),
+        ("schedule.final_lr=1", r"final_lr 1\.0 is above optimizer\.lr 0\.004"),
+        ("schedule.power=2", r"power belongs to kind polynomial, not linear"),
+        ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),
+        ("schedule.kind=wsd", r"wsd needs it"),
         ("deepspeed.train_batch_size=4", r"\[deepspeed\] train_batch_size is set by batch\.global_batch"),
     ],
 )
 def test_mistakes_are_named(change: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         load_recipe(TINY, [change])
+
+
+def test_a_schedule_longer_than_the_run_is_refused() -> None:
+    changes = ["schedule.kind=wsd", "schedule.warmup_steps=900", "schedule.decay_steps=900"]
+    assert load_recipe(TINY, changes).schedule.decay_steps == 900
+    with pytest.raises(UsageError, match=r"warmup_steps and decay_steps together are above run\.max_steps 1800"):
+        load_recipe(TINY, [*changes, "schedule.decay_steps=901"])
 
 
 def test_a_missing_section_and_a_missing_file_are_named(tmp_path: Path) -> None:

@@ -103,7 +103,10 @@ class Stream:
             source.folder.close()
 
     def _make(self, step: int) -> Sent:
-        bounds = places(self._sources, step, self._share.size)
+        return self._feed.send(self.between(places(self._sources, step, self._share.size), step))
+
+    def between(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
+        """This rank's micro-batches of the rows at the places `bounds` of each source, masked as at `step`."""
         parts = [
             Part.of(source, stretch, self._seed)
             for source, (first, last) in zip(self._sources, bounds, strict=True)
@@ -111,7 +114,7 @@ class Stream:
             if len(stretch.rows_N)
         ]
         hands = deal(np.concatenate([part.lengths() for part in parts]), self._share)
-        return self._feed.send([self._micro_batch(parts, hand, step) for hand in hands])
+        return [self._micro_batch(parts, hand, step) for hand in hands]
 
     def _micro_batch(self, parts: list[Part], hand: Ints, step: int) -> PackedBatch:
         """The rows `hand`, numbered over all parts and rising, masked and laid end to end."""
