@@ -17,8 +17,8 @@ from schemas.errors import CheckpointError, ClozelineError, UsageError
 from schemas.vocabulary import FOLDER, read_vocabulary
 from trainer import checkpoints
 from trainer.command_line import Parser
-from trainer.models.huggingface import bert_config, bert_weights
-from trainer.models.pretraining import encoder_shape
+from trainer.models.families import encoder_shape
+from trainer.models.huggingface import config_of, to_theirs
 from trainer.recipe import load_recipe
 
 
@@ -53,8 +53,8 @@ def export(run: str, output: str, step: int | None) -> Path:
     recipe = load_recipe(str(Path(run) / "recipe.toml"), [])
     vocabulary = read_vocabulary(str(Path(run) / FOLDER))
     shape = encoder_shape(recipe.model, vocabulary.size)
-    weights = bert_weights(load_file(path / checkpoints.WEIGHTS), shape.layers)
-    config = json.dumps(bert_config(shape, vocabulary), indent=2) + "\n"
+    weights = to_theirs(load_file(path / checkpoints.WEIGHTS), shape.family)
+    config = json.dumps(config_of(shape, vocabulary), indent=2) + "\n"
     storage.publish(storage.join(output, "config.json"), config.encode())
     storage.publish(storage.join(output, "model.safetensors"), save(weights, metadata={"format": "pt"}))
     for name in storage.names(str(Path(run) / FOLDER)):

@@ -21,11 +21,11 @@ from schemas import storage
 from schemas.randomness import key
 from schemas.vocabulary import FOLDER
 from trainer import checkpoints
+from trainer.beginning import first_model
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, read_checkpoint, share_of, start_distributed, write_checkpoint
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
-from trainer.models.pretraining import build_model
 from trainer.optimization import learning_rate, set_learning_rate
 from trainer.recipe import Recipe, dump_recipe
 from trainer.stream.batches import Share, Stream
@@ -52,7 +52,7 @@ def pretrain(recipe: Recipe) -> None:
     share = share_of(recipe, rank, world_size)
     folders = open_folders(recipe)
     stream = build_stream(recipe, folders, share)
-    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, recipe.run.seed), recipe, share)
+    engine = build_engine(first_model(recipe, folders, rank), recipe, share)
     state = resume(engine, recipe, folders, share)
     metrics = open_run(recipe, folders[0], state) if rank == 0 else None
     try:
@@ -70,7 +70,7 @@ def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[st
         "weights": recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocabulary"}),
         "masking": recipe.masking.model_dump(),
         "global_batch": recipe.batch.size,
         "ranks": share.world_size,
@@ -140,7 +140,7 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
     counts = torch.tensor(
         [
             sum(int((batch.labels_K != NO_LABEL).sum()) for batch in batches),
-            sum(int((batch.pair_labels_S != NO_LABEL).sum()) for batch in batches),
+            sum(engine.module.labelled_pairs(batch) for batch in batches),  # type: ignore[operator]
             sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
         ],
