@@ -31,19 +31,10 @@ from trainer.stream.shape import fill, shape_for
 from trainer.stream.sources import build_sources
 
 
-@pytest.fixture(scope="module")
-def rows(run, text: Path, byte_vocab: Path, tmp_path_factory) -> Path:
-    """RoBERTa's rows: byte-level BPE, one segment, no pair label."""
-    out = tmp_path_factory.mktemp("rows") / "pairs"
-    made = ("--text", text, "--vocab", byte_vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
-    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
-    return out
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
-def case(request, pairs: Path, rows: Path, tmp_path_factory) -> SimpleNamespace:
+def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
     """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
-    folder = PairFolder(str(rows if request.param == "roberta" else pairs))
+    folder = PairFolder(str(byte_rows if request.param == "roberta" else pairs))
     stream = Stream(build_sources([folder], None, 0, False), Share(0, 1, 1, 12), Drawing(Masking()), 0)
     batch = stream.batch(0)[0]
     stream.close()
