@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import DataError
 from schemas.vocabulary import Vocabulary
 from trainer import checkpoints
+from trainer.models.families import encoder_shape
+from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.warm_start import warm_start
 from trainer.recipe import Recipe
@@ -63,3 +66,22 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
             "has no dropout. All other dropout is."
         )
     return told
+
+
+def tokens_at_peak(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:
+    """Tokens a second if every device computed at its peak; None where none is known: on CPU, and in fp32."""
+    if get_accelerator().device_name() != "cuda" or recipe.engine.precision == "fp32":  # type: ignore[union-attr]
+        return None
+    peak = peak_flops(torch.cuda.get_device_name())
+    shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
+    return peak and world_size * peak / flops_per_token(shape, mean_seen(folders), recipe.masking.prob)
+
+
+def mean_seen(folders: list[PairFolder]) -> float:
+    """How many tokens a token looks at: the sum of the rows' squared lengths over the sum of their lengths."""
+    tokens, squares = 0, 0
+    for folder in folders:
+        rows_by_length = folder.manifest.statistics["lengths"]
+        tokens += sum(length * rows for length, rows in enumerate(rows_by_length))
+        squares += sum(length * length * rows for length, rows in enumerate(rows_by_length))
+    return squares / tokens

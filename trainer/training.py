@@ -21,7 +21,7 @@ from schemas import storage
 from schemas.randomness import key
 from schemas.vocabulary import FOLDER
 from trainer import checkpoints
-from trainer.beginning import first_model
+from trainer.beginning import first_model, tokens_at_peak
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, read_checkpoint, share_of, start_distributed, write_checkpoint
 from trainer.metrics import Meter, Metrics
@@ -54,7 +54,7 @@ def pretrain(recipe: Recipe) -> None:
     stream = build_stream(recipe, folders, share)
     engine = build_engine(first_model(recipe, folders, rank), recipe, share)
     state = resume(engine, recipe, folders, share)
-    metrics = open_run(recipe, folders[0], state) if rank == 0 else None
+    metrics = open_run(recipe, folders, state, world_size) if rank == 0 else None
     try:
         train(engine, stream, recipe, state, metrics)
     finally:
@@ -97,16 +97,16 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], s
     return state
 
 
-def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metrics:
+def open_run(recipe: Recipe, folders: list[PairFolder], state: TrainingState, world_size: int) -> Metrics:
     """The run folder: the recipe as resolved, a copy of the vocabulary, the metrics up to the state."""
     run = Path(recipe.run.output)
     storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
-    source = storage.join(folder.folder, FOLDER)
+    source = storage.join(folders[0].folder, FOLDER)
     for name in storage.names(source):
         storage.publish(str(run / FOLDER / name), storage.read(storage.join(source, name)))
     for path in (run / "checkpoints").glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
-    return Metrics(recipe.run.output, state.step, recipe.run.max_steps)
+    return Metrics(recipe.run.output, state.step, recipe.run.max_steps, tokens_at_peak(recipe, folders, world_size))
 
 
 def train(
