@@ -151,3 +151,11 @@ def held_out(run: Run, text: Path, vocab: Path) -> Path:
     folder = text.parent / "held_out"
     made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 28)
     return folder
+
+
+@pytest.fixture(scope="session")
+def byte_rows(run: Run, text: Path, byte_vocab: Path) -> Path:
+    """A finished folder of RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
+    folder, rows = text.parent / "byte_rows", ("--objective", "full_sentences", "--max_length", 32)
+    made(run, "pairs", "--text", text, "--vocab", byte_vocab, "--output", folder, *rows)
+    return folder

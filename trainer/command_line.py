@@ -1,8 +1,9 @@
-"""The flags of `python -m trainer`. There are two; everything else is in the recipe."""
+"""The flags of `python -m trainer`. There are three; everything else is in the recipe."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from typing import NoReturn
@@ -23,6 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         recipe = load_recipe(options.config, options.set)
+        if options.describe:
+            from trainer.describe import describe
+
+            print(json.dumps(describe(recipe), indent=2))
+            return 0
         from trainer.training import pretrain  # torch and DeepSpeed: only once the recipe is good
 
         pretrain(recipe)
@@ -42,5 +48,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--set", action="append", default=[], metavar="section.key=value", help="change a value of the recipe"
     )
+    top.add_argument("--describe", action="store_true", help="print the model's sizes as JSON and do nothing else")
     top.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # the deepspeed launcher passes it; RANK decides
     return top

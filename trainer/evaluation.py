@@ -19,6 +19,7 @@ from torch import Tensor
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.models.packing import PackedBatch
+from trainer.models.pretraining import PretrainingModel
 from trainer.recipe import MaskingSection, Recipe
 from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.building import check_folder
@@ -84,11 +85,13 @@ class Evaluation:
         """(kinds, 6) float64 of this rank: the four sums of Losses, masked places, labelled rows."""
         device = torch.device(engine.device or "cpu")
         sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
+        model: PretrainingModel = engine.module  # type: ignore[assignment]
         engine.eval()
         for kind, batch in self.batches():
             sums_6 = sums[KINDS.index(kind)]
             sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
-            sums_6[4:] += torch.tensor([batch.predicted, batch.paired], dtype=torch.float64, device=device)
+            counts = [batch.predicted, model.labelled_pairs(batch)]
+            sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
         engine.train()
         return sums
 

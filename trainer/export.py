@@ -1,6 +1,9 @@
 """`python -m trainer.export RUN_DIR --output HF_DIR`: a checkpoint as a Hugging Face folder.
 
-config.json  model.safetensors  tokenizer.json ...   AutoModelForPreTraining and AutoTokenizer load them as they are
+config.json  model.safetensors  README.md  tokenizer.json ...   transformers' Auto classes load them as they are
+
+The folder is written aside and, where transformers is installed, loaded there and compared with our model; only then
+does it take its name.
 """
 
 from __future__ import annotations
@@ -8,26 +11,30 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
-from safetensors.torch import load_file, save
+import torch
+from safetensors.torch import load_file, save_file
 
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, UsageError
-from schemas.vocabulary import FOLDER, read_vocabulary
+from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
 from trainer import checkpoints
 from trainer.command_line import Parser
-from trainer.models.huggingface import bert_config, bert_weights
-from trainer.models.pretraining import encoder_shape
-from trainer.recipe import load_recipe
+from trainer.export_check import check_export
+from trainer.model_card import model_card
+from trainer.models.families import encoder_shape
+from trainer.models.huggingface import config_of, to_theirs
+from trainer.models.pretraining import PretrainingModel
+from trainer.recipe import Recipe, load_recipe
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Export and return the process's exit code."""
     try:
         options = parser().parse_args(arguments)
-        path = export(options.run, options.output, options.step)
-        print(f"{options.output}: exported {path}. Load it with transformers' AutoModelForPreTraining.")
+        print(export(options.run, options.output, options.step))
         return 0
     except ClozelineError as error:
         print(f"clozeline: {error}", file=sys.stderr)
@@ -44,22 +51,41 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def export(run: str, output: str, step: int | None) -> Path:
-    """Write the folder and return the checkpoint it came from.
+def export(run: str, output: str, step: int | None) -> str:
+    """Write the folder and return what to tell of it.
 
-    Raises UsageError when the run or the step does not exist, CheckpointError when the checkpoint does not verify.
+    Raises UsageError when the run or the step does not exist, CheckpointError when the checkpoint does not verify or
+    the folder computes something else than our model; `output` is then as it was.
     """
     path = find_checkpoint(run, step)
     recipe = load_recipe(str(Path(run) / "recipe.toml"), [])
     vocabulary = read_vocabulary(str(Path(run) / FOLDER))
-    shape = encoder_shape(recipe.model, vocabulary.size)
-    weights = bert_weights(load_file(path / checkpoints.WEIGHTS), shape.layers)
-    config = json.dumps(bert_config(shape, vocabulary), indent=2) + "\n"
-    storage.publish(storage.join(output, "config.json"), config.encode())
-    storage.publish(storage.join(output, "model.safetensors"), save(weights, metadata={"format": "pt"}))
-    for name in storage.names(str(Path(run) / FOLDER)):
-        storage.publish(storage.join(output, name), storage.read(str(Path(run) / FOLDER / name)))
-    return path
+    model = read_model(path, recipe, vocabulary)
+    with tempfile.TemporaryDirectory(suffix=storage.PARTIAL) as aside:
+        write_folder(Path(aside), model, vocabulary, model_card(run, path, recipe))
+        for name in storage.names(str(Path(run) / FOLDER)):
+            storage.publish(str(Path(aside) / name), storage.read(str(Path(run) / FOLDER / name)), durable=False)
+        difference = check_export(Path(aside), model, vocabulary)
+        for file in sorted(Path(aside).iterdir()):
+            storage.publish(storage.join(output, file.name), file.read_bytes())
+    told = "unchecked, for transformers is not installed" if difference is None else f"checked, to {difference:.0e}"
+    return f"{output}: exported {path} ({told}). Load it with transformers' AutoModelForPreTraining."
+
+
+def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
+    """The model of a checkpoint, in float32."""
+    with torch.device("meta"):
+        model = PretrainingModel(encoder_shape(recipe.model, vocabulary.size))
+    model.load_state_dict(load_file(path / checkpoints.WEIGHTS), assign=True)
+    return model.eval()
+
+
+def write_folder(folder: Path, model: PretrainingModel, vocabulary: Vocabulary, card: str) -> None:
+    """All but the tokenizer's files."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    save_file(to_theirs(weights, model.shape.family), folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config_of(model.shape, vocabulary), indent=2) + "\n")
+    (folder / "README.md").write_text(card)
 
 
 def find_checkpoint(run: str, step: int | None) -> Path:

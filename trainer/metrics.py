@@ -53,7 +53,6 @@ class Meter:
             "tokens": self.tokens,
             "tokens_per_second": (self.tokens - self._last_tokens) / passed,
             "loader_stall_fraction": (stalled - self._last_stalled) / passed,
-            "mfu": None,  # a CPU has no one peak to be measured by
             "seconds": self.seconds,
         }
         self._last_tokens, self._last_time, self._last_stalled = self.tokens, now, stalled
@@ -67,8 +66,12 @@ class Meter:
 class Metrics:
     """Appends to a run's metrics and shows them: a bar on a terminal, a line a logged step elsewhere."""
 
-    def __init__(self, run: str, from_step: int, max_steps: int):
-        """Lines after `from_step` are dropped: the steps they tell of will be taken again."""
+    def __init__(self, run: str, from_step: int, max_steps: int, tokens_at_peak: float | None = None):
+        """Lines after `from_step` are dropped: the steps they tell of will be taken again.
+
+        tokens_at_peak: a second, if every device computed at its peak; what mfu is a fraction of.
+        """
+        self._tokens_at_peak = tokens_at_peak
         self._path = Path(run) / FILE
         kept = [line for line in read_metrics(run) if line["step"] <= from_step]
         storage.publish(str(self._path), "".join(json.dumps(line) + "\n" for line in kept).encode())
@@ -81,6 +84,8 @@ class Metrics:
             self._bar.update()
 
     def log(self, values: dict[str, Any]) -> None:
+        mfu = values["tokens_per_second"] / self._tokens_at_peak if self._tokens_at_peak else None
+        values = values | {"mfu": mfu}
         evaluated = {name: value for name, value in values.items() if name.startswith("eval_")}
         self._file.write(json.dumps({name: values[name] for name in NAMES} | evaluated) + "\n")
         self._file.flush()

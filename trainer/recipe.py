@@ -22,17 +22,25 @@ class _Section(BaseModel):
 
 
 class ModelSection(_Section):
-    """The network's shape, in the terms of the papers."""
+    """The network's shape, in the terms of the papers.
 
-    family: Literal["bert"]
+    `vocabulary` is checked against the pairs when given; their vocabulary decides. `init_from` is a Hugging Face folder
+    whose weights the run begins with.
+    """
+
+    family: Literal["bert", "roberta", "albert", "megatron-bert"]
     layers: int = Field(gt=0)
     width: int = Field(gt=0)  # hidden size
     heads: int = Field(gt=0)
     feedforward: int = Field(gt=0)  # width inside a layer's feed-forward part
-    max_positions: int = Field(default=512, gt=0)
+    max_positions: int = Field(default=512, gt=0)  # tokens of the longest row
+    embedding_width: int | None = Field(default=None, gt=0)  # albert's factorised embeddings; 128 by default
+    layer_groups: int | None = Field(default=None, gt=0)  # albert's layers with weights of their own; 1 by default
+    vocabulary: int | None = Field(default=None, gt=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
-    initial_std: float = Field(default=0.02, gt=0)  # of the matrices; normal, truncated at two deviations
+    initial_std: float = Field(default=0.02, gt=0)  # of the matrices
+    init_from: str | None = None
 
 
 class DataSection(_Section):
@@ -134,10 +142,15 @@ class CheckpointSection(_Section):
 
 
 class EngineSection(_Section):
-    """What DeepSpeed is asked for: number format and how optimizer state is spread over the ranks."""
+    """What DeepSpeed is asked for: number format and how optimizer state is spread over the ranks.
+
+    `recompute` computes each layer again in the backward pass instead of keeping what it needs there: a third slower,
+    and for models that do not fit otherwise.
+    """
 
     precision: Literal["fp32", "bf16"] = "fp32"
     zero_stage: Literal[0, 1, 2] = 1
+    recompute: bool = False
 
 
 class Recipe(_Section):
@@ -214,9 +227,8 @@ def check_together(recipe: Recipe, path: str) -> None:
     for name in recipe.deepspeed:
         if name in OWNED_BY_RECIPE:
             raise UsageError(f"{path}: [deepspeed] {name} is set by {OWNED_BY_RECIPE[name]}; set that instead.")
-    model, batch = recipe.model, recipe.batch
-    if model.width % model.heads:
-        raise UsageError(f"{path}: model.heads {model.heads} does not divide model.width {model.width}.")
+    batch = recipe.batch
+    check_model(recipe.model, path)
     folders, weights = len(recipe.data.folders), recipe.data.weights
     if weights is not None and (len(weights) != folders or min(weights) <= 0):
         raise UsageError(
@@ -259,6 +271,21 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, steps
         raise UsageError(f"{path}: schedule.decay_steps belongs to kind wsd, and wsd needs it.")
     if schedule.warmup_steps + (schedule.decay_steps or 0) > steps:
         raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {steps}.")
+
+
+def check_model(model: ModelSection, path: str) -> None:
+    """Raises UsageError when the network cannot be built as asked."""
+    if model.width % model.heads:
+        raise UsageError(f"{path}: model.heads {model.heads} does not divide model.width {model.width}.")
+    if model.layers % (model.layer_groups or 1):
+        raise UsageError(
+            f"{path}: model.layer_groups {model.layer_groups} does not divide model.layers {model.layers}."
+        )
+    for name in ("embedding_width", "layer_groups"):
+        if getattr(model, name) is not None and model.family != "albert":
+            raise UsageError(
+                f'{path}: model.{name} belongs to "albert"; model.family is "{model.family}". Leave it out.'
+            )
 
 
 def _fault(fault: Any) -> str:

@@ -21,12 +21,12 @@ from schemas import storage
 from schemas.randomness import key
 from schemas.vocabulary import FOLDER
 from trainer import checkpoints
+from trainer.beginning import first_model, tokens_at_peak
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, device_of_rank, read_checkpoint, share_of, start_distributed, write_checkpoint
 from trainer.evaluation import Evaluation, open_evaluation
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
-from trainer.models.pretraining import build_model
 from trainer.recipe import Recipe, dump_recipe
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
@@ -55,9 +55,9 @@ def pretrain(recipe: Recipe) -> None:
     folders = open_folders(recipe)
     stream = build_stream(recipe, folders, share, device_of_rank())
     evaluation = open_evaluation(recipe, folders, share)
-    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, recipe.run.seed), recipe, share)
+    engine = build_engine(first_model(recipe, folders, rank), recipe, share)
     state = resume(engine, recipe, folders, share)
-    metrics = open_run(recipe, folders[0], state) if rank == 0 else None
+    metrics = open_run(recipe, folders, state, world_size) if rank == 0 else None
     try:
         train(engine, stream, evaluation, recipe, state, metrics)
     finally:
@@ -75,7 +75,7 @@ def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[st
         "weights": recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocabulary"}),
         "optimizer": recipe.optimizer.kind,
         "masking": recipe.masking.model_dump(),
         "global_batch": recipe.batch.size,
@@ -103,16 +103,16 @@ def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], s
     return state.model_copy(update={"resumed_at": [*state.resumed_at, state.step]})
 
 
-def open_run(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Metrics:
+def open_run(recipe: Recipe, folders: list[PairFolder], state: TrainingState, world_size: int) -> Metrics:
     """The run folder: the recipe as resolved, a copy of the vocabulary, the metrics up to the state."""
     run = Path(recipe.run.output)
     storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
-    source = storage.join(folder.folder, FOLDER)
+    source = storage.join(folders[0].folder, FOLDER)
     for name in storage.names(source):
         storage.publish(str(run / FOLDER / name), storage.read(storage.join(source, name)))
     for path in (run / "checkpoints").glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
-    return Metrics(recipe.run.output, state.step, recipe.run.max_steps)
+    return Metrics(recipe.run.output, state.step, recipe.run.max_steps, tokens_at_peak(recipe, folders, world_size))
 
 
 def train(
@@ -161,7 +161,7 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
     counts = torch.tensor(
         [
             sum(batch.predicted for batch in batches),
-            sum(batch.paired for batch in batches),
+            sum(engine.module.labelled_pairs(batch) for batch in batches),  # type: ignore[operator]
             sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
         ],

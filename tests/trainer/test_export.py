@@ -1,66 +1,108 @@
-"""An exported folder is the model that was trained, loaded by transformers without code of ours."""
+"""An exported folder is the model that was trained, loaded by transformers without code of ours; every family."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer, pipeline
 
+from schemas.errors import CheckpointError
 from schemas.vocabulary import read_vocabulary
-from trainer.models.packing import PackedBatch
-from trainer.models.pretraining import build_model
+from tests.small_models import FAMILIES
+from trainer import checkpoints, export_check
+from trainer.export import export, read_model
 from trainer.recipe import load_recipe
+
+FAMILY = {"bert": "model.dropout=0.1", "albert": "model.embedding_width=32"}
+SHRUNK = ("run.max_steps=4", "checkpoint.every=2", "run.log_every=2", "schedule.warmup_steps=1", "model.width=64")
+
+
+ONE_AFTER_THE_OTHER = """
+import sys
+from trainer.command_line import main
+for recipe in sys.argv[1:]:
+    assert main(["--config", "trainer/recipes/tiny.toml", *recipe.split()]) == 0
+"""
 
 
 @pytest.fixture(scope="module")
-def trained(run, pairs: Path, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("export") / "run"
-    changes = (
-        "run.max_steps=4",
-        "checkpoint.every=2",
-        "schedule.warmup_steps=1",
-        f"data.pairs={pairs}",
-        f"run.output={out}",
-    )
-    sets = [part for change in changes for part in ("--set", change)]
-    done = run("python", "-m", "trainer", "--config", "trainer/recipes/tiny.toml", *sets)
+def trained(run, pairs: Path, byte_rows: Path, tmp_path_factory) -> dict[str, Path]:
+    """A run of four steps of each family, in one process, for most of a short run is its start."""
+    runs, recipes = {family: tmp_path_factory.mktemp("export") / family for family in FAMILIES}, []
+    for family, out in runs.items():
+        data = byte_rows if family == "roberta" else pairs
+        changes = [*SHRUNK, f"model.family={family}", f"data.pairs={data}", f"run.output={out}"]
+        changes += [FAMILY[family]] if family in FAMILY else []
+        recipes.append(" ".join(f"--set {change}" for change in changes))
+    done = run("python", "-c", ONE_AFTER_THE_OTHER, *recipes)
     assert done.returncode == 0, done.stderr
-    return out
+    return runs
 
 
-def test_logits_of_the_exported_model_equal_ours(run, trained: Path, tmp_path: Path) -> None:
-    hf = tmp_path / "hf"
-    done = run("python", "-m", "trainer.export", trained, "--output", hf)
-    assert done.returncode == 0, done.stderr
-    tokenizer = AutoTokenizer.from_pretrained(hf)
-    theirs = AutoModelForPreTraining.from_pretrained(hf).eval()
-    inputs = tokenizer("The cat sees the [MASK].", "The river follows.", return_tensors="pt")
-    ids = inputs["input_ids"][0]
-    recipe = load_recipe(str(trained / "recipe.toml"), [])
-    ours = build_model(recipe.model, read_vocabulary(str(trained / "vocabulary")).size, 0).eval()
-    ours.load_state_dict(load_file(trained / "checkpoints/step-00000004/model.safetensors"))
-    everywhere = torch.arange(len(ids))
-    batch = PackedBatch(
-        ids_T=ids,
-        segments_T=inputs["token_type_ids"][0],
-        positions_T=everywhere,
-        sequence_T=torch.zeros_like(ids),
-        first_S=torch.zeros(1, dtype=torch.long),
-        longest=len(ids),
-        masked_K=everywhere,
-        labels_K=ids,
-        pair_labels_S=torch.zeros(1, dtype=torch.long),
-        tokens=len(ids),
-        predicted=len(ids),
-        paired=1,
-    )
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, family: str) -> None:
+    out, hf = trained[family], tmp_path / "hf"
+    assert "(checked, to " in export(str(out), str(hf), None)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
+    vocabulary = read_vocabulary(str(out / "vocabulary"))
+    recipe = load_recipe(str(out / "recipe.toml"), [])
+    ours = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+    tokenizer, theirs = AutoTokenizer.from_pretrained(hf), AutoModelForPreTraining.from_pretrained(hf).eval()
+    text = f"The cat sees the {tokenizer.mask_token}."
+    inputs = tokenizer(text, return_tensors="pt")
+    batch = export_check.row(inputs["input_ids"][0], 1)
     with torch.inference_mode():
-        output, (mlm_KV, pair_S2) = theirs(**inputs), ours.logits(batch)
-    torch.testing.assert_close(mlm_KV, output.prediction_logits[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(pair_S2, output.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+        logits = theirs(**inputs).to_tuple()[0][0]
+        torch.testing.assert_close(ours.logits(batch)[0], logits, atol=1e-5, rtol=1e-5)
     for loader in (AutoModel, AutoModelForMaskedLM):
-        loader.from_pretrained(hf)
+        _, told = loader.from_pretrained(hf, output_loading_info=True)
+        missing = {name for name in told["missing_keys"] if family != "roberta" or "pooler" not in name}
+        assert not missing and not told["mismatched_keys"]  # RoBERTa was published without a pooler, too
+    masked = AutoModelForMaskedLM.from_pretrained(hf)
+    best = pipeline("fill-mask", model=masked, tokenizer=tokenizer, top_k=1)(text)[0]
+    place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    assert best["token"] == int(logits[place].argmax())
+
+
+def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: Path) -> None:
+    export(str(trained["bert"]), str(tmp_path / "hf"), 2)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    fingerprint = json.loads((pairs / "manifest.json").read_text())["fingerprint"]
+    for told in (
+        "2 of 4 steps",
+        f"`{fingerprint}`",
+        "| at step 2 |",
+        "| mlm_loss |",
+        "BertForPreTraining",
+        "width = 64",
+    ):
+        assert told in card
+    assert str(pairs) not in card and str(tmp_path.parent) not in card
+
+
+def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_path: Path, monkeypatch) -> None:
+    """A limit of nothing at all stands in for a fault: rounding alone is then too much."""
+    before = {path.name for path in tmp_path.iterdir()}
+    monkeypatch.setattr(export_check, "LARGEST_DIFFERENCE", 0.0)
+    with pytest.raises(CheckpointError, match=r"logits differ from ours by .* Nothing was published"):
+        export(str(trained["albert"]), str(tmp_path / "hf"), None)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
+    """One weight exchanged for another of the same shape."""
+    out = trained["bert"]
+    export(str(out), str(tmp_path), None)
+    weights = load_file(tmp_path / "model.safetensors")
+    a, b = (f"bert.encoder.layer.{i}.attention.self.query.weight" for i in (0, 1))
+    save_file(weights | {a: weights[b], b: weights[a]}, tmp_path / "model.safetensors", {"format": "pt"})
+    vocabulary = read_vocabulary(str(out / "vocabulary"))
+    recipe = load_recipe(str(out / "recipe.toml"), [])
+    with pytest.raises(CheckpointError, match="logits differ"):
+        model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+        export_check.check_export(tmp_path, model, vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +113,8 @@ def test_logits_of_the_exported_model_equal_ours(run, trained: Path, tmp_path: P
         (["{trained}/none"], 2, "holds no checkpoint"),
     ],
 )
-def test_steps(run, trained: Path, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
-    filled = [part.format(trained=trained) for part in arguments]
+def test_steps(run, trained, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    filled = [part.format(trained=trained["bert"]) for part in arguments]
     done = run("python", "-m", "trainer.export", *filled, "--output", tmp_path / "hf")
     assert (done.returncode, "Traceback" in done.stderr) == (code, False)
     assert told in done.stdout + done.stderr

@@ -1,133 +1,217 @@
-"""Our BERT against transformers' own, with random weights, and its packing against each sequence alone."""
+"""Every family against transformers' own with random weights, and its packing against each sequence alone."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForPreTraining
 
+from schemas.errors import UsageError
 from schemas.masking import Masking
-from trainer.models.huggingface import bert_config, bert_weights
+from tests.small_models import (
+    ALBERT,
+    FAMILIES,
+    alone,
+    as_theirs,
+    mlm_logits,
+    padded,
+    pair_logits,
+    random_model,
+    section,
+)
+from trainer.models.families import encoder_shape
+from trainer.models.huggingface import to_ours, to_theirs
 from trainer.models.packing import PackedBatch
-from trainer.models.pretraining import PretrainingModel, build_model, encoder_shape
+from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.recipe import load_recipe
 from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.reading import PairFolder
+from trainer.stream.shape import fill, shape_for
 from trainer.stream.sources import build_sources
 
-CHANGES = ["model.width=48", "model.heads=3", "model.feedforward=80", "model.layers=3", "model.initial_std=0.05"]
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
+    """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
+    folder = PairFolder(str(byte_rows if request.param == "roberta" else pairs))
+    stream = Stream(build_sources([folder], None, 0, False), Share(0, 1, 1, 12), Drawing(Masking()), 0)
+    batch = stream.batch(0)[0]
+    stream.close()
+    model = random_model(section(request.param), folder.vocabulary)
+    theirs = as_theirs(model, folder.vocabulary, tmp_path_factory.mktemp(request.param))
+    assert not theirs.training and theirs.dtype == torch.float32
+    inputs, place = padded(batch, request.param, folder.vocabulary.special_id("pad"))
+    return SimpleNamespace(
+        family=request.param, model=model, theirs=theirs, batch=batch, inputs=inputs, place=place,
+        vocabulary=folder.vocabulary,
+    )  # fmt: skip
 
 
-@pytest.fixture
-def batch(pairs: Path) -> PackedBatch:
-    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), Share(0, 1, 1, 12), Drawing(Masking()), 0)
-    try:
-        return stream.batch(0)[0]
-    finally:
-        stream.close()
+def test_hidden_states_and_logits_equal_transformers(case) -> None:
+    output = case.theirs(**case.inputs, output_hidden_states=True)
+    hidden_TD = case.model.encoder(case.batch)
+    torch.testing.assert_close(hidden_TD, output.hidden_states[-1][case.place], atol=1e-5, rtol=1e-5)
+    mlm_KV, pair_S2 = case.model.logits(case.batch)
+    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_K]
+    torch.testing.assert_close(mlm_KV, theirs_KV, atol=1e-5, rtol=1e-5)
+    if case.family == "roberta":
+        assert pair_S2 is None and pair_logits(output) is None
+    else:
+        torch.testing.assert_close(pair_S2, pair_logits(output), atol=1e-5, rtol=1e-5)
 
 
-@pytest.fixture
-def model(pairs: Path) -> PretrainingModel:
-    """Random in every weight, biases and norms too, so that a confusion of names shows.
-
-    Of a trained model's size: with weights ten times as large float32 itself rounds by more than the 1e-5 asked for.
-    """
-    section = load_recipe("trainer/recipes/tiny.toml", CHANGES).model
-    built = build_model(section, PairFolder(str(pairs)).vocabulary.size, 0)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    return built.eval()
-
-
-@pytest.fixture
-def theirs(model: PretrainingModel, pairs: Path, tmp_path: Path):
-    import json
-
-    vocabulary = PairFolder(str(pairs)).vocabulary
-    shape = encoder_shape(load_recipe("trainer/recipes/tiny.toml", CHANGES).model, vocabulary.size)
-    (tmp_path / "config.json").write_text(json.dumps(bert_config(shape, vocabulary)))
-    save_file(bert_weights(model.state_dict(), shape.layers), tmp_path / "model.safetensors", {"format": "pt"})
-    return AutoModelForPreTraining.from_pretrained(tmp_path).eval()
-
-
-def padded(batch: PackedBatch):
-    """The batch as transformers wants it, and where the packed tokens lie in it."""
-    place = (batch.sequence_T, batch.positions_T)
-    ids = torch.zeros(len(batch.first_S), batch.longest, dtype=torch.long)
-    segments, attention = ids.clone(), ids.clone()
-    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
-    return {"input_ids": ids, "token_type_ids": segments, "attention_mask": attention}, place
-
-
-def test_logits_equal_transformers(model, theirs, batch) -> None:
-    inputs, place = padded(batch)
-    output = theirs(**inputs)
-    mlm_KV, pair_S2 = model.logits(batch)
-    torch.testing.assert_close(mlm_KV, output.prediction_logits[place][batch.masked_K], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(pair_S2, output.seq_relationship_logits, atol=1e-5, rtol=1e-5)
-
-
-def test_loss_and_gradients_equal_transformers(model, theirs, batch) -> None:
-    inputs, place = padded(batch)
-    labels = torch.full_like(inputs["input_ids"], -100)
-    labels[place[0][batch.masked_K], place[1][batch.masked_K]] = batch.labels_K
-    expected = theirs(**inputs, labels=labels, next_sentence_label=batch.pair_labels_S).loss
+def test_loss_and_gradients_equal_transformers(case) -> None:
+    model, batch = case.model, case.batch
+    labels = torch.full_like(case.inputs["input_ids"], -100)
+    labels[case.place[0][batch.masked_K], case.place[1][batch.masked_K]] = batch.labels_K
+    name = {"albert": "sentence_order_label"}.get(case.family, "next_sentence_label")
+    pair_labels = {} if case.family == "roberta" else {name: batch.pair_labels_S}
+    expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
-    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / len(batch.pair_labels_S)
+    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labelled_pairs(batch))
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    model.zero_grad()
+    case.theirs.zero_grad()
     expected.backward()
     loss.backward()
-    gradients = bert_weights({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, 3)
-    theirs_by_name = dict(theirs.named_parameters())
-    assert len(gradients) == len(theirs_by_name)
+    gradients = to_theirs({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, case.family)
+    theirs = dict(case.theirs.named_parameters())
+    assert gradients.keys() == theirs.keys()
+    pad = case.vocabulary.special_id("pad")
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, theirs_by_name[name].grad, atol=1e-5, rtol=1e-4, msg=name)
+        expected_gradient = theirs[name].grad
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-4, msg=f"{name}, pad {pad}")
 
 
-def test_a_packed_batch_computes_what_each_sequence_does_alone(model, batch) -> None:
+def test_weights_go_over_and_back(case) -> None:
+    ours = dict(case.model.named_parameters())
+    back = to_ours(dict(case.theirs.named_parameters()), ours, case.family)
+    assert all(torch.equal(back[name], ours[name]) for name in ours)
+
+
+def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
+    """Outputs, loss and gradients."""
+    model, batch = case.model, case.batch
+    together = model(batch)
+    gradients = gradient(model, together.mlm_sum + together.pair_sum)
     mlm_KV, pair_S2 = model.logits(batch)
+    sums = torch.zeros(())
     for s in range(len(batch.first_S)):
-        tokens, masks = batch.sequence_T == s, batch.sequence_T[batch.masked_K] == s
-        alone = PackedBatch(
-            ids_T=batch.ids_T[tokens],
-            segments_T=batch.segments_T[tokens],
-            positions_T=batch.positions_T[tokens],
-            sequence_T=torch.zeros(int(tokens.sum()), dtype=torch.long),
-            first_S=torch.zeros(1, dtype=torch.long),
-            longest=int(tokens.sum()),
-            masked_K=batch.masked_K[masks] - batch.first_S[s],
-            labels_K=batch.labels_K[masks],
-            pair_labels_S=batch.pair_labels_S[s : s + 1],
-            tokens=int(tokens.sum()),
-            predicted=int(masks.sum()),
-            paired=1,
-        )
-        mlm_alone, pair_alone = model.logits(alone)
+        masks = batch.sequence_T[batch.masked_K] == s
+        mlm_alone, pair_alone = model.logits(alone(batch, s))
         torch.testing.assert_close(mlm_KV[masks], mlm_alone, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(pair_S2[s : s + 1], pair_alone, atol=1e-5, rtol=1e-5)
+        if pair_S2 is not None:
+            torch.testing.assert_close(pair_S2[s : s + 1], pair_alone, atol=1e-5, rtol=1e-5)
+        losses = model(alone(batch, s))
+        sums = sums + losses.mlm_sum + losses.pair_sum
+    torch.testing.assert_close(together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
+    torch.testing.assert_close(gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
 
 
-def test_published_parameter_counts() -> None:
-    section = load_recipe("trainer/recipes/bert_base.toml", []).model
+def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
+    shape = shape_for(512, 25.0, 32, 0.15, padded=False)
+    filled = fill(case.batch, shape, case.vocabulary.special_id("pad"))
+    assert len(filled.ids_T) == 512 > len(case.batch.ids_T)
+    one, other = case.model(case.batch), case.model(filled)
+    torch.testing.assert_close(torch.stack(list(other)), torch.stack(list(one)), atol=1e-4, rtol=1e-6)
+
+
+def test_recomputed_layers_have_the_same_gradient(case) -> None:
+    """With dropout, too: a layer that is computed again draws the same one."""
+    model = random_model(section(case.family, "dropout=0.2", "attention_dropout=0.2"), case.vocabulary).train()
+    found = []
+    for recompute in (False, True):
+        model.encoder.recompute = recompute
+        torch.manual_seed(0)
+        losses = model(case.batch)
+        found.append(gradient(model, losses.mlm_sum + losses.pair_sum))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+
+
+def gradient(model: PretrainingModel, loss: torch.Tensor) -> torch.Tensor:
+    """Of all parameters, end to end."""
+    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    return torch.cat([g.flatten() for g in found])
+
+
+COUNTS = {
+    "bert_base": (109_482_240, 110_106_428),
+    "bert_large": (335_141_888, 336_226_108),
+    "roberta_base": (124_055_040, 124_697_433),
+    "roberta_large": (354_310_144, 355_412_057),
+    "albert_base": (11_683_584, 11_813_810),
+    "albert_large": (17_683_968, 17_847_474),
+    "albert_xlarge": (58_724_864, 59_021_490),
+    "albert_xxlarge": (222_595_584, 223_158_450),
+    "megatron_345m": (335_213_568, 336_297_858),
+    "megatron_1.3b": (1_276_504_064, 1_280_739_202),
+    "megatron_3.9b": (3_862_663_680, 3_869_260_674),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_parameter_counts(name: str) -> None:
+    """The encoder with embeddings and pooler, and all, with the vocabulary that the recipe states."""
+    described = load_recipe(f"trainer/recipes/{name}.toml", []).model
+    assert described.vocabulary is not None
     with torch.device("meta"):
-        model = PretrainingModel(encoder_shape(section, 30522))
-    counts = [sum(p.numel() for p in part.parameters()) for part in (model.encoder, model)]
-    assert counts == [109_482_240, 110_106_428]
+        model = PretrainingModel(encoder_shape(described, described.vocabulary))
+    counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model.encoder, model))
+    assert counts == COUNTS[name]
 
 
-def test_initial_weights_follow_from_the_seed_alone() -> None:
-    section = load_recipe("trainer/recipes/tiny.toml", ["model.initial_std=0.02"]).model
-    one, two, other = (build_model(section, 500, seed).state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    matrices = torch.cat([w.flatten() for name, w in one.items() if w.dim() > 1])
-    assert not torch.equal(matrices, torch.cat([w.flatten() for w in other.values() if w.dim() > 1]))
-    # a normal truncated at two deviations has 0.8796 of its deviation
-    assert matrices.std() == pytest.approx(0.02 * 0.8796, rel=0.01)
-    assert matrices.abs().max() <= 0.04
-    assert all(
-        (w == (1 if "norm" in name and name.endswith("weight") else 0)).all() for name, w in one.items() if w.dim() == 1
+@pytest.mark.parametrize("family", FAMILIES)
+def test_initial_weights_are_the_published_ones_and_follow_from_the_seed_alone(family: str) -> None:
+    wide = section(family, "width=96", "feedforward=384", "initial_std=0.02")
+    one, two, other = (build_model(wide, 700, seed) for seed in (1, 1, 2))
+    pairs = list(zip(one.named_parameters(), two.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(p, q) for (_, p), q, _ in pairs)
+    assert not any(torch.equal(p, q) for (_, p), _, q in pairs if p.dim() > 1)
+    # a normal truncated at two deviations has 0.8796 of its deviation; 4 layers add to the residual 8 times
+    expected = 0.02 * (0.8796 if family in ("bert", "albert") else 1)
+    for name, weight in one.named_parameters():
+        if weight.dim() == 1:
+            assert (weight == (1 if "norm" in name and name.endswith("weight") else 0)).all(), name
+        elif weight.numel() > 5000:
+            scaled = family == "megatron-bert" and ("attention.out" in name or "down" in name)
+            assert float(weight.detach().std()) == pytest.approx(expected / (8**0.5 if scaled else 1), rel=0.05), name
+            assert (weight.abs().max() <= 0.04) == (family in ("bert", "albert") or scaled), name
+
+
+def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
+    """Two groups over four layers compute what four layers with the same weights two by two compute."""
+    vocabulary = PairFolder(str(pairs)).vocabulary
+    shared = random_model(section("albert"), vocabulary)
+    apart = random_model(section("albert", "layer_groups=4"), vocabulary)
+    weights = shared.state_dict()
+    for layer, group in enumerate((0, 0, 1, 1)):
+        prefix = f"encoder.layers.{group}."
+        weights |= {
+            name.replace(prefix, f"encoder.layers.{layer}."): w
+            for name, w in shared.state_dict().items()
+            if name.startswith(prefix)
+        }
+    apart.load_state_dict(weights)
+    ids = torch.arange(5, 15)
+    zeros = torch.zeros(10, dtype=torch.long)
+    batch = PackedBatch(ids, zeros, torch.arange(10), zeros, zeros[:1], 10, zeros[:2], zeros[:2], zeros[:1], 10, 2, 1)
+    torch.testing.assert_close(shared.encoder(batch), apart.encoder(batch))
+    torch.testing.assert_close(
+        shared.encoder(batch, torch.tensor([3, 0])), apart.encoder(replace(batch))[torch.tensor([3, 0])]
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "told"),
+    [
+        ("bert", "model.heads=5", "model.heads 5 does not divide model.width 48"),
+        ("albert", "model.layer_groups=3", "model.layer_groups 3 does not divide model.layers 4"),
+        ("bert", f"model.{ALBERT[0]}", 'model.embedding_width belongs to "albert"; model.family is "bert"'),
+        ("gpt", "run.seed=0", "model.family: .*'megatron-bert', found 'gpt'"),
+    ],
+)
+def test_shapes_that_cannot_be(family: str, change: str, told: str) -> None:
+    small = ["model.width=48", "model.heads=3", "model.layers=4", f"model.family={family}"]
+    with pytest.raises(UsageError, match=told):
+        load_recipe("trainer/recipes/tiny.toml", [*small, change])

@@ -1,50 +1,71 @@
-"""BERT's encoder (Devlin et al., arXiv:1810.04805): learned positions and segments, post-layer-norm Transformer layers.
+"""The encoder that all families share: embeddings, Transformer layers, and a pooler for the pair head.
 
-Query, key and value come from one matrix product. Letters: T tokens, S sequences, L longest, D width, H heads.
+Families differ by the fields of `EncoderShape` alone (families.py). Query, key and value come from one matrix product.
+Letters: T tokens, R rows that are read of the last layer, S sequences, D width, E width of the embeddings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from trainer.models.packing import PackedBatch, PaddedView
+from trainer.models.attention import attend
+from trainer.models.packing import PackedBatch, Spans
 
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """Sizes of an encoder; the names are the recipe's."""
+    """Sizes of an encoder and what its family does differently.
 
+    positions: rows of the position table, of which the first token takes number first_position. segments: 1 is a
+    constant that all tokens share. embedding: width of the embeddings, E; factorised: a matrix widens them to D.
+    groups: how many layers have weights of their own; each serves layers / groups in a row. gelu: the exact function
+    or its tanh approximation. pre_norm: normalise what enters attention and feed-forward, not what they add up to.
+    pair_head: pooler and pair label.
+    """
+
+    family: str
     vocabulary: int
     layers: int
     width: int
     heads: int
     feedforward: int
-    max_positions: int
+    positions: int
+    first_position: int
     segments: int
+    embedding: int
+    factorised: bool
+    groups: int
     dropout: float
     attention_dropout: float
     norm_eps: float
+    gelu: Literal["none", "tanh"]
+    pre_norm: bool
+    pair_head: bool
 
 
 class Embeddings(nn.Module):
-    """Token, position and segment vectors, added, normalised and dropped out."""
+    """Token, position and segment vectors, added, normalised (but with pre_norm) and dropped out."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.token = nn.Embedding(shape.vocabulary, shape.width)
-        self.position = nn.Embedding(shape.max_positions, shape.width)
-        self.segment = nn.Embedding(shape.segments, shape.width)
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
+        self.token = nn.Embedding(shape.vocabulary, shape.embedding)
+        self.position = nn.Embedding(shape.positions, shape.embedding)
+        self.segment = nn.Embedding(shape.segments, shape.embedding)
+        self.norm = nn.Identity() if shape.pre_norm else nn.LayerNorm(shape.embedding, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
+        self.shape = shape
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """(T, D)."""
-        x_TD = self.token(batch.ids_T) + self.position(batch.positions_T) + self.segment(batch.segments_T)
-        return self.dropout(self.norm(x_TD))
+        """(T, E)."""
+        segment = self.segment(batch.segments_T) if self.shape.segments > 1 else self.segment.weight
+        x_TE = self.token(batch.ids_T) + self.position(batch.positions_T + self.shape.first_position) + segment
+        return self.dropout(self.norm(x_TE))
 
 
 class Attention(nn.Module):
@@ -56,17 +77,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width)
         self.out = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x_TD: Tensor, view: PaddedView) -> Tensor:
-        """(T, D) -> (T, D)."""
-        grid = view.spread(self.qkv(x_TD))
-        q, k, v = grid.view(*view.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (S, H, L, D / H)
+    def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None) -> Tensor:
+        """(T, D) -> (R, D)."""
         dropout = self.dropout if self.training else 0.0
-        y_SHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=view.mask_S11L, dropout_p=dropout)
-        return self.out(view.collect(y_SHLd.transpose(1, 2).flatten(2)))
+        return self.out(rows_of(attend(self.qkv(x_TD), self.heads, spans, dropout), rows_R))
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each added to its input and then normalised."""
+    """Attention and feed-forward, each added to its input. What is normalised is the sum; with pre_norm, the input."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -76,30 +94,56 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.feedforward, shape.width)
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
+        self.gelu, self.pre_norm = shape.gelu, shape.pre_norm
 
-    def forward(self, x_TD: Tensor, view: PaddedView) -> Tensor:
-        """(T, D) -> (T, D)."""
-        x_TD = self.attention_norm(x_TD + self.dropout(self.attention(x_TD, view)))
-        return self.norm(x_TD + self.dropout(self.down(F.gelu(self.up(x_TD)))))
+    def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None = None) -> Tensor:
+        """(T, D) -> (T, D), or (R, D) when only some rows are read."""
+        if self.pre_norm:
+            y_RD = self.attention(self.attention_norm(x_TD), spans, rows_R)
+            x_RD = rows_of(x_TD, rows_R) + self.dropout(y_RD)
+            return x_RD + self.dropout(self.feed_forward(self.norm(x_RD)))
+        y_RD = self.attention(x_TD, spans, rows_R)
+        x_RD = self.attention_norm(rows_of(x_TD, rows_R) + self.dropout(y_RD))
+        return self.norm(x_RD + self.dropout(self.feed_forward(x_RD)))
+
+    def feed_forward(self, x_RD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_RD), approximate=self.gelu))
 
 
 class Encoder(nn.Module):
-    """Embeddings and layers; the pooler reads each sequence's first token for the pair head."""
+    """Embeddings and layers; the pooler reads each sequence's first token for the pair head.
+
+    With `recompute` a layer keeps its input alone for the backward pass and is computed a second time there.
+    """
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
         self.embeddings = Embeddings(shape)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
-        self.pooler = nn.Linear(shape.width, shape.width)
+        self.widen = nn.Linear(shape.embedding, shape.width) if shape.factorised else nn.Identity()
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.groups))
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.pre_norm else nn.Identity()
+        self.pooler = nn.Linear(shape.width, shape.width) if shape.pair_head else None
+        self.depth, self.recompute = shape.layers, False
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """(T, D), the last layer's output."""
-        view = PaddedView(batch)
-        x_TD = self.embeddings(batch)
-        for layer in self.layers:
-            x_TD = layer(x_TD, view)
-        return x_TD
+    def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
+        """(T, D), the last layer's output, or (R, D), where it is read: the rest of it is then not computed."""
+        spans = Spans(batch)
+        x_TD = self.widen(self.embeddings(batch))
+        for i in range(self.depth):
+            layer = self.layers[i * len(self.layers) // self.depth]
+            rows = rows_R if i == self.depth - 1 else None
+            if self.recompute and self.training:
+                x_TD = checkpoint(layer, x_TD, spans, rows, use_reentrant=False)  # draws the same dropout again
+            else:
+                x_TD = layer(x_TD, spans, rows)
+        return self.norm(x_TD)
 
-    def pool(self, x_TD: Tensor, batch: PackedBatch) -> Tensor:
-        """(S, D), one vector a sequence."""
-        return torch.tanh(self.pooler(x_TD.index_select(0, batch.first_S)))
+    def pool(self, first_SD: Tensor) -> Tensor:
+        """The last layer at each sequence's first token -> (S, D), one vector a sequence."""
+        assert self.pooler is not None
+        return torch.tanh(self.pooler(first_SD))
+
+
+def rows_of(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
+    """(R, D): the named rows, or all."""
+    return x_TD if rows_R is None else x_TD.index_select(0, rows_R)

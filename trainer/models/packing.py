@@ -1,16 +1,18 @@
 """The batch as the model sees it: S sequences laid end to end in T tokens, with the K tokens to predict.
 
-Attention is the one place that has to know where sequences end. `PaddedView` spreads the tokens over an (S, L) grid
-for it and collects them again, which is exact and, without a kernel for packed sequences, the fastest there is.
+Attention is the one place that has to know where sequences end; `Spans` tells it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+NO_LABEL = -100  # what cross-entropy passes over
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,16 @@ class PackedBatch:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-class PaddedView:
-    """The (S, L) grid of a packed batch: where each token lies in it, and which places hold one."""
+class Spans:
+    """Where the sequences of a packed batch lie. Sequences of no tokens, which fill a fixed shape, lie at the end."""
 
     def __init__(self, batch: PackedBatch):
-        self.shape = (len(batch.first_S), batch.longest)
-        self.place_T = batch.sequence_T * batch.longest + batch.positions_T
-        filled = torch.zeros(self.shape[0] * self.shape[1], dtype=torch.bool, device=batch.ids_T.device)
-        filled[self.place_T] = True
-        self.mask_S11L = filled.view(self.shape[0], 1, 1, self.shape[1])
+        self.longest = batch.longest
+        ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
+        counts_S1 = ones_T.new_zeros(len(batch.first_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
+        self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)  # 0, then where each sequence ends; no sync with a GPU
 
-    def spread(self, x_TN: Tensor) -> Tensor:
-        """(T, N) -> (S, L, N), zeros where no token lies."""
-        grid = x_TN.new_zeros(self.shape[0] * self.shape[1], x_TN.shape[1])
-        return grid.index_copy(0, self.place_T, x_TN).view(*self.shape, -1)
-
-    def collect(self, x_SLN: Tensor) -> Tensor:
-        """(S, L, N) -> (T, N), the tokens alone."""
-        return x_SLN.reshape(self.shape[0] * self.shape[1], -1).index_select(0, self.place_T)
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens in each sequence that has any."""
+        return [length for length in self.ends_S1.diff().tolist() if length]

@@ -1,21 +1,25 @@
 """An encoder with the heads it is trained by: masked LM at the masked places alone, and the pair label.
 
 Projecting onto the vocabulary only where something was masked saves 85% of the head's work, a fifth of all of
-BERT-base's at length 128. Losses leave as sums, because what to divide by is a matter of the whole global batch.
+BERT-base's at length 128. The last layer, too, is computed only where a head reads it. Losses leave as sums, because
+what to divide by is a matter of the whole global batch.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from schemas.randomness import key
 from trainer.models.encoder import Encoder, EncoderShape
-from trainer.models.packing import PackedBatch
-from trainer.recipe import ModelSection
+from trainer.models.families import encoder_shape
+from trainer.models.initial import initialise
+from trainer.models.packing import NO_LABEL, PackedBatch
+
+if TYPE_CHECKING:
+    from trainer.recipe import ModelSection
 
 
 class Losses(NamedTuple):
@@ -32,69 +36,54 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.dense = nn.Linear(shape.width, shape.width)
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
+        self.dense = nn.Linear(shape.width, shape.embedding)
+        self.norm = nn.LayerNorm(shape.embedding, shape.norm_eps)
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.gelu = shape.gelu
 
-    def forward(self, x_KD: Tensor, embedding_VD: Tensor) -> Tensor:
+    def forward(self, x_KD: Tensor, embedding_VE: Tensor) -> Tensor:
         """(K, V) logits."""
-        return F.linear(self.norm(F.gelu(self.dense(x_KD))), embedding_VD, self.bias)
+        return F.linear(self.norm(F.gelu(self.dense(x_KD), approximate=self.gelu)), embedding_VE, self.bias)
 
 
 class PretrainingModel(nn.Module):
-    """BERT for pretraining: `forward` gives losses, `logits` gives what they are computed from."""
+    """A family's model for pretraining: `forward` gives losses, `logits` gives what they are computed from."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        self.shape = shape
         self.encoder = Encoder(shape)
         self.mlm_head = MaskedLMHead(shape)
-        self.pair_head = nn.Linear(shape.width, 2)
+        self.pair_head = nn.Linear(shape.width, 2) if shape.pair_head else None
 
-    def logits(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """(K, V) at the masked places and (S, 2) for the pairs."""
-        x_TD = self.encoder(batch)
-        x_KD = x_TD.index_select(0, batch.masked_K)
-        mlm_KV = self.mlm_head(x_KD, self.encoder.embeddings.token.weight)
-        return mlm_KV, self.pair_head(self.encoder.pool(x_TD, batch))
+    def logits(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """(K, V) at the masked places, and (S, 2) for the pairs or None in a family without pair labels."""
+        firsts = batch.first_S if self.pair_head is not None else batch.first_S[:0]
+        x_RD = self.encoder(batch, torch.cat([firsts, batch.masked_K]))
+        first_SD, masked_KD = x_RD.split([len(firsts), len(batch.masked_K)])
+        mlm_KV = self.mlm_head(masked_KD, self.encoder.embeddings.token.weight)
+        return mlm_KV, None if self.pair_head is None else self.pair_head(self.encoder.pool(first_SD))
 
     def forward(self, batch: PackedBatch) -> Losses:
         mlm_KV, pair_S2 = self.logits(batch)
-        return Losses(
-            F.cross_entropy(mlm_KV.float(), batch.labels_K, reduction="sum"),
-            (mlm_KV.argmax(-1) == batch.labels_K).sum().float(),
-            F.cross_entropy(pair_S2.float(), batch.pair_labels_S, reduction="sum", ignore_index=-100),
-            (pair_S2.argmax(-1) == batch.pair_labels_S).sum().float(),
-        )
+        mlm_sum, mlm_correct = summed_loss(mlm_KV, batch.labels_K)
+        if pair_S2 is None:
+            return Losses(mlm_sum, mlm_correct, torch.zeros_like(mlm_sum), torch.zeros_like(mlm_sum))
+        return Losses(mlm_sum, mlm_correct, *summed_loss(pair_S2, batch.pair_labels_S))
+
+    def labelled_pairs(self, batch: PackedBatch) -> int:
+        """How many rows the pair loss is a sum over: none in a family that does not predict pair labels."""
+        return batch.paired if self.pair_head is not None else 0
 
 
-def encoder_shape(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    return EncoderShape(
-        vocabulary=vocabulary_size,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        feedforward=model.feedforward,
-        max_positions=model.max_positions,
-        segments=2,
-        dropout=model.dropout,
-        attention_dropout=model.attention_dropout,
-        norm_eps=1e-12,
-    )
+def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+    """(cross-entropy, number of right answers), both summed in float32 over the places that have a label."""
+    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=NO_LABEL)
+    return loss, (logits_NC.argmax(-1) == labels_N).sum().float()
 
 
 def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
     """A model with initial weights that depend on the seed alone."""
     built = PretrainingModel(encoder_shape(model, vocabulary_size))
-    generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
-    initialise(built, model.initial_std, generator)
+    initialise(built, built.shape, model.initial_std, seed)
     return built
-
-
-@torch.no_grad()
-def initialise(model: nn.Module, std: float, generator: torch.Generator) -> None:
-    """Normal matrices truncated at two deviations, as in google-research/bert; zero biases, unit norms."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)

@@ -24,9 +24,9 @@ from schemas.manifest import Manifest, read_manifest, read_shard_bytes
 from schemas.masking import Masks
 from schemas.ragged import offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
+from trainer.models.packing import NO_LABEL
 from trainer.stream.cache import ShardCache
 
-NO_LABEL = -100
 CACHE, CACHE_BYTES = "~/.cache/clozeline", 50 * 10**9
 BLOCKS_OPEN = 3  # the one in use, the one before it in the same batch, the one being read ahead
 Ints = NDArray[np.int64]

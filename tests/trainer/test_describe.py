@@ -1,0 +1,115 @@
+"""What a model will cost, told before it is built, against what it costs when it is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForPreTraining
+
+from schemas.errors import UsageError
+from schemas.vocabulary import read_vocabulary
+from tests.small_models import FAMILIES, random_model, section
+from trainer.command_line import main
+from trainer.describe import RANKS, activation_bytes, describe, state_bytes
+from trainer.export_check import row
+from trainer.metrics import Metrics, read_metrics
+from trainer.models.families import encoder_shape
+from trainer.models.flops import flops_per_token, peak_flops
+from trainer.models.huggingface import config_of
+from trainer.recipe import load_recipe
+
+TINY = "trainer/recipes/tiny.toml"
+RECIPES = sorted(path.stem for path in Path("trainer/recipes").glob("*.toml") if path.stem != "tiny")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_described_without_pairs(capsys, name: str) -> None:
+    assert main(["--config", f"trainer/recipes/{name}.toml", "--describe"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parameters"] > told["parameters_without_heads"] > 0
+    assert told["bytes_per_rank"]["zero_0"]["8"] == 16 * told["parameters"]
+    assert told["flops_per_token"] > 6 * 0.7 * told["parameters_without_heads"]
+    assert told["activation_bytes"] > told["micro_batch_tokens"] > 0
+
+
+def test_bert_large_s_figures_are_the_published_ones() -> None:
+    """240.5 and 1,020 GFLOPs a sequence: 272 and 52 of them a second are DeepSpeed's record of 64 and 53 TFLOPs."""
+    shape = encoder_shape(load_recipe("trainer/recipes/bert_large.toml", []).model, 30_522)
+    assert flops_per_token(shape, 128, 0.15) * 128 == pytest.approx(240.5e9, rel=1e-3)
+    assert flops_per_token(shape, 512, 0.15) * 512 == pytest.approx(1020e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operations_are_those_that_torch_counts(vocab: Path, family: str) -> None:
+    """In transformers' model, which computes the head at all tokens; pooler and pair head are left out."""
+    vocabulary = read_vocabulary(str(vocab))
+    model = random_model(section(family), vocabulary)
+    settings = config_of(model.shape, vocabulary)
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    theirs = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
+    ids = torch.randint(5, vocabulary.size, (2, 64))
+    names = {"roberta": [], "albert": ["sentence_order_label"]}.get(family, ["next_sentence_label"])
+    with FlopCounterMode(display=False) as counter:
+        theirs(input_ids=ids, labels=ids, **dict.fromkeys(names, torch.ones(2, dtype=torch.long))).loss.backward()
+    assert flops_per_token(model.shape, 64, 1.0) * ids.numel() == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_what_layers_keep_is_about_what_was_told(vocab: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    recipe = load_recipe(TINY, ["model.width=48", "model.heads=3", "model.layers=4", "model.feedforward=192"])
+    model = random_model(recipe.model, vocabulary).train()
+    batch = row(torch.randint(5, vocabulary.size, (128,)), 2)
+    parameters = {p.data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        losses = model.encoder(batch).sum()
+    told = activation_bytes(model.shape, recipe) - recipe.masking.prob * vocabulary.size * 4
+    assert told * batch.tokens == pytest.approx(sum(kept.values()), rel=0.25)
+    assert losses.isfinite()
+
+
+def test_each_stage_spreads_more_over_the_ranks() -> None:
+    found = state_bytes(1000, "bf16")
+    assert [found[f"zero_{stage}"]["8"] for stage in range(4)] == [16_000, 5_500, 3_750, 2_000]
+    assert all(stage["1"] == 16_000 for stage in found.values()) and RANKS == (1, 8)
+    assert state_bytes(1000, "fp32")["zero_1"]["8"] == 9_000
+
+
+def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:
+    assert describe(load_recipe(TINY, [f"data.pairs={pairs}"]))["vocabulary"] == 160
+    assert describe(load_recipe(TINY, ["data.pairs=/none", "model.vocabulary=500"]))["vocabulary"] == 500
+    with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocabulary"):
+        describe(load_recipe(TINY, ["data.pairs=/none"]))
+
+
+def test_describing_imports_nothing_that_trains() -> None:
+    code = (
+        "import sys; from trainer.command_line import main\n"
+        "assert main(['--config', 'trainer/recipes/bert_base.toml', '--describe']) == 0\n"
+        "print([name for name in ('deepspeed', 'pyarrow', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_mfu_is_a_fraction_of_the_peak(tmp_path: Path) -> None:
+    """And null where no peak is known."""
+    assert (peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("EPYC")) == (989e12, 756e12, None)
+    names = ("step", "loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "lr", "grad_norm", "tokens")
+    line = dict.fromkeys(names, 1.0) | {"padding_fraction": 0.0, "loader_stall_fraction": 0.0, "seconds": 1.0}
+    for name, peak, mfu in (("cpu", None, None), ("gpu", 1000.0, 0.25)):
+        metrics = Metrics(str(tmp_path / name), 0, 1, peak)
+        metrics.log(line | {"tokens_per_second": 250.0})
+        metrics.close()
+        assert read_metrics(str(tmp_path / name))[0]["mfu"] == mfu
