@@ -1,6 +1,6 @@
 """Errors that a user can act on, each with the exit code that the command ends with.
 
-    0 done    2 usage or configuration    3 bad data    4 bad checkpoint
+    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    75 asked to stop, and saved
 
 A message says what happened with the value and the path, what was expected, and what to do next. Command lines
 print it without a traceback; any other exception is a fault of ours and keeps its traceback.
@@ -13,15 +13,20 @@ from collections.abc import Iterable
 
 
 class ClozelineError(Exception):
-    """Base of the errors a user can act on; `exit_code` is the process's exit status."""
+    """Base of the errors a user can act on; `exit_code` is the process's exit status.
+
+    everywhere: every process of a run raises it, so one of them tells it.
+    """
 
     exit_code = 1
+    everywhere = False
 
 
 class UsageError(ClozelineError):
     """A flag, a recipe or a path is wrong; nothing was started."""
 
     exit_code = 2
+    everywhere = True
 
 
 class DataError(ClozelineError):
@@ -34,6 +39,13 @@ class CheckpointError(ClozelineError):
     """A checkpoint cannot be trusted or does not belong to this run."""
 
     exit_code = 4
+
+
+class PreemptedError(ClozelineError):
+    """A signal asked the run to stop and everything is saved: the same command goes on. EX_TEMPFAIL of sysexits.h."""
+
+    exit_code = 75
+    everywhere = True
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,36 +1,41 @@
 """Checkpoints that are whole or not there: written aside, every file listed with size and sha256, then renamed.
 
 RUN/checkpoints/step-00000100/
-    manifest.json       written last; a checkpoint is trusted only when every file agrees with it
-    state.json          the step, the data it belongs to, and counts that go on
-    model.safetensors   all weights in float32, for export
-    deepspeed/          each rank's optimizer and weights, read only by the run that wrote them
+    manifest.json            written last; a checkpoint is trusted only when every file agrees with it
+    state.json               the step, the data it belongs to, and counts that go on
+    model.safetensors        all weights in float32, the optimizer's own copies
+    exp_avg.safetensors      the optimizer's moments, under the names of the weights
+    exp_avg_sq.safetensors
+Nothing in it depends on ranks or ZeRO stages, so any number of ranks goes on from it at any stage. This file is about
+one process and its disk; what ranks do together is in saving.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, DataError
 
 MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
+FORMAT_VERSION = 1
 
 
 class TrainingState(BaseModel):
     """Where a run is, and what it may be continued with. The position in the data is the step itself.
 
-    resumed_at: the steps after which the run was taken up again. eval_mlm_loss: on the held-out pairs at this very
-    step, None where they were not measured.
+    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. resumed_at: the steps after which
+    the run was taken up again. eval_mlm_loss: on the held-out pairs at this very step, None where not measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,6 +44,8 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
     identity: dict[str, Any]
+    updates: int = 0
+    loss_scale: dict[str, float] = {}
     resumed_at: list[int] = []
     eval_mlm_loss: float | None = None
 
@@ -53,35 +60,35 @@ def steps_saved(run: str) -> list[int]:
     return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit() and (path / MANIFEST).exists())
 
 
-def save(run: str, state: TrainingState, keep: int, write: Callable[[Path], None]) -> None:
-    """Let every rank `write` its files into a folder aside, then publish it and prune. A collective call."""
-    target = checkpoint_path(run, state.step)
-    partial = target.with_name(target.name + storage.PARTIAL)
-    if dist.get_rank() == 0:
-        shutil.rmtree(partial, ignore_errors=True)
+def begin(run: str, step: int) -> Path:
+    """A new empty folder for the files of a checkpoint. A rank of a killed run may still write into an older one."""
+    target = checkpoint_path(run, step)
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
+    with writing(partial):
         partial.mkdir(parents=True)
-    dist.barrier()
-    write(partial)
-    if dist.get_rank() == 0:
-        (partial / STATE).write_text(state.model_dump_json())
-    dist.barrier()  # every rank's files are there now
-    if dist.get_rank() == 0:
-        publish(partial, target)
-        prune(run, keep)
-    dist.barrier()
+    return partial
 
 
-def publish(partial: Path, target: Path) -> None:
-    """List every file, sync it, and let the folder take its name in one step."""
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file() and path.name != MANIFEST]
-    entries = [{"path": str(f.relative_to(partial)), "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
-    for file in files:
-        _sync(file)
-    storage.publish(str(partial / MANIFEST), (json.dumps({"files": entries}, indent=1) + "\n").encode())
-    if target.exists():  # the same step was saved before; what is there now is as good
-        shutil.rmtree(target)
-    os.replace(partial, target)
-    storage.sync_folder(str(target.parent))
+def describe(folder: Path, file: Path) -> dict[str, Any]:
+    """A file's entry in the manifest."""
+    return {"path": str(file.relative_to(folder)), "bytes": file.stat().st_size, "sha256": _sha256(file)}
+
+
+def publish(partial: Path, target: Path, entries: list[dict[str, Any]]) -> None:
+    """Write the manifest and let the folder take its name in one step. A good checkpoint of that step stays as it is.
+
+    There is one only when the same step is saved twice, and then both are as good.
+    """
+    with writing(partial):
+        text = json.dumps({"format_version": FORMAT_VERSION, "files": entries}, indent=1) + "\n"
+        storage.publish(str(partial / MANIFEST), text.encode())
+        if target.exists():
+            if verify(target) is None:
+                shutil.rmtree(partial)
+                return
+            shutil.rmtree(target)
+        os.replace(partial, target)
+        storage.sync_folder(str(target.parent))
 
 
 def best(run: str) -> int | None:
@@ -99,25 +106,40 @@ def _eval_loss(path: Path) -> float | None:
 
 
 def prune(run: str, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one, and what unfinished saves left behind."""
-    for step in {*steps_saved(run)[:-keep]} - {best(run)}:
-        shutil.rmtree(checkpoint_path(run, step), ignore_errors=True)
+    """Remove all but the newest `keep` whole checkpoints and the best one, and what unfinished saves left behind."""
+    whole = [step for step in steps_saved(run) if verify(checkpoint_path(run, step), hashes=False) is None]
+    newest_whole, good = whole[-keep:], best(run)
+    for step in steps_saved(run):
+        if newest_whole and step < newest_whole[0] and step != good:
+            shutil.rmtree(checkpoint_path(run, step), ignore_errors=True)
+    remove_partial(run)
+
+
+def remove_partial(run: str) -> None:
     for path in Path(run, "checkpoints").glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def verify(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None when every file is as its manifest says."""
+def verify(path: Path, hashes: bool = True) -> str | None:
+    """What is wrong with a checkpoint, or None when every file is as its manifest says; without `hashes`, in size.
+
+    Raises CheckpointError for a checkpoint of a newer format: an older one must not be taken in its place.
+    """
     try:
-        entries = json.loads((path / MANIFEST).read_text())["files"]
-        for entry in entries:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if manifest["format_version"] > FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {manifest['format_version']}, but this Clozeline reads up to "
+                f"{FORMAT_VERSION}. Upgrade it."
+            )
+        for entry in manifest["files"]:
             file = path / entry["path"]
             if not file.exists():
                 return f"{file} is missing"
-            if file.stat().st_size != entry["bytes"] or _sha256(file) != entry["sha256"]:
+            if file.stat().st_size != entry["bytes"] or (hashes and _sha256(file) != entry["sha256"]):
                 return f"{file} was cut or changed"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{path / MANIFEST} cannot be read ({error})"
+        return f"{path / MANIFEST} cannot be read ({error!r})"
     return None
 
 
@@ -160,11 +182,16 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
         )
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the disk refuses becomes a CheckpointError."""
+    try:
+        yield
+    except (OSError, DataError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{path} could not be written: {told}.") from error
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from schemas.errors import ClozelineError, UsageError
 from trainer.recipe import load_recipe
+from trainer.signals import StopRequest
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,6 +22,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Train as a recipe says and return the process's exit code."""
+    stop = StopRequest().listen()
     try:
         options = parser().parse_args(arguments)
         recipe = load_recipe(options.config, options.set)
@@ -31,15 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         from trainer.training import pretrain  # torch and DeepSpeed: only once the recipe is good
 
-        pretrain(recipe)
+        pretrain(recipe, stop)
         return 0
     except ClozelineError as error:
         rank = os.environ.get("RANK", "0")
-        # what is wrong with flags and recipe is the same on every rank: one tells it
-        if rank == "0" or not isinstance(error, UsageError):
+        if rank == "0" or not error.everywhere:
             prefix = "" if rank == "0" else f"rank {rank}: "
             print(f"clozeline: {prefix}{error}", file=sys.stderr, flush=True)
         return error.exit_code
+    finally:
+        stop.ignore()
 
 
 def parser() -> argparse.ArgumentParser:

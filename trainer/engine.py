@@ -1,27 +1,22 @@
-"""The DeepSpeed engine of a recipe: its settings, what it writes into a checkpoint, and how it goes on from one."""
+"""The process group and the DeepSpeed engine of a recipe."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
-from deepspeed.utils import safe_get_full_fp32_param
-from safetensors.torch import save_file
 from torch import nn
 
 from schemas.errors import UsageError
-from trainer.checkpoints import WEIGHTS
 from trainer.optimization import build_optimizer
-from trainer.recipe import Recipe
+from trainer.recipe import EngineSection, Recipe
 from trainer.stream.batches import Share
-
-TAG = "deepspeed"  # the folder inside a checkpoint that holds DeepSpeed's own files
 
 
 def start_distributed() -> tuple[int, int]:
@@ -36,7 +31,11 @@ def start_distributed() -> tuple[int, int]:
         # each rank takes its share of the cores; more threads than cores make every rank wait
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
-    deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name(), verbose=False)
+    accelerator.set_device(int(os.environ["LOCAL_RANK"]))
+    if not torch.distributed.is_initialized():
+        deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name(), verbose=False)
+        # a process that ends while its group still lives may abort, and its exit code would be lost
+        atexit.register(torch.distributed.destroy_process_group)
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
@@ -71,38 +70,32 @@ def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": recipe.optimizer.clip,
         "bf16": {"enabled": recipe.engine.precision == "bf16"},
-        "zero_optimization": {"stage": recipe.engine.zero_stage},
         "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",  # ours is tested
+        "fp16": {"enabled": recipe.engine.precision == "fp16"},  # with DeepSpeed's dynamic loss scale
+        "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW runs on the host as it is
         "steps_per_print": 10**9,  # metrics are ours
         **recipe.deepspeed,
+        "zero_optimization": recipe.deepspeed.get("zero_optimization", {}) | zero_settings(recipe.engine),
     }
 
 
+def zero_settings(section: EngineSection) -> dict[str, Any]:
+    """Sharding and offload in DeepSpeed's terms."""
+    accelerator: Any = get_accelerator()
+    host = {"device": "cpu", "pin_memory": accelerator.device_name() != "cpu"}
+    offloaded = {"none": [], "optimizer": ["offload_optimizer"], "parameters": ["offload_optimizer", "offload_param"]}
+    return {"stage": section.zero_stage} | {name: host for name in offloaded[section.offload]}
+
+
 def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:
-    """The model on its device with its optimizer, ready to step."""
+    """The model on its device with its optimizer, ready to step. Raises UsageError when the device lacks the format."""
+    accelerator: Any = get_accelerator()
+    if recipe.engine.precision == "fp16" and not accelerator.is_fp16_supported():
+        raise UsageError(f"engine.precision fp16: this {accelerator.device_name()} cannot do it. Use bf16 or fp32.")
     optimizer = build_optimizer(model, recipe.optimizer)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
-    optimizer.state.clear()  # bf16 without ZeRO has taken a step with gradients of 0
+    wrapper: Any = engine.optimizer
+    if hasattr(wrapper, "fp32_groups"):  # bf16 or fp16 at stage 0: it has made an update, with gradients of 0
+        optimizer.state.clear()
+        wrapper.refresh_fp32_params()
     return engine
-
-
-def write_checkpoint(engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
-    """Every rank's optimizer and weights as DeepSpeed keeps them, and all weights for export. A collective call."""
-    engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
-    weights = full_weights(engine.module)  # type: ignore[arg-type]
-    if torch.distributed.get_rank() == 0:
-        save_file(weights, folder / WEIGHTS)
-
-
-def read_checkpoint(engine: deepspeed.DeepSpeedEngine, folder: Path) -> None:
-    """Put a checkpoint's weights and optimizer state into the engine."""
-    engine.load_checkpoint(str(folder), tag=TAG)
-
-
-def full_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All weights in float32, from the optimizer's own copies whatever the ranks hold. A collective call."""
-    weights = {}
-    for name, parameter in module.named_parameters():
-        full = safe_get_full_fp32_param(parameter)  # None when DeepSpeed keeps no copy, as in stage 0
-        weights[name] = (parameter if full is None else full).detach().float().cpu().contiguous()
-    return weights

@@ -142,14 +142,18 @@ class CheckpointSection(_Section):
 
 
 class EngineSection(_Section):
-    """What DeepSpeed is asked for: number format and how optimizer state is spread over the ranks.
+    """What DeepSpeed is asked for.
 
-    `recompute` computes each layer again in the backward pass instead of keeping what it needs there: a third slower,
-    and for models that do not fit otherwise.
+    `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3 weights
+    too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1 to 3, and the
+    update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in the backward pass
+    instead of keeping what it needs there: a third slower, for models that do not fit otherwise. All of these may
+    change when a run is resumed.
     """
 
-    precision: Literal["fp32", "bf16"] = "fp32"
-    zero_stage: Literal[0, 1, 2] = 1
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    offload: Literal["none", "optimizer", "parameters"] = "none"
     recompute: bool = False
 
 
@@ -178,7 +182,9 @@ OWNED_BY_RECIPE = {
     "scheduler": "schedule",
     "bf16": "engine.precision",
     "fp16": "engine.precision",
-    "zero_optimization": "engine.zero_stage",
+    "zero_optimization.stage": "engine.zero_stage",
+    "zero_optimization.offload_optimizer": "engine.offload",
+    "zero_optimization.offload_param": "engine.offload",
 }
 """DeepSpeed's keys that a recipe's [deepspeed] table may not hold, and the recipe's own key for each."""
 
@@ -224,9 +230,21 @@ def apply_change(content: dict[str, Any], change: str) -> None:
 
 def check_together(recipe: Recipe, path: str) -> None:
     """What no single key can get wrong. Raises UsageError."""
-    for name in recipe.deepspeed:
-        if name in OWNED_BY_RECIPE:
-            raise UsageError(f"{path}: [deepspeed] {name} is set by {OWNED_BY_RECIPE[name]}; set that instead.")
+    for name, owner in OWNED_BY_RECIPE.items():
+        table, *inner = name.split(".")
+        held = recipe.deepspeed.get(table, {}) if inner else recipe.deepspeed
+        if name.split(".")[-1] in held:
+            raise UsageError(f"{path}: [deepspeed] {name} is set by {owner}; set that instead.")
+    if recipe.deepspeed.get("zero_optimization", {}).get("round_robin_gradients"):
+        raise UsageError(
+            f"{path}: [deepspeed] zero_optimization.round_robin_gradients cannot be used: with it DeepSpeed's own map "
+            "of which rank holds which parameter is wrong, and checkpoints go by that map. Leave it out."
+        )
+    if recipe.engine.zero_stage < {"none": 0, "optimizer": 1, "parameters": 3}[recipe.engine.offload]:
+        raise UsageError(
+            f"{path}: engine.offload {recipe.engine.offload} is not for engine.zero_stage {recipe.engine.zero_stage}: "
+            "the optimizer can be offloaded from stage 1 on, parameters in stage 3."
+        )
     batch = recipe.batch
     check_model(recipe.model, path)
     folders, weights = len(recipe.data.folders), recipe.data.weights

@@ -7,9 +7,7 @@ seeded by (seed, step, rank), so nothing random has to be saved.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +16,20 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas import storage
+from schemas.errors import PreemptedError
 from schemas.randomness import key
 from schemas.vocabulary import FOLDER
-from trainer import checkpoints
+from trainer import checkpoints, saving
 from trainer.beginning import first_model, tokens_at_peak
 from trainer.checkpoints import TrainingState
-from trainer.engine import build_engine, device_of_rank, read_checkpoint, share_of, start_distributed, write_checkpoint
+from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
 from trainer.evaluation import Evaluation, open_evaluation
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.recipe import Recipe, dump_recipe
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
+from trainer.signals import StopRequest
 from trainer.stream.batches import Share, Stream
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder
@@ -37,7 +37,7 @@ from trainer.stream.reading import PairFolder
 
 @dataclass
 class Step:
-    """What one step summed over all ranks: losses, counts and tokens."""
+    """What one step summed over all ranks: losses, counts and tokens. stop: a rank was asked to stop."""
 
     loss: float
     mlm_loss: float
@@ -46,10 +46,14 @@ class Step:
     pair_accuracy: float | None
     tokens: int
     padding_fraction: float
+    stop: bool
 
 
-def pretrain(recipe: Recipe) -> None:
-    """Run a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps."""
+def pretrain(recipe: Recipe, stop: StopRequest) -> None:
+    """Run a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps.
+
+    Raises PreemptedError on every rank, once all is saved, when one of them was asked to stop.
+    """
     rank, world_size = start_distributed()
     share = share_of(recipe, rank, world_size)
     folders = open_folders(recipe)
@@ -59,7 +63,7 @@ def pretrain(recipe: Recipe) -> None:
     state = resume(engine, recipe, folders, share)
     metrics = open_run(recipe, folders, state, world_size) if rank == 0 else None
     try:
-        train(engine, stream, evaluation, recipe, state, metrics)
+        train(engine, stream, evaluation, recipe, state, metrics, stop)
     finally:
         stream.close()
         if evaluation is not None:
@@ -68,7 +72,7 @@ def pretrain(recipe: Recipe) -> None:
             metrics.close()
 
 
-def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[str, Any]:
+def identity(recipe: Recipe, folders: list[PairFolder]) -> dict[str, Any]:
     """What may not change under a run: anything here decides rows, masks or weights."""
     return {
         "data": [folder.manifest.fingerprint for folder in folders],
@@ -79,22 +83,18 @@ def identity(recipe: Recipe, folders: list[PairFolder], share: Share) -> dict[st
         "optimizer": recipe.optimizer.kind,
         "masking": recipe.masking.model_dump(),
         "global_batch": recipe.batch.size,
-        "ranks": share.world_size,
-        "zero_stage": recipe.engine.zero_stage,
-        "precision": recipe.engine.precision,
     }
 
 
 def resume(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder], share: Share) -> TrainingState:
     """The state to go on from, its weights loaded; a fresh state when the run holds no checkpoint."""
-    now = identity(recipe, folders, share)
-    found = checkpoints.newest(recipe.run.output)
+    now = identity(recipe, folders)
+    found = saving.find(recipe.run.output)
     if found is None:
         return TrainingState(step=0, tokens=0, seconds=0.0, identity=now)
-    path, faults = found
-    state = checkpoints.read_state(path)
+    path, state, faults = found
     checkpoints.check_identity(path, state.identity, now)
-    read_checkpoint(engine, path)
+    saving.load(engine, path, state)
     if share.rank == 0:
         unit = "row" if recipe.batch.global_tokens is None else "token"
         for fault in faults:
@@ -110,8 +110,7 @@ def open_run(recipe: Recipe, folders: list[PairFolder], state: TrainingState, wo
     source = storage.join(folders[0].folder, FOLDER)
     for name in storage.names(source):
         storage.publish(str(run / FOLDER / name), storage.read(storage.join(source, name)))
-    for path in (run / "checkpoints").glob(f"*{storage.PARTIAL}"):
-        shutil.rmtree(path, ignore_errors=True)
+    checkpoints.remove_partial(recipe.run.output)
     return Metrics(recipe.run.output, state.step, recipe.run.max_steps, tokens_at_peak(recipe, folders, world_size))
 
 
@@ -122,14 +121,16 @@ def train(
     recipe: Recipe,
     state: TrainingState,
     metrics: Metrics | None,
+    stop: StopRequest,
 ) -> None:
-    """Step from `state` to the end, saving every checkpoint.every steps and at the end."""
+    """Step from `state` to the end, saving every checkpoint.every steps, at the end, and when asked to stop."""
     run, last = recipe.run, min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
     meter = Meter(state.tokens, state.seconds)
     for step in range(state.step + 1, last + 1):
         rate = learning_rate(step, recipe.optimizer, recipe.schedule, run.max_steps)
         set_learning_rate(engine.optimizer, rate)
-        done = take_step(engine, stream.batch(step - 1), key(run.seed, "dropout", step, dist.get_rank()))
+        dropout_key = key(run.seed, "dropout", step, dist.get_rank())
+        done = take_step(engine, stream.batch(step - 1), dropout_key, stop.asked)
         meter.add(done.tokens)
         evaluated = evaluation.measure(engine) if evaluation is not None and evaluation.due(step) else {}
         meter.skip(evaluated.get("eval_seconds") or 0.0)
@@ -139,7 +140,7 @@ def train(
                 grad_norm = float(engine.get_global_grad_norm() or 0.0)
                 values = asdict(done) | {"step": step, "lr": rate, "grad_norm": grad_norm} | meter.read(stream.stalled)
                 metrics.log(values | evaluated)
-        if step % recipe.checkpoint.every == 0 or step == last:
+        if step % recipe.checkpoint.every == 0 or step == last or done.stop:
             now = TrainingState(
                 step=step,
                 tokens=meter.tokens,
@@ -148,15 +149,22 @@ def train(
                 resumed_at=state.resumed_at,
                 eval_mlm_loss=evaluated.get("eval_mlm_loss"),
             )
-            checkpoints.save(run.output, now, recipe.checkpoint.keep, partial(write_checkpoint, engine))
+            saving.save(engine, run.output, now, recipe.checkpoint.keep)
             if metrics is not None:
                 write_report(run.output, state.resumed_at)
+        if done.stop and step < last:
+            raise PreemptedError(
+                f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
+            )
     if dist.get_rank() == 0:
         print(f"{run.output}: step {max(last, state.step)} of {run.max_steps} is saved.", flush=True)
 
 
-def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: int) -> Step:
-    """One update from this rank's micro-batches; what it returns is summed over all ranks."""
+def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: int, stop: bool) -> Step:
+    """One update from this rank's micro-batches; what it returns is summed over all ranks.
+
+    `stop` travels with the counts: every rank learns of a signal in the same step, for nothing.
+    """
     device = torch.device(engine.device or "cpu")
     counts = torch.tensor(
         [
@@ -164,11 +172,12 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
             sum(engine.module.labelled_pairs(batch) for batch in batches),  # type: ignore[operator]
             sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
+            float(stop),
         ],
         dtype=torch.float64,
     ).to(device)
     dist.all_reduce(counts)
-    masked, pairs, tokens, computed = counts.tolist()
+    masked, pairs, tokens, computed, stopping = counts.tolist()
     torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
     scale = dist.get_world_size() * len(batches)
@@ -188,4 +197,5 @@ def take_step(engine: DeepSpeedEngine, batches: list[PackedBatch], dropout_key: 
         pair_accuracy=pair_correct / pairs if pairs else None,
         tokens=int(tokens),
         padding_fraction=1 - tokens / computed,
+        stop=stopping > 0,
     )

@@ -8,9 +8,11 @@ from schemas.errors import CheckpointError
 from trainer import checkpoints
 from trainer.checkpoints import (
     TrainingState,
+    begin,
     best,
     check_identity,
     checkpoint_path,
+    describe,
     newest,
     prune,
     publish,
@@ -21,9 +23,8 @@ from trainer.checkpoints import (
 
 def written(run: Path, step: int, loss: float | None = None) -> Path:
     """A checkpoint's files as they are before publication."""
-    partial = checkpoint_path(str(run), step).with_suffix(".partial")
-    (partial / "deepspeed").mkdir(parents=True)
-    (partial / "deepspeed" / "rank0.pt").write_bytes(b"weights" * 100)
+    partial = begin(str(run), step)
+    (partial / "model.safetensors").write_bytes(b"weights" * 100)
     state = TrainingState(step=step, tokens=1, seconds=0.5, identity={}, eval_mlm_loss=loss)
     (partial / "state.json").write_text(state.model_dump_json())
     return partial
@@ -31,7 +32,8 @@ def written(run: Path, step: int, loss: float | None = None) -> Path:
 
 def saved(run: Path, step: int, loss: float | None = None) -> Path:
     path = checkpoint_path(str(run), step)
-    publish(written(run, step, loss), path)
+    partial = written(run, step, loss)
+    publish(partial, path, [describe(partial, file) for file in sorted(partial.iterdir())])
     return path
 
 
@@ -52,7 +54,7 @@ def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
     saved(tmp_path, 10)
-    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "deepspeed/rank0.pt")
+    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "model.safetensors")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     {
@@ -73,12 +75,51 @@ def test_when_none_verifies_the_run_does_not_start_anew(tmp_path: Path) -> None:
         newest(str(tmp_path))
 
 
-def test_saving_a_step_again_and_pruning(tmp_path: Path) -> None:
-    for step in (10, 20, 30, 30):
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_pruning_keeps_the_newest_that_are_whole(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
         saved(tmp_path, step)
-    written(tmp_path, 40)
+    written(tmp_path, 50)
+    (checkpoint_path(str(tmp_path), 30) / "model.safetensors").unlink()
     prune(str(tmp_path), keep=2)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000020", "step-00000030"]
+    assert names(tmp_path) == ["step-00000020", "step-00000030", "step-00000040"]
+    (checkpoint_path(str(tmp_path), 40) / "model.safetensors").unlink()
+    prune(str(tmp_path), keep=1)
+    assert "step-00000020" in names(tmp_path), "the last whole one stays"
+
+
+def test_saving_a_step_again_leaves_a_good_one_and_replaces_a_bad_one(tmp_path: Path) -> None:
+    weights = saved(tmp_path, 10) / "model.safetensors"
+    inode = weights.stat().st_ino
+    saved(tmp_path, 10)
+    assert weights.stat().st_ino == inode, "there was no moment without it"
+    weights.write_bytes(b"")
+    assert verify(saved(tmp_path, 10)) is None
+    assert names(tmp_path) == ["step-00000010"]
+
+
+def test_a_newer_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    saved(tmp_path, 10)
+    manifest = saved(tmp_path, 20) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(CheckpointError, match=r"step-00000020 has format version 2, .* reads up to 1\. Upgrade it"):
+        newest(str(tmp_path))
+
+
+@pytest.mark.parametrize("act", ["begin", "publish"])
+def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
+    """A file where a folder should be stops even root, as a read-only disk stops others."""
+    partial = written(tmp_path, 10)
+    if act == "begin":
+        with pytest.raises(CheckpointError, match=r"step-00000020\..*could not be written: Not a directory"):
+            (tmp_path / "run").write_text("")
+            begin(str(tmp_path / "run"), 20)
+    else:
+        with pytest.raises(CheckpointError, match="could not be written: No such file or directory"):
+            publish(partial, tmp_path / "none" / "step-00000010", [])
 
 
 def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:

@@ -4,64 +4,10 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
-
-with socket.socket() as free:  # several sets of ranks may be at work on one machine
-    free.bind(("127.0.0.1", 0))
-    PORT = str(free.getsockname()[1])
-DEEPSPEED = ("deepspeed", "--quiet", "--num_gpus", "2", "--master_port", PORT, "--module", "trainer")
-TORCHRUN = ("torchrun", "--nproc_per_node", "2", "--master_port", PORT, "-m", "trainer")
-PYTHON = ("python", "-m", "trainer")
-RECIPE = ("--config", "trainer/recipes/tiny.toml")
-SHRUNK = {
-    "model.width": 32,
-    "model.feedforward": 64,
-    "model.dropout": 0.1,
-    "model.attention_dropout": 0.1,
-    "batch.global_batch": 16,
-    "batch.micro_batch": 4,
-    "optimizer.lr": 3e-3,
-    "schedule.warmup_steps": 4,
-    "run.max_steps": 12,
-    "run.log_every": 1,
-    "checkpoint.every": 4,
-}
-
-
-def settings(pairs: Path, out: Path, **changes: object) -> list[str]:
-    """--set flags of the shrunk recipe; `run__seed=1` means run.seed=1."""
-    values = SHRUNK | {"data.pairs": pairs, "run.output": out}
-    values |= {name.replace("__", "."): value for name, value in changes.items()}
-    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-
-
-def losses(out: Path) -> dict[int, tuple]:
-    """What must be equal in two runs that are the same: everything in the metrics but times."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == sorted({line["step"] for line in lines})
-    timed = ("tokens_per_second", "loader_stall_fraction", "seconds")
-    return {line["step"]: tuple(v for name, v in line.items() if name not in timed) for line in lines}
-
-
-def weights(out: Path, step: int) -> dict[str, list]:
-    found = load_file(out / f"checkpoints/step-{step:08d}/model.safetensors")
-    return {name: tensor.tolist() for name, tensor in found.items()}
-
-
-@pytest.fixture(scope="module")
-def straight(run, pairs: Path, tmp_path_factory) -> Path:
-    """An unbroken run of 12 steps on two ranks."""
-    out = tmp_path_factory.mktemp("straight") / "run"
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out))
-    assert done.returncode == 0, done.stderr
-    return out
 
 
 def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
@@ -90,56 +36,47 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     assert [line["lr"] for line in lines][:5] == pytest.approx([0.00075, 0.0015, 0.00225, 0.003, 0.003])
 
 
-def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(run, pairs, straight, tmp_path) -> None:
+def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(training, straight, tmp_path) -> None:
     """Stopped twice, so that a resume of a resume is tried too."""
     out = tmp_path / "run"
     for stop in ({"run__stop_at": 3}, {"run__stop_at": 7}, {}):
-        done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out, **stop))
+        done = training.run("deepspeed", out, **stop)
         assert done.returncode == 0, done.stderr
     assert "Resuming from" in done.stdout and "step 7, row 112" in done.stdout
-    assert losses(out) == losses(straight)
-    assert weights(out, 12) == weights(straight, 12)
+    assert training.losses(out) == training.losses(straight)
+    assert training.tensors(out, 12) == training.tensors(straight, 12)
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(run, pairs, straight, tmp_path) -> None:
+def test_a_killed_run_goes_on_from_its_last_checkpoint(training, straight, tmp_path) -> None:
     out = tmp_path / "run"
-    bin_folder = Path(sys.executable).parent
-    process = subprocess.Popen(
-        [str(bin_folder / DEEPSPEED[0]), *DEEPSPEED[1:], *RECIPE, *settings(pairs, out)],
-        env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}"},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = training.start("deepspeed", out)
     while process.poll() is None and not (out / "checkpoints/step-00000004/manifest.json").exists():
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     (out / "checkpoints/step-00000099.partial").mkdir()
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out))
+    done = training.run("deepspeed", out)
     assert done.returncode == 0, done.stderr
-    assert losses(out) == losses(straight)
-    assert weights(out, 12) == weights(straight, 12)
+    assert training.losses(out) == training.losses(straight)
+    assert training.tensors(out, 12) == training.tensors(straight, 12)
     assert not list((out / "checkpoints").glob("*.partial"))
 
 
-def test_launchers_and_micro_batches_train_the_same(run, pairs, straight, tmp_path) -> None:
+def test_launchers_and_micro_batches_train_the_same(training, straight, tmp_path) -> None:
     """torchrun to the last bit; one rank and another micro-batch up to summation order."""
     plain = {"model__dropout": 0.0, "model__attention_dropout": 0.0}  # dropout is drawn per rank
     commands = {
-        "torchrun": (TORCHRUN, {}),
-        "two ranks": (DEEPSPEED, plain),
-        "one rank": (PYTHON, plain),
-        "cut": (PYTHON, plain | {"batch__micro_batch": 16}),
-        "stage 0": (PYTHON, plain | {"engine__zero_stage": 0}),
-        "stage 2": (PYTHON, plain | {"engine__zero_stage": 2}),
+        "torchrun": ("torchrun", {}),
+        "two ranks": ("deepspeed", plain),
+        "one rank": ("python", plain),
+        "cut": ("python", plain | {"batch__micro_batch": 16}),
     }
     found = {}
     for name, (launcher, changes) in commands.items():
-        done = run(*launcher, *RECIPE, *settings(pairs, tmp_path / name, **changes))
+        done = training.run(launcher, tmp_path / name, **changes)
         assert done.returncode == 0, done.stderr
-        found[name] = losses(tmp_path / name)
-    assert found.pop("torchrun") == losses(straight)
+        found[name] = training.losses(tmp_path / name)
+    assert found.pop("torchrun") == training.losses(straight)
     expected = found.pop("two ranks")
     for name, lines in found.items():
         for step, (_, loss, mlm_loss, *_) in lines.items():
@@ -157,46 +94,48 @@ def test_launchers_and_micro_batches_train_the_same(run, pairs, straight, tmp_pa
     ],
     ids=["key", "data", "vocab", "length", "batch"],
 )
-def test_bad_input_is_a_clear_error(run, pairs, byte_vocab, tmp_path, changes, code, told) -> None:
+def test_bad_input_is_a_clear_error(training, byte_vocab, tmp_path, changes, code, told) -> None:
     changes = {name: str(value).format(byte_vocab=byte_vocab) for name, value in changes.items()}
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, tmp_path / "run", **changes))
+    done = training.run("deepspeed", tmp_path / "run", **changes)
     assert done.returncode == code, done.stderr
     assert told in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_a_truncated_shard_ends_the_run_with_its_name(run, pairs, tmp_path) -> None:
+def test_a_truncated_shard_ends_the_run_with_its_name(training, pairs, tmp_path) -> None:
     shutil.copytree(pairs, tmp_path / "pairs")
     shard = tmp_path / "pairs" / "pairs-00001-of-00003.arrow"
     shard.write_bytes(shard.read_bytes()[:-7])
-    done = run(*DEEPSPEED, *RECIPE, *settings(tmp_path / "pairs", tmp_path / "run"))
+    done = training.run("deepspeed", tmp_path / "run", data__pairs=tmp_path / "pairs")
     assert done.returncode == 3
     assert shard.name in done.stderr and "Traceback" not in done.stderr
 
 
-def test_another_run_s_checkpoint_is_refused_with_the_differences(run, pairs, straight, tmp_path) -> None:
+def test_another_run_s_checkpoint_is_refused_with_the_differences(training, straight, tmp_path) -> None:
     shutil.copytree(straight, tmp_path / "run")
-    before = losses(tmp_path / "run")
+    before = training.losses(tmp_path / "run")
     changes = {"run__seed": 9, "model__dropout": 0.2, "batch__global_batch": 32}
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, tmp_path / "run", **changes))
+    done = training.run("deepspeed", tmp_path / "run", **changes)
     assert done.returncode == 4
     for told in ("seed was 0, is 9", "'dropout': 0.2", "global_batch was 16, is 32", "another run.output"):
         assert told in done.stderr
-    assert losses(tmp_path / "run") == before
+    assert training.losses(tmp_path / "run") == before
 
 
-def test_a_damaged_checkpoint_is_passed_over(run, pairs, straight, tmp_path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> None:
     out = tmp_path / "run"
     shutil.copytree(straight, out)
     newest = out / "checkpoints/step-00000012/model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out))
+    done = training.run("deepspeed", out)
     assert done.returncode == 0, done.stderr
     assert "Passed over a checkpoint" in done.stdout and "step 8, row 128" in done.stdout
-    assert losses(out) == losses(straight) and weights(out, 12) == weights(straight, 12)
+    assert training.losses(out) == training.losses(straight) and training.tensors(out, 12) == training.tensors(
+        straight, 12
+    )
     for path in (out / "checkpoints").glob("*/state.json"):
         path.unlink()
-    done = run(*DEEPSPEED, *RECIPE, *settings(pairs, out))
+    done = training.run("deepspeed", out)
     assert done.returncode == 4 and "state.json is missing" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -220,7 +159,7 @@ def sentence_rows(run, text: Path, vocab: Path, tmp_path_factory) -> Path:
     return out
 
 
-def test_batches_of_tokens_in_one_shape_from_two_folders(run, pairs, sentence_rows, tmp_path) -> None:
+def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, sentence_rows, tmp_path) -> None:
     """Resumed it equals the straight run; filling up to one shape changes the losses by rounding alone."""
     data = {"data__pairs": f'["{pairs}", "{sentence_rows}"]', "data__weights": [0.7, 0.3], **BY_TOKENS}
     for name, changes in {
@@ -229,11 +168,11 @@ def test_batches_of_tokens_in_one_shape_from_two_folders(run, pairs, sentence_ro
         "exact": {"batch__shape": "exact", "model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
         "fixed": {"model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
     }.items():
-        launcher = DEEPSPEED if name in ("straight", "stopped") else PYTHON
-        done = run(*launcher, *RECIPE, *settings(pairs, tmp_path / name, **(data | changes)))
+        launcher = "deepspeed" if name in ("straight", "stopped") else "python"
+        done = training.run(launcher, tmp_path / name, **(data | changes))
         assert done.returncode == 0, done.stderr
-    assert run(*DEEPSPEED, *RECIPE, *settings(pairs, tmp_path / "stopped", **data)).returncode == 0
-    assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
+    assert training.run("deepspeed", tmp_path / "stopped", **data).returncode == 0
+    assert training.losses(tmp_path / "stopped") == training.losses(tmp_path / "straight")
     told = {name: metrics(tmp_path / name) for name in ("straight", "exact", "fixed")}
     assert all(0 < line["padding_fraction"] < 0.4 for line in told["straight"])
     assert all(line["padding_fraction"] == 0 for line in told["exact"])
@@ -246,8 +185,8 @@ def metrics(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_rows_without_labels_have_no_pair_loss(run, sentence_rows, tmp_path) -> None:
-    done = run(*PYTHON, *RECIPE, *settings(sentence_rows, tmp_path / "run", run__stop_at=2))
+def test_rows_without_labels_have_no_pair_loss(training, sentence_rows, tmp_path) -> None:
+    done = training.run("python", tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
     assert done.returncode == 0, done.stderr
     for line in metrics(tmp_path / "run"):
         assert line["pair_loss"] is None and line["loss"] == line["mlm_loss"] > 0

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.engine import build_engine, full_weights, start_distributed
+from trainer.engine import build_engine, start_distributed
 from trainer.models.pretraining import build_model
 from trainer.recipe import Recipe, load_recipe
 from trainer.schedules import set_learning_rate
@@ -66,7 +67,10 @@ class Pulled(nn.Module):
 
 def masters(engine: Any) -> dict[str, Tensor]:
     """The float32 weights; ZeRO 0 with bf16 keeps them in its optimizer alone."""
-    weights = full_weights(engine.module)
+    weights = {}
+    for name, parameter in engine.module.named_parameters():
+        full = safe_get_full_fp32_param(parameter)  # None at stage 0
+        weights[name] = (parameter if full is None else full).detach().float().cpu().contiguous()
     if hasattr(engine.optimizer, "fp32_groups"):
         names = {p: name for name, p in engine.module.named_parameters()}
         for low, high in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):

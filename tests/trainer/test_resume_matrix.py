@@ -1,0 +1,75 @@
+"""A run stopped at any number of ranks and ZeRO stage goes on at any other, on the same rows and masks."""
+
+from pathlib import Path
+
+import pytest
+
+STAGES = range(4)
+STEPS, STOP = 5, 2
+PLAIN = {
+    "model__dropout": 0.0,  # dropout is drawn per rank
+    "model__attention_dropout": 0.0,
+    "run__max_steps": STEPS,
+    "checkpoint__every": 99,
+    "deepspeed__zero_optimization__stage3_param_persistence_threshold": 0,  # or small parameters are not shared out
+}
+
+
+def changes(stage: int, **more: object) -> dict[str, object]:
+    return PLAIN | {"engine__zero_stage": stage} | more
+
+
+def named(folder: Path, ranks: int, stage: int) -> Path:
+    return folder / f"{ranks} ranks stage {stage}"
+
+
+@pytest.fixture(scope="module")
+def runs(training, tmp_path_factory) -> Path:
+    """Of every layout an unbroken run and one that was stopped; then every stopped one resumed in every layout."""
+    folder = tmp_path_factory.mktemp("matrix")
+    stopped, straight = folder / "stopped", folder / "straight"
+    listed = []
+    for ranks in (1, 2):
+        sources = [(named(straight, ranks, stage), None, changes(stage)) for stage in STAGES]
+        sources += [(named(stopped, ranks, stage), None, changes(stage, run__stop_at=STOP)) for stage in STAGES]
+        listed.append((ranks, sources))
+    for ranks in (1, 2):
+        resumed = [
+            (named(named(folder, r, s), ranks, stage), named(stopped, r, s), changes(stage))
+            for r in (1, 2)
+            for s in STAGES
+            for stage in STAGES
+        ]
+        if ranks == 2:  # a chain: stopped at stage 3 on two ranks, gone on at stage 2 on one, then at stage 1 on two
+            resumed.append((folder / "chain", named(named(folder, 2, 3), 1, 2), changes(1, run__max_steps=STEPS + 2)))
+        listed.append((ranks, resumed))
+    for number, (ranks, some) in enumerate(listed):
+        done = training.run_many(ranks, some, folder / f"{number}.json")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_layout_goes_on_in_every_other(training, runs: Path, ranks: int, stage: int) -> None:
+    """Losses are equal up to the order of summation, counts exactly; in the same layout everything, to the last bit."""
+    unbroken = named(runs / "straight", ranks, stage)
+    expected = training.losses(unbroken)
+    for to_ranks in (1, 2):
+        for to_stage in STAGES:
+            out = named(named(runs, ranks, stage), to_ranks, to_stage)
+            found = training.losses(out)
+            assert list(found) == list(range(1, STEPS + 1))
+            if (to_ranks, to_stage) == (ranks, stage):
+                assert found == expected
+                assert training.tensors(out, STEPS) == training.tensors(unbroken, STEPS)
+            for step, (_, loss, *_) in found.items():
+                assert loss == pytest.approx(expected[step][1], rel=1e-5), out
+                assert found[step][8] == expected[step][8], "tokens"
+
+
+def test_a_chain_of_three_layouts(training, runs: Path) -> None:
+    found = training.losses(runs / "chain")
+    assert list(found) == list(range(1, STEPS + 3))
+    before = training.losses(named(runs / "straight", 2, 3))
+    assert [found[step][1] for step in before] == pytest.approx([line[1] for line in before.values()], rel=1e-5)

@@ -1,0 +1,130 @@
+"""Which part of every parameter's float32 copy and optimizer state this rank holds, however DeepSpeed lays them out.
+
+    stage 0, fp32          the parameter itself
+    stage 0, bf16 or fp16  a float32 copy of each parameter
+    stages 1 and 2         a stretch of all parameters laid end to end, so a parameter may lie on two ranks
+    stage 3                an equal share of every parameter, the last one filled up
+Checkpoints speak of parameters alone; this is the one place that knows of layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""The optimizer's running means of the gradient and of its square, by torch's names."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements `start`, `start` + 1, ... of one flattened parameter, held by this rank in float32.
+
+    weights and each of the moments: (N,) views into what the optimizer works on. written: this rank is the one that
+    writes them into a checkpoint; of what all ranks hold alike each writes a share.
+    """
+
+    name: str
+    start: int
+    weights: Tensor
+    moments: dict[str, Tensor]
+    written: bool
+
+
+def parts_of(engine: DeepSpeedEngine) -> list[Part]:
+    """This rank's parts, in the order of the model's parameters. Optimizer state that is not there yet begins at 0."""
+    if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):
+        return list(_stage_3(engine))
+    if any(hasattr(parameter, "_hp_mapping") for _, parameter in named_parameters(engine)):
+        return list(_stages_1_and_2(engine))
+    return list(_stage_0(engine))
+
+
+def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
+    """The model's parameters under their names, each once. In stage 3 they are stand-ins with `ds_` attributes."""
+    return list(engine.module.named_parameters())  # type: ignore[operator]
+
+
+def updates_made(engine: DeepSpeedEngine) -> int:
+    """How many updates the optimizer counts; Adam's bias correction goes by it."""
+    return max((int(state["step"]) for state in basic_optimizer(engine).state.values()), default=0)
+
+
+def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
+    for state in basic_optimizer(engine).state.values():
+        state["step"] = torch.full_like(state["step"], updates)
+
+
+def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
+    """The optimizer as we built it, without DeepSpeed's wrapper."""
+    return cast(torch.optim.Optimizer, engine.basic_optimizer)
+
+
+def publish_weights(engine: DeepSpeedEngine) -> None:
+    """After the float32 copies have changed: put them into what the model computes with. A collective call.
+
+    Only stage 3 needs the other ranks. In the other stages every rank has read all weights itself.
+    """
+    zero: Any = engine.optimizer
+    if not hasattr(zero, "fp32_partitioned_groups_flat"):
+        return
+    for group in range(len(zero.fp32_partitioned_groups_flat)):
+        zero._reassign_or_swap_out_partitioned_parameters(group)
+    if zero.persistent_parameters:  # small ones that every rank keeps whole
+        zero.persistent_parameters[0].partition(zero.persistent_parameters)
+        zero.persistent_parameters[0].all_gather(zero.persistent_parameters)
+
+
+def _stage_0(engine: DeepSpeedEngine) -> Iterator[Part]:
+    optimizer, wrapper = basic_optimizer(engine), engine.optimizer
+    copies = {}
+    for ours, theirs in zip(
+        getattr(wrapper, "fp16_groups", []), getattr(wrapper, "fp32_groups", []), strict=True
+    ):  # DeepSpeed's names; bf16 takes the same way
+        copies |= dict(zip(ours, theirs, strict=True))
+    for i, (name, parameter) in enumerate(named_parameters(engine)):
+        master = copies.get(parameter, parameter)
+        state = _state(optimizer, master)
+        moments = {key: state[key].view(-1) for key in MOMENTS}
+        yield Part(name, 0, master.data.view(-1), moments, written=i % engine.world_size == engine.global_rank)
+
+
+def _stages_1_and_2(engine: DeepSpeedEngine) -> Iterator[Part]:
+    optimizer = basic_optimizer(engine)
+    for name, parameter in named_parameters(engine):
+        mapping: Any = parameter._hp_mapping
+        if mapping is None:
+            continue  # all of it is on other ranks
+        flat = optimizer.param_groups[mapping.param_group_index]["params"][0]
+        begin, count = mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel
+        state = _state(optimizer, flat)
+        moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
+        yield Part(name, mapping.lp_fragment_address.start, flat.data.narrow(0, begin, count), moments, written=True)
+
+
+def _stage_3(engine: DeepSpeedEngine) -> Iterator[Part]:
+    optimizer, zero = basic_optimizer(engine), cast(Any, engine.optimizer)
+    for name, parameter in named_parameters(engine):
+        group, begin, count = zero.grad_position[zero.get_param_id(parameter)]
+        start = count * zero._get_param_partition_rank(parameter)
+        count = min(count, parameter.ds_numel - start)
+        if count <= 0:
+            continue  # the last ranks hold only what it is filled up with
+        flat = zero.fp32_partitioned_groups_flat[group]
+        state = _state(optimizer, flat)
+        moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
+        yield Part(name, start, flat.data.narrow(0, begin, count), moments, written=True)
+
+
+def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:
+    """A parameter's optimizer state, made as the first update would make it."""
+    state = optimizer.state[parameter]
+    if not state:
+        state["step"] = torch.zeros((), device=parameter.device)
+        state |= {key: torch.zeros_like(parameter.data) for key in MOMENTS}
+    return state
