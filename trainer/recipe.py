@@ -129,8 +129,8 @@ class CheckpointSection(_Section):
 class EngineSection(_Section):
     """What DeepSpeed is asked for: number format and how optimizer state is spread over the ranks.
 
-    `recompute` computes each layer again in the backward pass instead of keeping what it needs there: a third more to compute,
-    and for models that do not fit otherwise.
+    `recompute` computes each layer again in the backward pass instead of keeping what it needs there: a third more to
+    compute, and for models that do not fit otherwise.
     """
 
     precision: Literal["fp32", "bf16"] = "fp32"
