@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint bench bench_gpu
 
 setup: .venv/installed
 
@@ -24,3 +24,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python tests/bench/run.py
+
+# stands alone: the machine with the GPU needs torch 2.11 or newer and this tree, no more
+bench_gpu:
+	$(PYTHON) tests/bench/gpu.py

@@ -70,6 +70,7 @@ def main() -> None:
         encoding(out, options.rounds)
         batches(out, options.rounds)
         learning(out)
+        subprocess.run([sys.executable, str(Path(__file__).parent / "models.py"), str(out)], check=True)
         print("\n| two cores, whole commands | seconds | MB/s |\n|---|---|---|")
         commands(out, int(options.copies), options.rounds)
 

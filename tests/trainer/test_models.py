@@ -31,20 +31,27 @@ from trainer.stream.shape import fill, shape_for
 from trainer.stream.sources import build_sources
 
 
+def micro_batches(pairs: Path, share: Share) -> list[PackedBatch]:
+    """One rank's part of the first global batch."""
+    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), share, Drawing(Masking()), 0)
+    try:
+        return stream.batch(0)
+    finally:
+        stream.close()
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
     """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
-    folder = PairFolder(str(byte_rows if request.param == "roberta" else pairs))
-    stream = Stream(build_sources([folder], None, 0, False), Share(0, 1, 1, 12), Drawing(Masking()), 0)
-    batch = stream.batch(0)[0]
-    stream.close()
+    path = byte_rows if request.param == "roberta" else pairs
+    folder, batch = PairFolder(str(path)), micro_batches(path, Share(0, 1, 1, 12))[0]
     model = random_model(section(request.param), folder.vocabulary)
     theirs = as_theirs(model, folder.vocabulary, tmp_path_factory.mktemp(request.param))
     assert not theirs.training and theirs.dtype == torch.float32
     inputs, place = padded(batch, request.param, folder.vocabulary.special_id("pad"))
     return SimpleNamespace(
         family=request.param, model=model, theirs=theirs, batch=batch, inputs=inputs, place=place,
-        vocabulary=folder.vocabulary,
+        vocabulary=folder.vocabulary, path=path,
     )  # fmt: skip
 
 
@@ -107,6 +114,22 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
         sums = sums + losses.mlm_sum + losses.pair_sum
     torch.testing.assert_close(together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
     torch.testing.assert_close(gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
+
+
+def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:
+    """One micro-batch, four, or three ranks with two each: sums over all, divided by the whole batch's counts."""
+    found = []
+    for world_size, pieces in ((1, 1), (1, 4), (3, 2)):
+        shares = [Share(rank, world_size, pieces, 12) for rank in range(world_size)]
+        batches = [batch for share in shares for batch in micro_batches(case.path, share)]
+        assert len(batches) == world_size * pieces
+        masked = sum(len(batch.labels_K) for batch in batches)
+        rows = sum(case.model.labelled_pairs(batch) for batch in batches)
+        losses = [case.model(batch) for batch in batches]
+        loss = sum(one.mlm_sum / masked + one.pair_sum / max(1, rows) for one in losses)
+        found.append(gradient(case.model, loss))  # type: ignore[arg-type]
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found[2], found[0], atol=1e-6, rtol=1e-5)
 
 
 def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
