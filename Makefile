@@ -24,3 +24,4 @@ lint: setup
 
 bench: setup
 	$(BIN)/python tests/bench/run.py
+	$(BIN)/python tests/bench/training.py
