@@ -93,10 +93,9 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         times = [(seconds(loop), seconds(partial(bare, engine, batches))) for _ in range(rounds)]
     mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
-    ratio = statistics.median(a / b for a, b in times)
-    print(
-        f"| the loop of `tiny`, a step | {1000 * mine:.2f} ms | {1000 * theirs:.2f} ms | {ratio - 1:+.1%} |", flush=True
-    )
+    low, more, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles((a / b for a, b in times), n=4))
+    told = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
+    print(f"| the loop of `tiny`, a step | {told} |", flush=True)
     stream.close()
     metrics.close()
 
