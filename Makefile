@@ -24,6 +24,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python tests/bench/run.py
+	$(BIN)/python tests/bench/training.py
 
 # stands alone: the machine with the GPU needs torch 2.11 or newer and this tree, no more
 bench_gpu:

@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from schemas import storage
+from trainer.mirror import open_mirror
 
 FILE = "metrics.jsonl"
 NAMES = [
@@ -76,6 +77,7 @@ class Metrics:
         kept = [line for line in read_metrics(run) if line["step"] <= from_step]
         storage.publish(str(self._path), "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._file = self._path.open("a")
+        self._mirror = open_mirror(run, kept)
         on_terminal = sys.stderr.isatty()
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if on_terminal else None
 
@@ -87,8 +89,11 @@ class Metrics:
         mfu = values["tokens_per_second"] / self._tokens_at_peak if self._tokens_at_peak else None
         values = values | {"mfu": mfu}
         evaluated = {name: value for name, value in values.items() if name.startswith("eval_")}
-        self._file.write(json.dumps({name: values[name] for name in NAMES} | evaluated) + "\n")
+        line = {name: values[name] for name in NAMES} | evaluated
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
+        if self._mirror is not None:
+            self._mirror.add(line)
         told = (
             f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
             f"(accuracy {values['mlm_accuracy']:.3f})  pair accuracy {_three(values['pair_accuracy'])}  "
@@ -107,6 +112,8 @@ class Metrics:
 
     def close(self) -> None:
         self._file.close()
+        if self._mirror is not None:
+            self._mirror.close()
         if self._bar is not None:
             self._bar.close()
 

@@ -147,8 +147,8 @@ class EngineSection(_Section):
     `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3 weights
     too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1 to 3, and the
     update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in the backward pass
-    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. All of these may
-    change when a run is resumed.
+    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. All of these
+    may change when a run is resumed.
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

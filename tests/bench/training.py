@@ -1,0 +1,139 @@
+"""What our loop costs above DeepSpeed's own three calls, and for how long a checkpoint stops a run.
+
+    python tests/bench/training.py [--steps 20] [--rounds 25]
+
+The loop is measured where it costs most, on the steps of `tiny`, a few hundredths of a second each. Both loops train
+one engine on the same batches in turns; the bare one has them ready in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from schemas.randomness import key
+from trainer import checkpoints
+from trainer.checkpoints import TrainingState
+from trainer.engine import build_engine, share_of, start_distributed, write_checkpoint
+from trainer.metrics import Meter, Metrics
+from trainer.models.packing import PackedBatch
+from trainer.models.pretraining import build_model
+from trainer.recipe import Recipe, load_recipe
+from trainer.schedules import learning_rate, set_learning_rate
+from trainer.stream.batches import Stream
+from trainer.stream.building import build_stream, open_folders
+from trainer.training import take_step
+
+
+def make_pairs(out: Path) -> None:
+    """The demo's data in small: a vocabulary of 4,000 tokens, rows of up to 64."""
+    job = f"{sys.executable} -m pipeline"
+    for command in (
+        f"{sys.executable} deploy/demo/corpus.py {out}/corpus.jsonl --megabytes 2",
+        f"{job} shard --input {out}/corpus.jsonl --output {out}/text",
+        f"{job} vocab --text {out}/text --output {out}/vocab --model wordpiece --size 4000",
+        f"{job} pairs --text {out}/text --vocab {out}/vocab --output {out}/pairs --objective nsp --max_length 64",
+    ):
+        subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
+
+
+def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> None:
+    """engine, backward, step, with the losses of our loop."""
+    for batches in steps:
+        masked = sum(len(batch.labels_K) for batch in batches)
+        pairs = sum(len(batch.pair_labels_S) for batch in batches)
+        for batch in batches:
+            losses = engine(batch)
+            engine.backward((losses.mlm_sum / masked + losses.pair_sum / pairs) * len(batches))
+            engine.step()
+
+
+def ours(
+    engine: deepspeed.DeepSpeedEngine, stream: Stream, recipe: Recipe, meter: Meter, metrics: Metrics, steps: int
+) -> None:
+    """The body of the training loop: rows read and masked, losses added up, the learning rate, metrics."""
+    for step in range(1, steps + 1):
+        rate = learning_rate(step, recipe.optimizer, recipe.schedule, recipe.run.max_steps)
+        set_learning_rate(engine.optimizer, rate)
+        done = take_step(engine, stream.batch(step - 1), key(recipe.run.seed, "dropout", step, dist.get_rank()))
+        meter.add(done.tokens)
+        if step % recipe.run.log_every == 0:
+            metrics.log(asdict(done) | {"step": step, "lr": rate, "grad_norm": 0.0} | meter.read(stream.stalled))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
+    """Time a step of both loops in turns, and the median and the quartiles of the ratios."""
+    share, folders = share_of(recipe, 0, 1), open_folders(recipe)
+    stream = build_stream(recipe, folders, share)
+    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
+    batches = [stream.batch(step) for step in range(steps)]
+    meter, metrics = Meter(0, 0.0), Metrics(recipe.run.output, 0, steps)
+    bare(engine, batches)
+    loop = partial(ours, engine, stream, recipe, meter, metrics, steps)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        times = [(seconds(loop), seconds(partial(bare, engine, batches))) for _ in range(rounds)]
+    mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
+    low, more, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles((a / b for a, b in times), n=4))
+    told = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
+    print(f"| the loop of `tiny`, a step | {told} |", flush=True)
+    stream.close()
+    metrics.close()
+
+
+def stall(name: str, recipe: Recipe, rounds: int) -> None:
+    """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
+    share, folders = share_of(recipe, 0, 1), open_folders(recipe)
+    stream = build_stream(recipe, folders, share)
+    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
+    set_learning_rate(engine.optimizer, recipe.optimizer.lr)
+    bare(engine, [stream.batch(0)])
+    times = []
+    for step in range(1, rounds + 1):
+        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
+        times.append(seconds(partial(checkpoints.save, recipe.run.output, state, 1, partial(write_checkpoint, engine))))
+    saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
+    size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
+    print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)
+    stream.close()
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description="Our loop beside DeepSpeed's own calls, on one process.")
+    flags.add_argument("--steps", type=int, default=20)
+    flags.add_argument("--rounds", type=int, default=25)
+    options = flags.parse_args()
+    start_distributed()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        make_pairs(Path(folder))
+        pairs, small = f"data.pairs={folder}/pairs", ["batch.global_batch=4", "batch.micro_batch=4"]
+        tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
+        base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
+        print("\n| one process | ours | bare | more |\n|---|---|---|---|")
+        overhead(tiny, options.steps, options.rounds)
+        stall("tiny", tiny, 5)
+        stall("bert_base", base, 3)
+
+
+if __name__ == "__main__":
+    main()
