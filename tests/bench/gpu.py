@@ -182,6 +182,8 @@ def random_batch(shape: EncoderShape, lengths_S: Tensor, device: torch.device) -
         labels_K=ids_T[masked_K],
         pair_labels_S=torch.randint(0, 2, (count,), generator=generator),
         tokens=tokens,
+        predicted=len(masked_K),
+        paired=count,
     ).to(device)
 
 

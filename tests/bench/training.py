@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 
 from schemas.randomness import key
-from trainer import checkpoints
+from trainer import checkpoints, saving
 from trainer.checkpoints import TrainingState
-from trainer.engine import build_engine, share_of, start_distributed, write_checkpoint
+from trainer.engine import build_engine, share_of, start_distributed
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
@@ -69,7 +69,8 @@ def ours(
     for step in range(1, steps + 1):
         rate = learning_rate(step, recipe.optimizer, recipe.schedule, recipe.run.max_steps)
         set_learning_rate(engine.optimizer, rate)
-        done = take_step(engine, stream.batch(step - 1), key(recipe.run.seed, "dropout", step, dist.get_rank()))
+        dropout_key = key(recipe.run.seed, "dropout", step, dist.get_rank())
+        done = take_step(engine, stream.batch(step - 1), dropout_key, stop=False)
         meter.add(done.tokens)
         if step % recipe.run.log_every == 0:
             metrics.log(asdict(done) | {"step": step, "lr": rate, "grad_norm": 0.0} | meter.read(stream.stalled))
@@ -110,7 +111,7 @@ def stall(name: str, recipe: Recipe, rounds: int) -> None:
     times = []
     for step in range(1, rounds + 1):
         state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        times.append(seconds(partial(checkpoints.save, recipe.run.output, state, 1, partial(write_checkpoint, engine))))
+        times.append(seconds(partial(saving.save, engine, recipe.run.output, state, 1)))
     saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
     size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
     print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)

@@ -244,7 +244,7 @@ def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Pa
         PairFolder(str(tmp_path))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
     with streaming(pairs) as here:
         there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), Share(0, 1, 1, 24), WHOLE_WORDS, 3,
