@@ -20,6 +20,7 @@ from tests.small_models import (
     random_model,
     section,
 )
+from trainer.beginning import notes
 from trainer.models.families import encoder_shape
 from trainer.models.huggingface import to_ours, to_theirs
 from trainer.models.packing import PackedBatch
@@ -200,6 +201,21 @@ def test_initial_weights_are_the_published_ones_and_follow_from_the_seed_alone(f
             scaled = family == "megatron-bert" and ("attention.out" in name or "down" in name)
             assert float(weight.detach().std()) == pytest.approx(expected / (8**0.5 if scaled else 1), rel=0.05), name
             assert (weight.abs().max() <= 0.04) == (family in ("bert", "albert") or scaled), name
+
+
+def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:
+    folder, batch = PairFolder(str(pairs)), micro_batches(pairs, Share(0, 1, 1, 12))[0]
+    counts = {}
+    for family in ("bert", "roberta"):
+        recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
+        model = build_model(recipe.model, folder.vocabulary.size, 0)
+        counts[family] = model.labelled_pairs(batch)
+        told = " ".join(notes(recipe, [folder], model))
+        assert (told == f"The pair labels of {pairs} are not predicted: roberta has no pair head.") == (
+            not counts[family]
+        )
+        assert (model(batch).pair_sum.item() > 0) == (family == "bert")
+    assert counts == {"bert": 12, "roberta": 0}
 
 
 def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
