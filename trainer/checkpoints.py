@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
+from trainer.trouble import History
 
 MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
 FORMAT_VERSION = 1
@@ -34,7 +35,8 @@ FORMAT_VERSION = 1
 class TrainingState(BaseModel):
     """Where a run is, and what it may be continued with. The position in the data is the step itself.
 
-    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names.
+    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
+    left out in this phase because they went wrong. trouble: what later steps are judged by.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +47,8 @@ class TrainingState(BaseModel):
     identity: dict[str, Any]
     updates: int = 0
     loss_scale: dict[str, float] = {}
+    left_out: int = 0
+    trouble: History = History()
 
 
 def checkpoint_path(run: str, step: int) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -77,7 +78,7 @@ class Metrics:
             self._bar.update()
 
     def log(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps({name: values[name] for name in NAMES}) + "\n")
+        self._file.write(json.dumps({name: _finite(values[name]) for name in NAMES}) + "\n")
         self._file.flush()
         told = (
             f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
@@ -93,6 +94,11 @@ class Metrics:
         self._file.close()
         if self._bar is not None:
             self._bar.close()
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return None if value is None or not isfinite(value) else value
 
 
 def _three(value: float | None) -> str:
