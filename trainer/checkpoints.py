@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
+from trainer.trouble import History
 
 MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
 FORMAT_VERSION = 1
@@ -34,8 +35,9 @@ FORMAT_VERSION = 1
 class TrainingState(BaseModel):
     """Where a run is, and what it may be continued with. The position in the data is the step itself.
 
-    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. resumed_at: the steps after which
-    the run was taken up again. eval_mlm_loss: on the held-out pairs at this very step, None where not measured.
+    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
+    left out in this phase because they went wrong. trouble: what later steps are judged by. resumed_at: the steps after
+    which the run was taken up again. eval_mlm_loss: on the held-out pairs at this very step, None where not measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,6 +48,8 @@ class TrainingState(BaseModel):
     identity: dict[str, Any]
     updates: int = 0
     loss_scale: dict[str, float] = {}
+    left_out: int = 0
+    trouble: History = History()
     resumed_at: list[int] = []
     eval_mlm_loss: float | None = None
 

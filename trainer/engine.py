@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -19,8 +20,11 @@ from trainer.recipe import EngineSection, Recipe
 from trainer.stream.batches import Share
 
 
-def start_distributed() -> tuple[int, int]:
-    """Join the process group and return (rank, world size). A plain `python -m trainer` is a group of one."""
+def start_distributed(timeout: float) -> None:
+    """Join the process group. A plain `python -m trainer` is a group of one.
+
+    What waits for other ranks fails after twice `timeout` seconds: the watchdog, which can tell why, is to be first.
+    """
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # what matters is logged by us or raised
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # of DeepSpeed's own calls
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
@@ -33,10 +37,10 @@ def start_distributed() -> tuple[int, int]:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
     if not torch.distributed.is_initialized():
-        deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name(), verbose=False)
+        backend, patience = accelerator.communication_backend_name(), timedelta(seconds=2 * timeout)
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=patience)
         # a process that ends while its group still lives may abort, and its exit code would be lost
         atexit.register(torch.distributed.destroy_process_group)
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def device_of_rank() -> torch.device:
@@ -64,11 +68,12 @@ def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
 def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
     """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
     at_once = recipe.batch.micro_batch or 1  # DeepSpeed only checks that the three numbers agree
+    plain = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"  # the guard clips; see trouble.py
     return {
         "train_batch_size": at_once * share.hands,
         "train_micro_batch_size_per_gpu": at_once,
         "gradient_accumulation_steps": share.micro_batches,
-        "gradient_clipping": recipe.optimizer.clip,
+        "gradient_clipping": 0.0 if plain else recipe.optimizer.clip,
         "bf16": {"enabled": recipe.engine.precision == "bf16"},
         "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",  # ours is tested
         "fp16": {"enabled": recipe.engine.precision == "fp16"},  # with DeepSpeed's dynamic loss scale

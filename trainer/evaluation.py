@@ -45,16 +45,11 @@ class Evaluation:
             )
         places = sources[0].order.epoch_size
         self._bounds = batch_bounds(places if batches is None else min(places, batches * share.size), share.size)
-        self._kind, self._section = recipe.masking.kind, recipe.evaluation
-        self._last = recipe.run.max_steps
+        self._kind = recipe.masking.kind
         # in shapes as they come: nothing is kept for gradients, so a batch may be larger than in training
         self._streams: dict[Kind, Stream] = {
             kind: Stream(sources, share, Drawing(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
         }
-
-    def due(self, step: int) -> bool:
-        """Every evaluation.every steps and after the last one."""
-        return step % self._section.every == 0 or step == self._last
 
     def measure(self, engine: DeepSpeedEngine) -> Figures:
         """eval_* of the engine's weights, for each kind of mask and once more for the run's own. A collective call."""

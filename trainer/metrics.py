@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -89,7 +90,7 @@ class Metrics:
         mfu = values["tokens_per_second"] / self._tokens_at_peak if self._tokens_at_peak else None
         values = values | {"mfu": mfu}
         evaluated = {name: value for name, value in values.items() if name.startswith("eval_")}
-        line = {name: values[name] for name in NAMES} | evaluated
+        line = {name: _finite(value) for name, value in ({name: values[name] for name in NAMES} | evaluated).items()}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         if self._mirror is not None:
@@ -116,6 +117,11 @@ class Metrics:
             self._mirror.close()
         if self._bar is not None:
             self._bar.close()
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return None if value is None or not isfinite(value) else value
 
 
 def _three(value: float | None) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from trainer.checkpoints import read_state
 from trainer.metrics import read_metrics
 from trainer.models.huggingface import ARCHITECTURES
-from trainer.recipe import Recipe, dump_recipe
+from trainer.recipe import Recipe
+from trainer.recipe_text import dump_recipe
 
 PLACES = ("pairs", "vocab", "cache", "output", "init_from")
 """Keys of a recipe that hold paths of the machine it ran on: nobody else's business."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from schemas import randomness
 from schemas.errors import UsageError, nearest
 from schemas.masking import Kind
 
@@ -147,14 +148,44 @@ class EngineSection(_Section):
     `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3 weights
     too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1 to 3, and the
     update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in the backward pass
-    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. All of these
-    may change when a run is resumed.
+    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. A run in
+    which nothing has happened for `timeout_seconds` ends and names the rank that it waited for. All of these may change
+    when a run is resumed.
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     zero_stage: Literal[0, 1, 2, 3] = 1
     offload: Literal["none", "optimizer", "parameters"] = "none"
     recompute: bool = False
+    timeout_seconds: float = Field(default=600.0, gt=0)
+
+
+class TroubleSection(_Section):
+    """What is done about a step whose loss or gradient norm is not a number or jumps.
+
+    A jump is a loss above `loss_factor` or a norm above `norm_factor` times the median of the last `window` steps, once
+    there are so many. Such a step makes no update. After `skips` of them in a row the run goes back to its last good
+    checkpoint and leaves out the data in between; when `rollbacks` times did not help, it stops with exit code 1.
+    Every `replicas_every` steps, and before every save, all ranks compare the weights they should hold alike.
+    """
+
+    window: int = Field(default=100, gt=0)
+    loss_factor: float = Field(default=2.0, gt=1)
+    norm_factor: float = Field(default=10.0, gt=1)
+    skips: int = Field(default=10, gt=0)
+    rollbacks: int = Field(default=3, ge=0)
+    replicas_every: int = Field(default=500, gt=0)
+
+
+class PhaseSection(_Section):
+    """Some steps of a run, and what is different in them; see phases.py."""
+
+    steps: int = Field(gt=0)
+    data: dict[str, Any] = {}
+    masking: dict[str, Any] = {}
+    optimizer: dict[str, Any] = {}
+    schedule: dict[str, Any] = {}
+    batch: dict[str, Any] = {}
 
 
 class Recipe(_Section):
@@ -170,6 +201,8 @@ class Recipe(_Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     engine: EngineSection = EngineSection()
+    trouble: TroubleSection = TroubleSection()
+    phases: list[PhaseSection] = []
     deepspeed: dict[str, Any] = {}
 
 
@@ -199,12 +232,42 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
         raise UsageError(f"--config {path} is not TOML: {error}.") from error
     for change in changes:
         apply_change(content, change)
-    try:
-        recipe = Recipe.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{path}: " + "; ".join(_fault(fault) for fault in error.errors()) + ".") from error
+    recipe = validated(content, path)
+    for number in range(len(recipe.phases)):
+        check_together(phase_recipe(recipe, number, path), f"{path}: phase {number + 1}")
+    if recipe.phases and sum(phase.steps for phase in recipe.phases) != recipe.run.max_steps:
+        raise UsageError(
+            f"{path}: the phases have {sum(phase.steps for phase in recipe.phases):,} steps together, but "
+            f"run.max_steps is {recipe.run.max_steps:,}. Make them equal; run.stop_at ends a run early."
+        )
     check_together(recipe, path)
     return recipe
+
+
+def validated(content: dict[str, Any], path: str) -> Recipe:
+    """Raises UsageError naming each wrong key."""
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{path}: " + "; ".join(_fault(fault) for fault in error.errors()) + ".") from error
+
+
+def phase_recipe(recipe: Recipe, number: int, path: str = "") -> Recipe:
+    """The recipe of one phase: its keys in the place of the run's, a [phases.batch] in the place of the whole [batch].
+
+    run.max_steps is the phase's own. A later phase has a seed of its own, so that it meets rows it shares with an
+    earlier one in another order and under other masks.
+    """
+    phase, content = recipe.phases[number], recipe.model_dump()
+    for name in ("data", "masking", "optimizer", "schedule"):
+        content[name] |= getattr(phase, name)
+    content["batch"] = phase.batch or content["batch"]
+    content["run"] |= {"max_steps": phase.steps}
+    if number:
+        content["run"] |= {"seed": randomness.key(recipe.run.seed, "phase", number) >> 1}
+    if not phase.schedule:
+        content["schedule"] = {}  # the run's schedule goes on; it is checked once
+    return validated(content | {"phases": []}, f"{path}: phase {number + 1}")
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
@@ -244,6 +307,11 @@ def check_together(recipe: Recipe, path: str) -> None:
         raise UsageError(
             f"{path}: engine.offload {recipe.engine.offload} is not for engine.zero_stage {recipe.engine.zero_stage}: "
             "the optimizer can be offloaded from stage 1 on, parameters in stage 3."
+        )
+    if "://" in recipe.run.output:
+        raise UsageError(
+            f"{path}: run.output {recipe.run.output} is a URL, but a run is written to a folder, which all ranks must "
+            "share. Give one, and copy its checkpoints where you want them."
         )
     batch = recipe.batch
     check_model(recipe.model, path)
@@ -316,27 +384,7 @@ def _fault(fault: Any) -> str:
         )
     section: Any = Recipe
     for part in path[:-1]:
-        section = section.model_fields[part].annotation
+        section = PhaseSection if part.isdigit() else section.model_fields[part].annotation
     known = section.model_fields
     hint = nearest(path[-1], known).replace("mean ", "mean " + "".join(part + "." for part in path[:-1]))
     return f"unknown key {name}.{hint}"
-
-
-def dump_recipe(recipe: Recipe) -> str:
-    """The recipe with every default spelt out, as TOML."""
-    lines: list[str] = []
-    for section, values in recipe.model_dump(exclude_none=True).items():
-        lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value)

@@ -35,11 +35,12 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int) -> 
     """
     parts = [part for part in parts_of(engine) if part.written]
     whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
-    partial = from_rank_0(lambda: _begin(run, whole, _shapes(engine)))
     try:
+        partial = from_rank_0(lambda: _begin(run, whole, _shapes(engine)))
         together(lambda: _write(partial, parts))
         entries = together(lambda: _describe(partial))
-        from_rank_0(lambda: _publish(partial, run, whole.step, [entry for mine in entries for entry in mine], keep))
+        listed = [entry for mine in entries for entry in mine]
+        from_rank_0(lambda: _publish(partial, run, whole.step, listed, keep))
     except CheckpointError:
         from_rank_0(lambda: checkpoints.remove_partial(run))
         raise

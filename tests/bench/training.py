@@ -17,26 +17,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import deepspeed
 import torch
-import torch.distributed as dist
 
-from schemas.randomness import key
 from trainer import checkpoints, saving
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, share_of, start_distributed
+from trainer.guard import Guard
+from trainer.loop import Loop
 from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
+from trainer.phases import phases_of
 from trainer.recipe import Recipe, load_recipe
-from trainer.schedules import learning_rate, set_learning_rate
-from trainer.stream.batches import Stream
+from trainer.schedules import set_learning_rate
+from trainer.signals import StopRequest
 from trainer.stream.building import build_stream, open_folders
-from trainer.training import take_step
+from trainer.trouble import History
+from trainer.watchdog import Watchdog
 
 
 def make_pairs(out: Path) -> None:
@@ -62,18 +63,13 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
             engine.step()
 
 
-def ours(
-    engine: deepspeed.DeepSpeedEngine, stream: Stream, recipe: Recipe, meter: Meter, metrics: Metrics, steps: int
-) -> None:
-    """The body of the training loop: rows read and masked, losses added up, the learning rate, metrics."""
+def ours(loop: Loop, steps: int) -> None:
+    """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
+    meter = Meter(0, 0.0)
     for step in range(1, steps + 1):
-        rate = learning_rate(step, recipe.optimizer, recipe.schedule, recipe.run.max_steps)
-        set_learning_rate(engine.optimizer, rate)
-        dropout_key = key(recipe.run.seed, "dropout", step, dist.get_rank())
-        done = take_step(engine, stream.batch(step - 1), dropout_key, stop=False)
+        done, fault, _ = loop.step(step, left_out=0)
         meter.add(done.tokens)
-        if step % recipe.run.log_every == 0:
-            metrics.log(asdict(done) | {"step": step, "lr": rate, "grad_norm": 0.0} | meter.read(stream.stalled))
+        loop.log(step, done, fault, meter, {})
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -88,9 +84,12 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     stream = build_stream(recipe, folders, share)
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
     batches = [stream.batch(step) for step in range(steps)]
-    meter, metrics = Meter(0, 0.0), Metrics(recipe.run.output, 0, steps)
     bare(engine, batches)
-    loop = partial(ours, engine, stream, recipe, meter, metrics, steps)
+    metrics = Metrics(recipe.run.output, 0, steps)
+    guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)
+    watchdog = Watchdog(recipe.run.output, 0, 1, recipe.engine.timeout_seconds)
+    phase = phases_of(recipe)[0]
+    loop = partial(ours, Loop(recipe, phase, engine, stream, None, guard, metrics, StopRequest(), watchdog), steps)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         times = [(seconds(loop), seconds(partial(bare, engine, batches))) for _ in range(rounds)]
     mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
@@ -99,6 +98,7 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     print(f"| the loop of `tiny`, a step | {told} |", flush=True)
     stream.close()
     metrics.close()
+    watchdog.close()
 
 
 def stall(name: str, recipe: Recipe, rounds: int) -> None:
@@ -123,7 +123,7 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=20)
     flags.add_argument("--rounds", type=int, default=25)
     options = flags.parse_args()
-    start_distributed()
+    start_distributed(timeout=600)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         make_pairs(Path(folder))

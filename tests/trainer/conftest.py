@@ -37,7 +37,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Training:
-    """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1."""
+    """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe."""
 
     def __init__(self, run: Callable[..., Done], pairs: Path):
         self._run, self._pairs = run, pairs
@@ -46,17 +46,20 @@ class Training:
             self._port = free.getsockname()[1]
 
     def flags(self, out: Path, **changes: object) -> list[str]:
+        config = changes.pop("config", "trainer/recipes/tiny.toml")
         values = SHRUNK | {"data.pairs": self._pairs, "run.output": out}
         values |= {name.replace("__", "."): value for name, value in changes.items()}
         changed = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-        return ["--config", "trainer/recipes/tiny.toml", *changed]
+        return ["--config", str(config), *changed]
 
     def command(self, launcher: str, out: Path, **changes: object) -> list[str]:
         return [*LAUNCHERS[launcher].format(port=self._port).split(), *self.flags(out, **changes)]
 
-    def run(self, launcher: str, out: Path, **changes: object) -> Done:
+    def run(
+        self, launcher: str, out: Path, environment: dict[str, str] | None = None, **changes: object
+    ) -> subprocess.CompletedProcess[str]:
         """Started and waited for."""
-        return self._run(*self.command(launcher, out, **changes))
+        return self._run(*self.command(launcher, out, **changes), **(environment or {}))
 
     def run_many(self, ranks: int, runs: list[tuple[Path, Path | None, dict[str, object]]], listed: Path) -> Done:
         """Runs (output, folder to begin with a copy of, changes) one after the other in one set of ranks."""

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import UsageError
-from trainer.recipe import OWNED_BY_RECIPE, dump_recipe, load_recipe
+from trainer.recipe import OWNED_BY_RECIPE, load_recipe
+from trainer.recipe_text import dump_recipe
 
 RECIPES = sorted(Path("trainer/recipes").glob("*.toml"))
 TINY = "trainer/recipes/tiny.toml"

@@ -28,23 +28,23 @@ def environment(store: ObjectStore) -> dict[str, str]:
     }  # botocore's own retries would hide ours
 
 
-def test_a_run_from_a_store_that_fails_twice_equals_one_from_a_disk(run, training, store, pairs, tmp_path) -> None:
+def test_a_run_from_a_store_that_fails_twice_equals_one_from_a_disk(training, store, pairs, tmp_path) -> None:
     store.reset()
     store.fail(503, ".arrow", times=2)
-    remote = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "cache"}
-    done = run(*training.command("python", tmp_path / "s3", run__stop_at=3, **remote), **environment(store))
+    there = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "c"}
+    done = training.run("python", tmp_path / "s3", environment(store), run__stop_at=3, **there)
     assert done.returncode == 0, done.stderr
     assert training.run("python", tmp_path / "disk", run__stop_at=3).returncode == 0
     assert training.losses(tmp_path / "s3") == training.losses(tmp_path / "disk")
-    names = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    names = sorted(path.name for path in (tmp_path / "c").iterdir())
     shards = json.loads((pairs / "manifest.json").read_text())["shards"]
     assert names == sorted(f"{shard['sha256']}.arrow" for shard in shards)  # copies, and nothing left over
 
 
-def test_a_store_that_refuses_ends_the_run_with_its_address(run, training, store, tmp_path) -> None:
+def test_a_store_that_refuses_ends_the_run_with_its_address(training, store, tmp_path) -> None:
     store.reset()
     store.fail(403, ".arrow")
-    remote = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "cache"}
-    done = run(*training.command("python", tmp_path / "run", **remote), **environment(store))
+    there = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "c"}
+    done = training.run("python", tmp_path / "run", environment(store), **there)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "s3://corpora/pairs/pairs-0000" in done.stderr and "credentials" in done.stderr

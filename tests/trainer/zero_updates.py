@@ -79,7 +79,8 @@ def masters(engine: Any) -> dict[str, Tensor]:
 
 
 def main(out: Path, cases: list[str]) -> None:
-    rank, ranks = start_distributed()
+    start_distributed(timeout=600)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     for case in cases:
         recipe = recipe_of(case)
         share = Share(rank, ranks, MICRO_BATCHES, 1)

@@ -1,0 +1,129 @@
+"""The steps of one phase: step, log, evaluate, save."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from schemas.errors import CheckpointError, PreemptedError
+from schemas.randomness import key
+from trainer import saving
+from trainer.checkpoints import TrainingState
+from trainer.evaluation import Evaluation, Figures
+from trainer.guard import Guard
+from trainer.metrics import Meter, Metrics
+from trainer.phases import Phase
+from trainer.recipe import Recipe
+from trainer.replicas import check_replicas
+from trainer.report import write_report
+from trainer.schedules import learning_rate, set_learning_rate
+from trainer.signals import StopRequest
+from trainer.steps import Step, count, take_step
+from trainer.stream.batches import Stream
+from trainer.watchdog import Watchdog
+
+
+@dataclass
+class Loop:
+    """What one phase is trained with."""
+
+    recipe: Recipe
+    phase: Phase
+    engine: DeepSpeedEngine
+    stream: Stream
+    evaluation: Evaluation | None
+    guard: Guard
+    metrics: Metrics | None
+    stop: StopRequest
+    watchdog: Watchdog
+
+    def steps(self, state: TrainingState, last: int) -> int | None:
+        """Step from `state` to `last`, saving every checkpoint.every steps, at the end, and when asked to stop.
+
+        Returns None, or the step at which too many in a row have made no update.
+        """
+        recipe, run = self.recipe, self.recipe.run
+        meter = Meter(state.tokens, state.seconds)
+        for step in range(state.step + 1, last + 1):
+            done, fault, stopping = self.step(step, state.left_out)
+            meter.add(done.tokens)
+            measured = self.measure(step, last)
+            meter.skip(measured.get("eval_seconds") or 0.0)
+            self.log(step, done, fault, meter, measured)
+            if self.guard.lost:
+                return step
+            if step % recipe.trouble.replicas_every == 0:
+                check_replicas(self.engine, step)
+            if step % recipe.checkpoint.every == 0 or step == last or stopping:
+                counted = {
+                    "step": step,
+                    "tokens": meter.tokens,
+                    "seconds": meter.seconds,
+                    "trouble": self.guard.history,
+                    "eval_mlm_loss": measured.get("eval_mlm_loss"),
+                }
+                self.save(state.model_copy(update=counted), must=step == last or stopping)
+            if stopping and step < min(run.stop_at or run.max_steps, run.max_steps):
+                raise PreemptedError(
+                    f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
+                )
+        return None
+
+    def step(self, step: int, left_out: int) -> tuple[Step, str | None, bool]:
+        """(what the step summed, why it made no update, whether a rank was asked to stop)."""
+        phase, run = self.phase, self.recipe.run
+        self.watchdog.at(f"step {step}, reading data")
+        batches = self.stream.batch(step - 1 - phase.before + left_out)
+        set_learning_rate(self.engine.optimizer, self.rate(step))
+        self.watchdog.at(f"step {step}, counting")
+        counts = count(self.engine, batches, self.stop.asked)
+        self.watchdog.at(f"step {step}, computing")
+        done, fault = take_step(
+            self.engine, batches, counts, self.guard, key(run.seed, "dropout", step, dist.get_rank())
+        )
+        return done, fault, counts.stop
+
+    def rate(self, step: int) -> float:
+        phase, own = self.phase, self.phase.recipe
+        return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
+
+    def measure(self, step: int, last: int) -> Figures:
+        """The held-out pairs' figures, every evaluation.every steps and after the last one; otherwise nothing."""
+        if self.evaluation is None or (step % self.recipe.evaluation.every and step != last):
+            return {}
+        self.watchdog.at(f"step {step}, evaluating")
+        return self.evaluation.measure(self.engine)
+
+    def log(self, step: int, done: Step, fault: str | None, meter: Meter, measured: Figures) -> None:
+        if self.metrics is None:
+            return
+        self.metrics.advance()
+        if fault is not None:
+            print(f"Step {step} made no update: {fault}.", flush=True)
+        run = self.recipe.run
+        if measured or step == 1 or step % run.log_every == 0 or step == run.max_steps:
+            values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
+            try:
+                self.metrics.log(values | measured)
+            except OSError as error:  # the line is kept and written with a later one, once there is room again
+                print(f"{run.output}: metrics.jsonl cannot be written: {error.strerror}. Training goes on.", flush=True)
+
+    def save(self, state: TrainingState, must: bool) -> None:
+        """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
+        run = self.recipe.run.output
+        self.watchdog.at(f"step {state.step}, saving")
+        check_replicas(self.engine, state.step)
+        try:
+            saving.save(self.engine, run, state, self.recipe.checkpoint.keep)
+        except CheckpointError as error:
+            told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
+            if must:
+                raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
+            if dist.get_rank() == 0:
+                print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
+        if self.metrics is not None:
+            with contextlib.suppress(OSError):  # the next save writes it again
+                write_report(run, state.resumed_at)
