@@ -90,7 +90,7 @@ def publish(partial: Path, target: Path, entries: list[dict[str, Any]]) -> None:
             if verify(target) is None:
                 shutil.rmtree(partial)
                 return
-            shutil.rmtree(target)
+            discard(target)
         os.replace(partial, target)
         storage.sync_folder(str(target.parent))
 
@@ -115,8 +115,16 @@ def prune(run: str, keep: int) -> None:
     newest_whole, good = whole[-keep:], best(run)
     for step in steps_saved(run):
         if newest_whole and step < newest_whole[0] and step != good:
-            shutil.rmtree(checkpoint_path(run, step), ignore_errors=True)
+            discard(checkpoint_path(run, step))
     remove_partial(run)
+
+
+def discard(path: Path) -> None:
+    """Remove a checkpoint, its name first: a kill half way must not leave half of one that looks published."""
+    with contextlib.suppress(OSError):  # one that cannot be removed is tried again by the next save
+        gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
+        path.rename(gone)
+        shutil.rmtree(gone)
 
 
 def remove_partial(run: str) -> None:
