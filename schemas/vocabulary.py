@@ -19,6 +19,8 @@ from schemas import storage
 from schemas.errors import DataError
 
 FILE = "tokenizer.json"
+TOKENIZER_FILES = {FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt"}
+"""What a tokenizer's folder holds, ours or a published one."""
 COUNTS = "word_counts.arrow"
 """Beside a vocabulary: the exact counts that it was learnt from."""
 FOLDER = "vocabulary"

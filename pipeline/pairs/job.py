@@ -17,11 +17,12 @@ from pipeline.pairs.statistics import commonest_tokens
 from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
 from pipeline.staging import Staging, open_staging, publish_folder
 from pipeline.transforms import WritePairs
+from pipeline.vocab.words import check_rules
 from schemas import FORMAT_VERSION, manifest, shards, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
 from schemas.masking import Kind, Masking
-from schemas.vocabulary import FILE, FOLDER, Model, Vocabulary, parse_vocabulary, read_vocabulary
+from schemas.vocabulary import FILE, FOLDER, TOKENIZER_FILES, Model, Vocabulary, parse_vocabulary, read_vocabulary
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
 MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
@@ -49,9 +50,10 @@ class PairsJob:
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
     """Run the job to its end and return what it published. Raises UsageError or DataError, as `shard` does."""
-    text, vocab = read_manifest(job.text, "text"), read_manifest(job.vocab, "vocab")
-    vocabulary = read_vocabulary(job.vocab)
+    text, vocabulary = read_manifest(job.text, "text"), read_vocabulary(job.vocab)
+    tokenizer_json = storage.read(storage.join(job.vocab, FILE))
     check(job, vocabulary)
+    check_rules(tokenizer_json, vocabulary.model, job.vocab)
     options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     unrecorded = ("text", "vocab", "output", "seed", "overwrite")
     recorded = {name: value for name, value in asdict(job).items() if name not in unrecorded}
@@ -61,11 +63,11 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         Input(path=job.text, fingerprint=text.fingerprint),
         Input(path=job.vocab, fingerprint=vocabulary.fingerprint),
     ]
-    build = partial(_build, job, storage.read(storage.join(job.vocab, FILE)), vocabulary.model, staging, text.shards)
+    build = partial(_build, job, tokenizer_json, vocabulary.model, staging, text.shards)
     graph = WritePairs(
         shards=list(range(len(text.shards) * job.dupe_factor)),
         build=build,
-        finish=partial(_finish, job, recorded, inputs, vocab, vocabulary, staging),
+        finish=partial(_finish, job, recorded, inputs, vocabulary, staging),
     )
     weights = {
         f"{pair_shard(index, text.shards, job)}.json": text.shards[index % len(text.shards)].bytes
@@ -124,7 +126,6 @@ def _finish(
     job: PairsJob,
     recorded: dict[str, Any],
     inputs: list[Input],
-    vocab: Manifest,
     vocabulary: Vocabulary,
     staging: Staging,
     _: None,
@@ -143,10 +144,8 @@ def _finish(
             f"No row could be made from {job.text} ({reasons}). A pair needs documents of two sentences or more, "
             "and nsp two documents a shard: look at `python -m pipeline inspect`, or use fewer --num_shards."
         )
-    for entry in vocab.shards:  # the ids' meaning travels with them; the word counts stay where they are
-        if not entry.path.endswith(".arrow"):
-            copied = storage.join(job.output, FOLDER, entry.path)
-            storage.publish(copied, storage.read(storage.join(job.vocab, entry.path)))
+    for name in {*storage.names(job.vocab)} & TOKENIZER_FILES:  # the ids' meaning travels with them
+        storage.publish(storage.join(job.output, FOLDER, name), storage.read(storage.join(job.vocab, name)))
     storage.publish(storage.join(job.output, "card.html"), data_card(finished, sample, vocabulary).encode())
     publish_folder(staging, finished)
 

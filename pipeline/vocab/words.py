@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from schemas.vocabulary import SPACE, Model
+from schemas.errors import DataError
+from schemas.vocabulary import FILE, SPACE, Model
 
 Cut = Callable[[str], list[str]]
+_PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2"]
 _BERT_ASCII = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
 
@@ -37,6 +40,22 @@ def word_cutter(model: Model, lowercase: bool) -> Cut:
     """A function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
     exact, plain = _library_cutter(model, lowercase), _ascii_cutter(model, lowercase)
     return lambda run: plain(run) if run.isascii() and run.isprintable() and " " not in run else exact(run)
+
+
+def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
+    """Raises DataError when a published tokenizer finds other words in a text than these rules do."""
+    tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    cut = word_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
+    for run in _PROBES:
+        text = run if model == "wordpiece" else f" {run}"
+        words = tokenizer.pre_tokenizer.pre_tokenize_str(normalize(text)) if tokenizer.pre_tokenizer else []
+        if [word for word, _ in words] != cut(run):
+            rules = "BERT's" if model == "wordpiece" else "GPT-2's"
+            raise DataError(
+                f"{path}: {FILE} cuts {run!r} into {[word for word, _ in words]}, which are not {rules} words, "
+                f"{cut(run)}. Use a vocabulary with BERT's or RoBERTa's rules, or one of `python -m pipeline vocab`."
+            )
 
 
 def _library_cutter(model: Model, lowercase: bool) -> Cut:
