@@ -47,6 +47,13 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("data.weights=[1, 2]", r"data\.weights \[1\.0, 2\.0\] must be 1 numbers? above 0"),
         ("batch.micro_batch=5", r"micro_batch 5 does not divide batch\.global_batch 32"),
         ("schedule.warmup_steps=9999", r"warmup_steps is above run\.max_steps"),
+        ("deepspeed.zero_optimization=4", r"\[deepspeed\] zero_optimization must be a table, found 4"),
+        (
+            "deepspeed.zero_optimization.round_robin_gradients=true",
+            "and checkpoints go by that map",
+        ),
+        ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
+        ("run.output=s3://bucket/run", r"run\.output s3://bucket/run is a URL"),
         ("deepspeed.train_batch_size=4", r"\[deepspeed\] train_batch_size is set by batch\.global_batch"),
     ],
 )
