@@ -293,12 +293,14 @@ def apply_change(content: dict[str, Any], change: str) -> None:
 
 def check_together(recipe: Recipe, path: str) -> None:
     """What no single key can get wrong. Raises UsageError."""
+    zero = recipe.deepspeed.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise UsageError(f"{path}: [deepspeed] zero_optimization must be a table, found {zero!r}.")
     for name, owner in OWNED_BY_RECIPE.items():
-        table, *inner = name.split(".")
-        held = recipe.deepspeed.get(table, {}) if inner else recipe.deepspeed
-        if name.split(".")[-1] in held:
+        table, _, inner = name.partition(".")
+        if inner in zero if inner else table in recipe.deepspeed:
             raise UsageError(f"{path}: [deepspeed] {name} is set by {owner}; set that instead.")
-    if recipe.deepspeed.get("zero_optimization", {}).get("round_robin_gradients"):
+    if zero.get("round_robin_gradients"):
         raise UsageError(
             f"{path}: [deepspeed] zero_optimization.round_robin_gradients cannot be used: with it DeepSpeed's own map "
             "of which rank holds which parameter is wrong, and checkpoints go by that map. Leave it out."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import IO
@@ -11,7 +12,7 @@ from typing import IO
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.vocabulary import FOLDER
-from trainer import checkpoints
+from trainer import checkpoints, watchdog
 from trainer.recipe import Recipe
 from trainer.recipe_text import dump_recipe
 from trainer.stream.reading import PairFolder
@@ -41,6 +42,7 @@ def claim(run: str) -> IO[str]:
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
     checkpoints.remove_partial(run)
+    shutil.rmtree(Path(run, watchdog.FOLDER), ignore_errors=True)  # what ranks of a killed run last told
     return file
 
 

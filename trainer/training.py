@@ -135,7 +135,8 @@ def run_phase(
             evaluation.close()
         engine.destroy()
         if metrics is not None:
-            metrics.close()
+            with contextlib.suppress(OSError):  # told of when the line was logged
+                metrics.close()
 
 
 def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:

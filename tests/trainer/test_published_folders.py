@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import BertConfig, BertForPreTraining, BertTokenizerFast, RobertaTokenizerFast
+from transformers import BertConfig, BertForPreTraining, BertTokenizerFast, RobertaTokenizerFast  # type: ignore[attr-defined]
 
 from schemas import shards
 from schemas.errors import DataError

@@ -51,6 +51,13 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("schedule.power=2", r"power belongs to kind polynomial, not linear"),
         ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),
         ("schedule.kind=wsd", r"wsd needs it"),
+        ("deepspeed.zero_optimization=4", r"\[deepspeed\] zero_optimization must be a table, found 4"),
+        (
+            "deepspeed.zero_optimization.round_robin_gradients=true",
+            "and checkpoints go by that map",
+        ),
+        ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
+        ("run.output=s3://bucket/run", r"run\.output s3://bucket/run is a URL"),
         ("deepspeed.train_batch_size=4", r"\[deepspeed\] train_batch_size is set by batch\.global_batch"),
     ],
 )
