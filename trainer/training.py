@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import CheckpointError, ClozelineError, PreemptedError
-from schemas.randomness import key
+from schemas.errors import ClozelineError
 from trainer import checkpoints, run_folder, saving
 from trainer.agreement import from_rank_0
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, share_of, start_distributed
 from trainer.guard import Guard
-from trainer.metrics import Meter, Metrics
+from trainer.loop import Loop
+from trainer.metrics import Metrics
 from trainer.models.pretraining import build_model
-from trainer.optimization import learning_rate, set_learning_rate
 from trainer.phases import Phase, phase_after, phases_of
 from trainer.recipe import Recipe
-from trainer.replicas import check_replicas
 from trainer.signals import StopRequest
-from trainer.steps import Step, count, take_step
-from trainer.stream.batches import Stream
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder
 from trainer.trouble import History
@@ -130,7 +126,7 @@ def run_phase(
     metrics = open_metrics(recipe, folders[0], state) if dist.get_rank() == 0 else None
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
     try:
-        return Training(recipe, phase, engine, stream, guard, metrics, stop, watchdog).steps(state, last)
+        return Loop(recipe, phase, engine, stream, guard, metrics, stop, watchdog).run(state, last)
     finally:
         stream.close()
         engine.destroy()
@@ -181,92 +177,3 @@ def open_metrics(recipe: Recipe, folder: PairFolder, state: TrainingState) -> Me
     """The run's metrics up to the state, and beside them what an export needs."""
     run_folder.describe_run(recipe, folder)
     return Metrics(recipe.run.output, state.step, recipe.run.max_steps)
-
-
-@dataclass
-class Training:
-    """What one phase is trained with."""
-
-    recipe: Recipe
-    phase: Phase
-    engine: DeepSpeedEngine
-    stream: Stream
-    guard: Guard
-    metrics: Metrics | None
-    stop: StopRequest
-    watchdog: Watchdog
-
-    def steps(self, state: TrainingState, last: int) -> int | None:
-        """Step from `state` to `last`, saving every checkpoint.every steps, at the end, and when asked to stop.
-
-        Returns None, or the step at which too many in a row have made no update.
-        """
-        recipe, run = self.recipe, self.recipe.run
-        meter = Meter(state.tokens, state.seconds)
-        for step in range(state.step + 1, last + 1):
-            done, fault, stopping = self.step(step, state.left_out)
-            meter.add(done.tokens)
-            self.log(step, done, fault, meter)
-            if self.guard.lost:
-                return step
-            if step % recipe.trouble.replicas_every == 0:
-                check_replicas(self.engine, step)
-            if step % recipe.checkpoint.every == 0 or step == last or stopping:
-                counted = {
-                    "step": step,
-                    "tokens": meter.tokens,
-                    "seconds": meter.seconds,
-                    "trouble": self.guard.history,
-                }
-                self.save(state.model_copy(update=counted), must=step == last or stopping)
-            if stopping and step < min(run.stop_at or run.max_steps, run.max_steps):
-                raise PreemptedError(
-                    f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
-                )
-        return None
-
-    def step(self, step: int, left_out: int) -> tuple[Step, str | None, bool]:
-        """(what the step summed, why it made no update, whether a rank was asked to stop)."""
-        phase, run = self.phase, self.recipe.run
-        self.watchdog.at(f"step {step}, reading data")
-        batches = self.stream.batch(step - 1 - phase.before + left_out)
-        set_learning_rate(self.engine.optimizer, self.rate(step))
-        self.watchdog.at(f"step {step}, counting")
-        counts = count(self.engine, batches, self.stop.asked)
-        self.watchdog.at(f"step {step}, computing")
-        done, fault = take_step(
-            self.engine, batches, counts, self.guard, key(run.seed, "dropout", step, dist.get_rank())
-        )
-        return done, fault, counts.stop
-
-    def rate(self, step: int) -> float:
-        phase, own = self.phase, self.phase.recipe
-        return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
-
-    def log(self, step: int, done: Step, fault: str | None, meter: Meter) -> None:
-        if self.metrics is None:
-            return
-        self.metrics.advance()
-        if fault is not None:
-            print(f"Step {step} made no update: {fault}.", flush=True)
-        run = self.recipe.run
-        if step == 1 or step % run.log_every == 0 or step == run.max_steps:
-            values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
-            try:
-                self.metrics.log(values)
-            except OSError as error:  # the line is kept and written with a later one, once there is room again
-                print(f"{run.output}: metrics.jsonl cannot be written: {error.strerror}. Training goes on.", flush=True)
-
-    def save(self, state: TrainingState, must: bool) -> None:
-        """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
-        run = self.recipe.run.output
-        self.watchdog.at(f"step {state.step}, saving")
-        check_replicas(self.engine, state.step)
-        try:
-            saving.save(self.engine, run, state, self.recipe.checkpoint.keep)
-        except CheckpointError as error:
-            told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
-            if must:
-                raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
-            if dist.get_rank() == 0:
-                print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)

@@ -1,0 +1,114 @@
+"""The loop of one phase: read, step, judge, log, save."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from schemas.errors import CheckpointError, PreemptedError
+from schemas.randomness import key
+from trainer import saving
+from trainer.checkpoints import TrainingState
+from trainer.guard import Guard
+from trainer.metrics import Meter, Metrics
+from trainer.optimization import learning_rate, set_learning_rate
+from trainer.phases import Phase
+from trainer.recipe import Recipe
+from trainer.replicas import check_replicas
+from trainer.signals import StopRequest
+from trainer.steps import Step, count, take_step
+from trainer.stream.batches import Stream
+from trainer.watchdog import Watchdog
+
+
+@dataclass
+class Loop:
+    """What the steps of one phase are taken with."""
+
+    recipe: Recipe
+    phase: Phase
+    engine: DeepSpeedEngine
+    stream: Stream
+    guard: Guard
+    metrics: Metrics | None
+    stop: StopRequest
+    watchdog: Watchdog
+
+    def run(self, state: TrainingState, last: int) -> int | None:
+        """Step from `state` to `last`, saving every checkpoint.every steps, at the end, and when asked to stop.
+
+        Returns None, or the step at which too many in a row have made no update.
+        """
+        recipe, run = self.recipe, self.recipe.run
+        meter = Meter(state.tokens, state.seconds)
+        for step in range(state.step + 1, last + 1):
+            done, fault, stopping = self.step(step, state.left_out)
+            meter.add(done.tokens)
+            self.log(step, done, fault, meter)
+            if self.guard.lost:
+                return step
+            if step % recipe.trouble.replicas_every == 0:
+                check_replicas(self.engine, step)
+            must = step == last or stopping
+            # between bad steps is no place to come back to
+            if must or (step % recipe.checkpoint.every == 0 and not self.guard.history.in_a_row):
+                counted = {
+                    "step": step,
+                    "tokens": meter.tokens,
+                    "seconds": meter.seconds,
+                    "trouble": self.guard.history,
+                }
+                self.save(state.model_copy(update=counted), must)
+            if stopping and step < min(run.stop_at or run.max_steps, run.max_steps):
+                raise PreemptedError(
+                    f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
+                )
+        return None
+
+    def step(self, step: int, left_out: int) -> tuple[Step, str | None, bool]:
+        """(what the step summed, why it made no update, whether a rank was asked to stop)."""
+        phase, run = self.phase, self.recipe.run
+        self.watchdog.at(f"step {step}, reading data")
+        batches = self.stream.batch(step - 1 - phase.before + left_out)
+        set_learning_rate(self.engine.optimizer, self.rate(step))
+        self.watchdog.at(f"step {step}, counting")
+        counts = count(self.engine, batches, self.stop.asked)
+        self.watchdog.at(f"step {step}, computing")
+        done, fault = take_step(
+            self.engine, batches, counts, self.guard, key(run.seed, "dropout", step, dist.get_rank())
+        )
+        return done, fault, counts.stop
+
+    def rate(self, step: int) -> float:
+        phase, own = self.phase, self.phase.recipe
+        return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
+
+    def log(self, step: int, done: Step, fault: str | None, meter: Meter) -> None:
+        if self.metrics is None:
+            return
+        self.metrics.advance()
+        if fault is not None:
+            print(f"Step {step} made no update: {fault}.", flush=True)
+        run = self.recipe.run
+        if step == 1 or step % run.log_every == 0 or step == run.max_steps:
+            values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
+            try:
+                self.metrics.log(values)
+            except OSError as error:  # the line is kept and written with a later one, once there is room again
+                print(f"{run.output}: metrics.jsonl cannot be written: {error.strerror}. Training goes on.", flush=True)
+
+    def save(self, state: TrainingState, must: bool) -> None:
+        """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
+        run = self.recipe.run.output
+        self.watchdog.at(f"step {state.step}, saving")
+        check_replicas(self.engine, state.step)
+        try:
+            saving.save(self.engine, run, state, self.recipe.checkpoint.keep)
+        except CheckpointError as error:
+            told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
+            if must:
+                raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
+            if dist.get_rank() == 0:
+                print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
