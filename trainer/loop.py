@@ -1,4 +1,4 @@
-"""The steps of one phase: step, log, evaluate, save."""
+"""The loop of one phase: read, step, judge, measure, log, save."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainer.watchdog import Watchdog
 
 @dataclass
 class Loop:
-    """What one phase is trained with."""
+    """What the steps of one phase are taken with."""
 
     recipe: Recipe
     phase: Phase
@@ -40,7 +40,7 @@ class Loop:
     stop: StopRequest
     watchdog: Watchdog
 
-    def steps(self, state: TrainingState, last: int) -> int | None:
+    def run(self, state: TrainingState, last: int) -> int | None:
         """Step from `state` to `last`, saving every checkpoint.every steps, at the end, and when asked to stop.
 
         Returns None, or the step at which too many in a row have made no update.
@@ -57,7 +57,9 @@ class Loop:
                 return step
             if step % recipe.trouble.replicas_every == 0:
                 check_replicas(self.engine, step)
-            if step % recipe.checkpoint.every == 0 or step == last or stopping:
+            must = step == last or stopping
+            # between bad steps is no place to come back to
+            if must or (step % recipe.checkpoint.every == 0 and not self.guard.history.in_a_row):
                 counted = {
                     "step": step,
                     "tokens": meter.tokens,
@@ -65,7 +67,7 @@ class Loop:
                     "trouble": self.guard.history,
                     "eval_mlm_loss": measured.get("eval_mlm_loss"),
                 }
-                self.save(state.model_copy(update=counted), must=step == last or stopping)
+                self.save(state.model_copy(update=counted), must)
             if stopping and step < min(run.stop_at or run.max_steps, run.max_steps):
                 raise PreemptedError(
                     f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."

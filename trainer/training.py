@@ -128,7 +128,7 @@ def run_phase(
     metrics = open_metrics(phase.recipe, folders, recipe, state) if dist.get_rank() == 0 else None
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
     try:
-        return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, stop, watchdog).steps(state, last)
+        return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, stop, watchdog).run(state, last)
     finally:
         stream.close()
         if evaluation is not None:
