@@ -50,7 +50,7 @@ class Loop:
         for step in range(state.step + 1, last + 1):
             done, fault, stopping = self.step(step, state.left_out)
             meter.add(done.tokens)
-            measured = self.measure(step, last)
+            measured = self.measure(step)
             meter.skip(measured.get("eval_seconds") or 0.0)
             self.log(step, done, fault, meter, measured)
             if self.guard.lost:
@@ -92,9 +92,9 @@ class Loop:
         phase, own = self.phase, self.phase.recipe
         return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
 
-    def measure(self, step: int, last: int) -> Figures:
-        """The held-out pairs' figures, every evaluation.every steps and after the last one; otherwise nothing."""
-        if self.evaluation is None or (step % self.recipe.evaluation.every and step != last):
+    def measure(self, step: int) -> Figures:
+        """The held-out pairs' figures, every evaluation.every steps and at the phase's end; otherwise nothing."""
+        if self.evaluation is None or (step % self.recipe.evaluation.every and step != self.phase.last):
             return {}
         self.watchdog.at(f"step {step}, evaluating")
         return self.evaluation.measure(self.engine)
