@@ -87,7 +87,7 @@ class Training:
     def ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
         """The processes that train, by rank."""
         started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        return [found for found in started if found.cmdline()[-1:] and _is_rank(found.cmdline())]
+        return [found for found in started if _is_rank(found)]
 
     @staticmethod
     def losses(out: Path) -> dict[int, tuple]:
@@ -104,13 +104,13 @@ class Training:
         return {f"{file.stem}/{name}": t.tolist() for file in files for name, t in load_file(file).items()}
 
 
-def _is_rank(words: list[str]) -> bool:
-    return (
-        "trainer" in words
-        and words[words.index("trainer") - 1] == "-m"
-        and "python" in words[0]
-        and (words[1:3] in (["-m", "trainer"], ["-u", "-m"]))
-    )
+def _is_rank(process: psutil.Process) -> bool:
+    """Not a launcher, which has the same words further on."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:  # it has just ended
+        return False
+    return words[1:3] == ["-m", "trainer"] or words[1:4] == ["-u", "-m", "trainer"]
 
 
 @pytest.fixture(scope="session")
