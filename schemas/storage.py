@@ -27,7 +27,8 @@ PARTIAL = ".partial"
 def filesystem(url: str) -> tuple[Any, str]:
     """(fsspec file system, path inside it) of a URL or a local path."""
     try:
-        return fsspec.core.url_to_fs(url)
+        # a remembered listing would hide what other processes have written since
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise UsageError(f"{url} needs a package that is not installed: {error}") from error
     except ValueError as error:
@@ -69,7 +70,6 @@ def read(url: str) -> bytes:
 def names(url: str) -> list[str]:
     """The sorted names of the files and folders inside a folder; empty when it does not exist."""
     fs, path = filesystem(url)
-    fs.invalidate_cache()
     try:
         found = fs.ls(path, detail=False)
     except (FileNotFoundError, NotADirectoryError):
@@ -138,7 +138,6 @@ def remove(url: str) -> None:
     fs, path = filesystem(url)
     with contextlib.suppress(FileNotFoundError):
         fs.rm(path, recursive=True)
-    fs.invalidate_cache()
 
 
 def sha256(data: bytes | memoryview) -> str:

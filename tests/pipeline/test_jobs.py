@@ -193,7 +193,7 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(run, corpus, text, voca
         ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
         ("vocab --text {text} {out} --model wordpiece --size 9", 3, "cannot hold"),
         ("vocab --text {text} {out} --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
-        ("pairs --text {text} --vocab {text} {out} --objective nsp", 3, "holds text, but vocab was expected"),
+        ("pairs --text {text} --vocab {text} {out} --objective nsp", 3, "holds no vocabulary"),
         ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 7", 2, "Give at least 8"),
         ("pairs --text {short} --vocab {vocab} {out} --objective sop", 3, "No row could be made"),
         ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 65536", 2, "Give at most 65535"),

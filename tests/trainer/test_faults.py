@@ -121,8 +121,11 @@ def test_a_folder_in_use_is_refused(training, tmp_path) -> None:
     assert training.run("python", tmp_path, run__stop_at=1).returncode == 0, "a lock left behind holds nobody up"
 
 
-def test_a_file_system_without_room(training, tmp_path) -> None:
-    """No file may grow beyond some bytes, as on a full disk: saves fail, the run goes on, only its end cannot."""
+def test_a_file_system_without_room(training, straight, tmp_path) -> None:
+    """No file may grow beyond some bytes, as on a full disk: saves fail, the run goes on, only its end cannot.
+
+    `straight` has had DeepSpeed build what it builds once, which such a disk has no room for either.
+    """
     command = training.command("python", tmp_path, run__max_steps=8)
     done = subprocess.run(
         [sys.executable, *command[1:]],

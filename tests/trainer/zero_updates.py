@@ -20,10 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from trainer.engine import build_engine, start_distributed
+from trainer.guard import Guard
 from trainer.models.pretraining import build_model
 from trainer.recipe import Recipe, load_recipe
 from trainer.schedules import set_learning_rate
 from trainer.stream.batches import Share
+from trainer.trouble import History
 
 STEPS, LR, MICRO_BATCHES, VOCABULARY = 50, 0.01, 2, 61
 SIZES = [
@@ -86,8 +88,10 @@ def main(out: Path, cases: list[str]) -> None:
         share = Share(rank, ranks, MICRO_BATCHES, 1)
         model = initial_model(recipe)
         engine = build_engine(Pulled(model), recipe, share)
+        guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)  # clips where DeepSpeed does not
         for step in range(STEPS):
             set_learning_rate(engine.optimizer, LR)
+            guard.expect(loss=0.0)
             wanted = gradients(model, step)
             for number in range(MICRO_BATCHES):
                 hand = number * ranks + rank  # with an even number of hands the differences cancel
