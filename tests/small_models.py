@@ -14,7 +14,8 @@ from schemas.vocabulary import Vocabulary
 from trainer.models.huggingface import config_of, to_theirs
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import PretrainingModel, build_model
-from trainer.recipe import ModelSection, load_recipe
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import ModelSection
 
 FAMILIES = ["bert", "roberta", "albert", "megatron-bert"]
 SIZES = ["width=48", "heads=3", "feedforward=80", "layers=4", "initial_std=0.05"]

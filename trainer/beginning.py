@@ -12,7 +12,7 @@ from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.warm_start import warm_start
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.stream.reading import PairFolder
 
 

@@ -17,7 +17,7 @@ from trainer.models.encoder import EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.pretraining import PretrainingModel
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 
 RANKS = (1, 8)
 BYTES = {"fp32": (4, 4, 8), "bf16": (2, 2, 12)}

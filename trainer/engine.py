@@ -16,7 +16,7 @@ from torch import nn
 
 from schemas.errors import UsageError
 from trainer.optimization import build_optimizer
-from trainer.recipe import EngineSection, Recipe
+from trainer.recipe_sections import EngineSection, Recipe
 from trainer.stream.batches import Share
 
 

@@ -20,7 +20,7 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import PretrainingModel
-from trainer.recipe import MaskingSection, Recipe
+from trainer.recipe_sections import MaskingSection, Recipe
 from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.building import check_folder
 from trainer.stream.reading import PairFolder

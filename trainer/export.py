@@ -27,7 +27,8 @@ from trainer.model_card import model_card
 from trainer.models.families import encoder_shape
 from trainer.models.huggingface import config_of, to_theirs
 from trainer.models.pretraining import PretrainingModel
-from trainer.recipe import Recipe, load_recipe
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import Recipe
 
 
 def main(arguments: list[str] | None = None) -> int:

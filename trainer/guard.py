@@ -14,7 +14,7 @@ from deepspeed import DeepSpeedEngine
 from torch.nn.utils import clip_grad_norm_
 
 from trainer.partitions import basic_optimizer
-from trainer.recipe import TroubleSection
+from trainer.recipe_sections import TroubleSection
 from trainer.trouble import History, fault_of
 
 

@@ -16,7 +16,7 @@ from trainer.evaluation import Evaluation, Figures
 from trainer.guard import Guard
 from trainer.metrics import Meter, Metrics
 from trainer.phases import Phase
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.replicas import check_replicas
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate

@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer.checkpoints import read_state
 from trainer.metrics import read_metrics
 from trainer.models.huggingface import ARCHITECTURES
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.recipe_text import dump_recipe
 
 PLACES = ("pairs", "vocab", "cache", "output", "init_from")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainer.lamb import Lamb
-from trainer.recipe import OptimizerSection
+from trainer.recipe_sections import OptimizerSection
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

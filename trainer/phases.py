@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.recipe import Recipe, phase_recipe
+from trainer.recipe import phase_recipe
+from trainer.recipe_sections import Recipe
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 
 
 def dump_recipe(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.vocabulary import FOLDER
 from trainer import checkpoints, watchdog
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.recipe_text import dump_recipe
 from trainer.stream.reading import PairFolder
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import cos, pi, sqrt
 from typing import Any
 
-from trainer.recipe import OptimizerSection, ScheduleSection
+from trainer.recipe_sections import OptimizerSection, ScheduleSection
 
 
 def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> float:

@@ -26,7 +26,7 @@ from trainer.guard import Guard
 from trainer.loop import Loop
 from trainer.metrics import Metrics
 from trainer.phases import Phase, phase_after, phases_of
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.signals import StopRequest
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder

@@ -11,7 +11,7 @@ from statistics import median
 
 from pydantic import BaseModel
 
-from trainer.recipe import TroubleSection
+from trainer.recipe_sections import TroubleSection
 
 
 class History(BaseModel):

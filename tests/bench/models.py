@@ -26,7 +26,7 @@ from transformers import BertConfig, BertForPreTraining
 from schemas.masking import Masking
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.recipe import ModelSection
+from trainer.recipe_sections import ModelSection
 from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.reading import PairFolder
 from trainer.stream.sources import build_sources

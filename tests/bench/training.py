@@ -32,7 +32,8 @@ from trainer.metrics import Meter, Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.phases import phases_of
-from trainer.recipe import Recipe, load_recipe
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import Recipe
 from trainer.schedules import set_learning_rate
 from trainer.signals import StopRequest
 from trainer.stream.building import build_stream, open_folders

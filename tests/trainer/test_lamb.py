@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.trainer.zero_updates import CASES, LR, STEPS, gradients, initial_model, recipe_of
-from trainer.recipe import OptimizerSection
+from trainer.recipe_sections import OptimizerSection
 
 
 def matrices(name: str, weight: Tensor) -> list[Tensor]:

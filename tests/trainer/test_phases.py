@@ -7,7 +7,8 @@ import pytest
 
 from schemas.errors import UsageError
 from trainer.phases import phase_after, phases_of
-from trainer.recipe import Recipe, load_recipe
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import Recipe
 from trainer.recipe_text import dump_recipe
 from trainer.schedules import learning_rate
 

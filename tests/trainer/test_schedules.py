@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from trainer.recipe import OptimizerSection, ScheduleSection
+from trainer.recipe_sections import OptimizerSection, ScheduleSection
 from trainer.schedules import learning_rate
 
 PEAK = OptimizerSection(lr=1.0)

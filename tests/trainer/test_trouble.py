@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.recipe import TroubleSection
+from trainer.recipe_sections import TroubleSection
 from trainer.training import Return
 from trainer.trouble import History, fault_of
 

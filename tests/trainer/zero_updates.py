@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from trainer.engine import build_engine, start_distributed
 from trainer.guard import Guard
 from trainer.models.pretraining import build_model
-from trainer.recipe import Recipe, load_recipe
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import Recipe
 from trainer.schedules import set_learning_rate
 from trainer.stream.batches import Share
 from trainer.trouble import History

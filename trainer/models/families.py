@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainer.models.encoder import EncoderShape
 
 if TYPE_CHECKING:
-    from trainer.recipe import ModelSection
+    from trainer.recipe_sections import ModelSection
 
 
 def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:

@@ -19,7 +19,7 @@ from trainer.models.initial import initialise
 from trainer.models.packing import NO_LABEL, PackedBatch
 
 if TYPE_CHECKING:
-    from trainer.recipe import ModelSection
+    from trainer.recipe_sections import ModelSection
 
 
 class Losses(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
-from trainer.recipe import Recipe
+from trainer.recipe_sections import Recipe
 from trainer.stream.batches import CPU, Drawing, Share, Stream
 from trainer.stream.reading import PairFolder
 from trainer.stream.shape import Shape, shape_for

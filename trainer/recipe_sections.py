@@ -1,0 +1,200 @@
+"""The tables of a recipe: every setting of a run, its type, its bounds and its default.
+
+What no single key can get wrong is in recipe_checks.py; reading a recipe from its file in recipe.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.masking import Kind
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(_Section):
+    """The network's shape, in the terms of the papers.
+
+    `vocabulary` is checked against the pairs when given; their vocabulary decides. `init_from` is a Hugging Face folder
+    whose weights the run begins with.
+    """
+
+    family: Literal["bert", "roberta", "albert", "megatron-bert"]
+    layers: int = Field(gt=0)
+    width: int = Field(gt=0)  # hidden size
+    heads: int = Field(gt=0)
+    feedforward: int = Field(gt=0)  # width inside a layer's feed-forward part
+    max_positions: int = Field(default=512, gt=0)  # tokens of the longest row
+    embedding_width: int | None = Field(default=None, gt=0)  # albert's factorised embeddings; 128 by default
+    layer_groups: int | None = Field(default=None, gt=0)  # albert's layers with weights of their own; 1 by default
+    vocabulary: int | None = Field(default=None, gt=0)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.1, ge=0, lt=1)
+    initial_std: float = Field(default=0.02, gt=0)  # of the matrices
+    init_from: str | None = None
+
+
+class DataSection(_Section):
+    """Where the rows come from: one folder of pairs or several, local or URLs.
+
+    `weights` are the folders' shares, by default as large as they are. `vocab` is checked against the pairs when given;
+    the pairs carry their own copy. `cache` holds copies of remote shards, `cache_gigabytes` of them at most.
+    """
+
+    pairs: str | list[str]
+    weights: list[float] | None = None
+    vocab: str | None = None
+    cache: str = "~/.cache/clozeline"
+    cache_gigabytes: float = Field(default=50.0, gt=0)
+
+    @property
+    def folders(self) -> list[str]:
+        return [self.pairs] if isinstance(self.pairs, str) else self.pairs
+
+
+class MaskingSection(_Section):
+    """How masks are drawn as rows are read: `prob` of a row, changing in a straight line to `final_prob` over the run.
+
+    With `stored` they are the masks that the pairs hold (--static_masks), another variant each epoch.
+    """
+
+    kind: Kind = "token"
+    prob: float = Field(default=0.15, gt=0, lt=1)
+    final_prob: float | None = Field(default=None, gt=0, lt=1)
+    max_predictions: int | None = Field(default=None, gt=0)
+    stored: bool = False
+
+
+class OptimizerSection(_Section):
+    """AdamW or LAMB (trainer/lamb.py) with decoupled decay; biases and layer norms are not decayed."""
+
+    kind: Literal["adamw", "lamb"] = "adamw"
+    lr: float = Field(gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip: float = Field(default=1.0, ge=0)  # largest global gradient norm; 0 does not clip
+
+
+class ScheduleSection(_Section):
+    """The learning rate rises over `warmup_steps` and falls to `final_lr` at run.max_steps (trainer/schedules.py).
+
+    `power` belongs to polynomial, `decay_steps`, the steps at the end in which the rate falls, to wsd.
+    """
+
+    kind: Literal["linear", "polynomial", "cosine", "wsd"] = "linear"
+    warmup_steps: int = Field(default=0, ge=0)
+    final_lr: float = Field(default=0.0, ge=0)
+    power: float = Field(default=1.0, gt=0)
+    decay_steps: int | None = Field(default=None, gt=0)
+
+
+class BatchSection(_Section):
+    """What a step computes over all ranks, and how much of it each computes at once; the rest is accumulated.
+
+    Either rows (`global_batch`, `micro_batch`) or, whatever the rows' lengths, tokens (`global_tokens`, and
+    `micro_tokens` at most at once). `shape` exact: no padding, every batch its own shape. fixed: filled up to one
+    shape, for compiled models. padded: every row filled up to the longest, as others do it, for comparison.
+    """
+
+    global_batch: int | None = Field(default=None, gt=0)
+    micro_batch: int | None = Field(default=None, gt=0)
+    global_tokens: int | None = Field(default=None, gt=0)
+    micro_tokens: int | None = Field(default=None, gt=0)
+    shape: Literal["exact", "fixed", "padded"] = "exact"
+
+    @property
+    def size(self) -> int:
+        """Rows or tokens of a step."""
+        return self.global_tokens or self.global_batch or 0
+
+
+class RunSection(_Section):
+    """`max_steps` is the schedule's length; `stop_at` ends a run early and leaves the schedule as it is."""
+
+    output: str
+    seed: int = 0
+    max_steps: int = Field(gt=0)
+    stop_at: int | None = Field(default=None, gt=0)
+    log_every: int = Field(default=10, gt=0)
+
+
+class EvaluationSection(_Section):
+    """Held-out `pairs` to measure the model on, every `every` steps and at the end: all rows, or `batches` batches."""
+
+    pairs: str | None = None
+    every: int = Field(default=1000, gt=0)
+    batches: int | None = Field(default=None, gt=0)
+
+
+class CheckpointSection(_Section):
+    every: int = Field(default=1000, gt=0)
+    keep: int = Field(default=3, gt=0)
+
+
+class EngineSection(_Section):
+    """What DeepSpeed is asked for.
+
+    `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3 weights
+    too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1 to 3, and the
+    update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in the backward pass
+    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. A run in
+    which nothing has happened for `timeout_seconds` ends and names the rank that it waited for. All of these may change
+    when a run is resumed.
+    """
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    recompute: bool = False
+    timeout_seconds: float = Field(default=600.0, gt=0)
+
+
+class TroubleSection(_Section):
+    """What is done about a step whose loss or gradient norm is not a number or jumps.
+
+    A jump is a loss above `loss_factor` or a norm above `norm_factor` times the median of the last `window` steps, once
+    there are so many. Such a step makes no update. After `skips` of them in a row the run goes back to its last good
+    checkpoint and leaves out the data in between; when `rollbacks` times did not help, it stops with exit code 1.
+    Every `replicas_every` steps, and before every save, all ranks compare the weights they should hold alike.
+    """
+
+    window: int = Field(default=100, gt=0)
+    loss_factor: float = Field(default=2.0, gt=1)
+    norm_factor: float = Field(default=10.0, gt=1)
+    skips: int = Field(default=10, gt=0)
+    rollbacks: int = Field(default=3, ge=0)
+    replicas_every: int = Field(default=500, gt=0)
+
+
+class PhaseSection(_Section):
+    """Some steps of a run, and what is different in them; see phases.py."""
+
+    steps: int = Field(gt=0)
+    data: dict[str, Any] = {}
+    masking: dict[str, Any] = {}
+    optimizer: dict[str, Any] = {}
+    schedule: dict[str, Any] = {}
+    batch: dict[str, Any] = {}
+
+
+class Recipe(_Section):
+    """A whole run. `deepspeed` passes through to DeepSpeed, except the keys that other sections own."""
+
+    model: ModelSection
+    data: DataSection
+    masking: MaskingSection = MaskingSection()
+    optimizer: OptimizerSection
+    schedule: ScheduleSection = ScheduleSection()
+    batch: BatchSection
+    run: RunSection
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    engine: EngineSection = EngineSection()
+    trouble: TroubleSection = TroubleSection()
+    phases: list[PhaseSection] = []
+    deepspeed: dict[str, Any] = {}
