@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from schemas.errors import ClozelineError
@@ -17,6 +18,13 @@ def from_rank_0(act: Callable[[], T]) -> T:
     told: list[Any] = [_attempt(act)] if dist.get_rank() == 0 else [None]
     dist.broadcast_object_list(told)  # its pickles travel between the processes of one run and nowhere else
     return _one_for_all(told)[0]
+
+
+def any_rank(flag: bool, device: torch.device | None) -> bool:
+    """Whether `flag` is true on any rank; device: where this rank computes."""
+    flags = torch.tensor(float(flag), device=device)
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return bool(flags)
 
 
 def together(act: Callable[[], T]) -> list[T]:

@@ -26,7 +26,7 @@ def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> Pretrai
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
     told = notes(recipe, folders, model)
     source = recipe.model.init_from
-    if source is not None and not checkpoints.steps_saved(recipe.run.output):
+    if source is not None and not checkpoints.steps_saved(recipe.run.folder):
         fresh = warm_start(model, source, vocabulary)
         absent = f"; it lacks {', '.join(fresh)}, which start afresh" if fresh else ""
         told.append(f"Beginning with the weights of {source}{absent}.")

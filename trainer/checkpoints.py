@@ -6,6 +6,7 @@ RUN/checkpoints/step-00000100/
     model.safetensors        all weights in float32, the optimizer's own copies
     exp_avg.safetensors      the optimizer's moments, under the names of the weights
     exp_avg_sq.safetensors
+    evaluation.json          what the held-out pairs said of these weights; added later when a signal came between
 Nothing in it depends on ranks or ZeRO stages, so any number of ranks goes on from it at any stage. This file is about
 one process and its disk; what ranks do together is in saving.py.
 """
@@ -19,6 +20,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ from schemas import storage
 from schemas.errors import CheckpointError, DataError
 from trainer.trouble import History
 
-MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "model.safetensors"
+MANIFEST, STATE, WEIGHTS, FIGURES = "manifest.json", "state.json", "model.safetensors", "evaluation.json"
+FOLDER = "checkpoints"
 FORMAT_VERSION = 1
 
 
@@ -37,7 +40,7 @@ class TrainingState(BaseModel):
 
     updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
     left out in this phase because they went wrong. trouble: what later steps are judged by. resumed_at: the steps after
-    which the run was taken up again. eval_mlm_loss: on the held-out pairs at this very step, None where not measured.
+    which the run was taken up again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,17 +54,22 @@ class TrainingState(BaseModel):
     left_out: int = 0
     trouble: History = History()
     resumed_at: list[int] = []
-    eval_mlm_loss: float | None = None
+
+
+def location(run: str, step: int) -> str:
+    """A checkpoint's folder; `run` may be a URL."""
+    return storage.join(run, FOLDER, f"step-{step:08d}")
 
 
 def checkpoint_path(run: str, step: int) -> Path:
-    return Path(run) / "checkpoints" / f"step-{step:08d}"
+    return Path(location(run, step))
 
 
 def steps_saved(run: str) -> list[int]:
-    """Steps of the checkpoints that were published, oldest first."""
-    found = Path(run, "checkpoints").glob("step-*")
-    return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit() and (path / MANIFEST).exists())
+    """Steps of the checkpoints that were published, oldest first; `run` may be a URL."""
+    names = [name[5:] for name in storage.names(storage.join(run, FOLDER)) if name.startswith("step-")]
+    steps = sorted(int(name) for name in names if name.isdigit())
+    return [step for step in steps if storage.exists(storage.join(location(run, step), MANIFEST))]
 
 
 def begin(run: str, step: int) -> Path:
@@ -78,14 +86,19 @@ def describe(folder: Path, file: Path) -> dict[str, Any]:
     return {"path": str(file.relative_to(folder)), "bytes": file.stat().st_size, "sha256": _sha256(file)}
 
 
-def publish(partial: Path, target: Path, entries: list[dict[str, Any]]) -> None:
-    """Write the manifest and let the folder take its name in one step. A good checkpoint of that step stays as it is.
+def seal(partial: Path, entries: list[dict[str, Any]]) -> None:
+    """Write the manifest."""
+    with writing(partial):
+        text = json.dumps({"format_version": FORMAT_VERSION, "files": entries}, indent=1) + "\n"
+        storage.publish(str(partial / MANIFEST), text.encode())
+
+
+def publish(partial: Path, target: Path) -> None:
+    """Let the folder take its name in one step. A good checkpoint of that step stays as it is.
 
     There is one only when the same step is saved twice, and then both are as good.
     """
     with writing(partial):
-        text = json.dumps({"format_version": FORMAT_VERSION, "files": entries}, indent=1) + "\n"
-        storage.publish(str(partial / MANIFEST), text.encode())
         if target.exists():
             if verify(target) is None:
                 shutil.rmtree(partial)
@@ -96,17 +109,26 @@ def publish(partial: Path, target: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def best(run: str) -> int | None:
-    """The step whose checkpoint has the lowest loss on held-out pairs, the first of equals; None when none has one."""
-    losses = [(_eval_loss(checkpoint_path(run, step)), step) for step in steps_saved(run)]
-    known = [(loss, step) for loss, step in losses if loss is not None]
+    """The step whose checkpoint has the lowest loss on held-out pairs, the first of equals; None when none has one.
+
+    `run` may be a URL.
+    """
+    losses = [(read_figures(location(run, step)).get("eval_mlm_loss"), step) for step in steps_saved(run)]
+    known = [(loss, step) for loss, step in losses if loss is not None and isfinite(loss)]
     return min(known)[1] if known else None
 
 
-def _eval_loss(path: Path) -> float | None:
+def read_figures(folder: str) -> dict[str, Any]:
+    """What an evaluation of a checkpoint found, by the names of the metrics; empty when there was none."""
     try:
-        return read_state(path).eval_mlm_loss
-    except CheckpointError:  # damaged; whoever wants to go on from it is told
-        return None
+        return json.loads(storage.read(storage.join(folder, FIGURES)))
+    except (DataError, ValueError):  # damaged; whoever wants to go on from it is told
+        return {}
+
+
+def add_figures(folder: Path, figures: dict[str, Any]) -> None:
+    with writing(folder):
+        storage.publish(str(folder / FIGURES), json.dumps(figures).encode())
 
 
 def prune(run: str, keep: int) -> None:
@@ -128,7 +150,7 @@ def discard(path: Path) -> None:
 
 
 def remove_partial(run: str) -> None:
-    for path in Path(run, "checkpoints").glob(f"*{storage.PARTIAL}"):
+    for path in Path(run, FOLDER).glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -7,7 +7,7 @@ decides them but its weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import exp
 from time import perf_counter
 
@@ -20,6 +20,7 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import PretrainingModel
+from trainer.phases import Phase
 from trainer.recipe_sections import MaskingSection, Recipe
 from trainer.stream.batches import Drawing, Share, Stream
 from trainer.stream.building import check_folder
@@ -51,10 +52,15 @@ class Evaluation:
             kind: Stream(sources, share, Drawing(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
         }
 
-    def measure(self, engine: DeepSpeedEngine) -> Figures:
-        """eval_* of the engine's weights, for each kind of mask and once more for the run's own. A collective call."""
+    def measure(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Figures | None:
+        """eval_* of the engine's weights, for each kind of mask and once more for the run's own. A collective call.
+
+        `stopping` is asked on all ranks together, as often as in training; None when it said yes.
+        """
         started = perf_counter()
-        sums = self._sums(engine)
+        sums = self._sums(engine, stopping)
+        if sums is None:
+            return None
         dist.all_reduce(sums)
         by_kind = {kind: figures(row) for kind, row in zip(KINDS, sums.tolist(), strict=True)}
         own = by_kind[self._kind]
@@ -68,25 +74,27 @@ class Evaluation:
         for stream in self._streams.values():
             stream.close()
 
-    def batches(self) -> Iterator[tuple[Kind, PackedBatch]]:
-        """This rank's part of the rows, each masked by every kind: as many micro-batches on all ranks."""
+    def batches(self) -> Iterator[tuple[Kind, list[PackedBatch]]]:
+        """This rank's part of the rows, each batch masked by every kind: as many micro-batches on all ranks."""
         for bounds in self._bounds:
             for kind, stream in self._streams.items():
-                for batch in stream.between([bounds], 0):
-                    yield kind, batch
+                yield kind, stream.between([bounds], 0)
 
     @torch.no_grad()
-    def _sums(self, engine: DeepSpeedEngine) -> Tensor:
+    def _sums(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Tensor | None:
         """(kinds, 6) float64 of this rank: the four sums of Losses, masked places, labelled rows."""
         device = torch.device(engine.device or "cpu")
         sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
         model: PretrainingModel = engine.module  # type: ignore[assignment]
         engine.eval()
-        for kind, batch in self.batches():
+        for kind, batches in self.batches():
+            if stopping():
+                return None
             sums_6 = sums[KINDS.index(kind)]
-            sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
-            counts = [batch.predicted, model.labelled_pairs(batch)]
-            sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
+            for batch in batches:
+                sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
+                counts = [batch.predicted, model.labelled_pairs(batch)]
+                sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
         engine.train()
         return sums
 
@@ -108,6 +116,12 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: Share) -> 
         )
     check_folder(folder, recipe.model_copy(update={"masking": MaskingSection()}))
     return Evaluation(recipe, folder, share)
+
+
+def due(recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Whether a step of a phase is one after which the held-out pairs are measured."""
+    section, ends = recipe.evaluation, (phase.before, phase.last)
+    return section.pairs is not None and step > 0 and (step % section.every == 0 or step in ends)
 
 
 def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:

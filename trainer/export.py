@@ -9,9 +9,11 @@ does it take its name.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -29,6 +31,7 @@ from trainer.models.huggingface import config_of, to_theirs
 from trainer.models.pretraining import PretrainingModel
 from trainer.recipe import load_recipe
 from trainer.recipe_sections import Recipe
+from trainer.remote_run import bring_run, reaching
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,19 +61,21 @@ def export(run: str, output: str, step: int | None) -> str:
     Raises UsageError when the run or the step does not exist, CheckpointError when the checkpoint does not verify or
     the folder computes something else than our model; `output` is then as it was.
     """
-    path = find_checkpoint(run, step)
-    recipe = load_recipe(str(Path(run) / "recipe.toml"), [])
-    vocabulary = read_vocabulary(str(Path(run) / FOLDER))
-    model = read_model(path, recipe, vocabulary)
-    with tempfile.TemporaryDirectory(suffix=storage.PARTIAL) as aside:
-        write_folder(Path(aside), model, vocabulary, model_card(run, path, recipe))
-        for name in storage.names(str(Path(run) / FOLDER)):
-            storage.publish(str(Path(aside) / name), storage.read(str(Path(run) / FOLDER / name)), durable=False)
+    check_saved(run, step)
+    with at_hand(run, step) as folder, tempfile.TemporaryDirectory(suffix=storage.PARTIAL) as aside:
+        path = find_checkpoint(folder, step)
+        recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
+        vocabulary = read_vocabulary(str(Path(folder) / FOLDER))
+        model = read_model(path, recipe, vocabulary)
+        write_folder(Path(aside), model, vocabulary, model_card(folder, path, recipe))
+        for name in storage.names(str(Path(folder) / FOLDER)):
+            storage.publish(str(Path(aside) / name), storage.read(str(Path(folder) / FOLDER / name)), durable=False)
         difference = check_export(Path(aside), model, vocabulary)
         for file in sorted(Path(aside).iterdir()):
             storage.publish(storage.join(output, file.name), file.read_bytes())
     told = "unchecked, for transformers is not installed" if difference is None else f"checked, to {difference:.0e}"
-    return f"{output}: exported {path} ({told}). Load it with transformers' AutoModelForPreTraining."
+    checkpoint = storage.join(run, checkpoints.FOLDER, path.name)
+    return f"{output}: exported {checkpoint} ({told}). Load it with transformers' AutoModelForPreTraining."
 
 
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
@@ -89,16 +94,34 @@ def write_folder(folder: Path, model: PretrainingModel, vocabulary: Vocabulary, 
     (folder / "README.md").write_text(card)
 
 
-def find_checkpoint(run: str, step: int | None) -> Path:
-    saved = checkpoints.steps_saved(run)
+def check_saved(run: str, step: int | None) -> None:
+    """Raises UsageError when a run, which may be a URL, has no checkpoint, or none of this step."""
+    with reaching(run):
+        saved = checkpoints.steps_saved(run)
     if not saved:
         raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+    if step is not None and step not in saved:
+        raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, saved))}.")
+
+
+@contextlib.contextmanager
+def at_hand(run: str, step: int | None) -> Iterator[str]:
+    """The run's folder, or one that holds what is needed of a run at a URL."""
+    if storage.is_local(run):
+        yield run
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        with reaching(run):
+            bring_run(run, folder, step)
+        yield folder
+
+
+def find_checkpoint(run: str, step: int | None) -> Path:
+    """The checkpoint to export, of those that a local folder holds. Raises CheckpointError when it does not verify."""
     if step is None:
         found = checkpoints.newest(run)
         assert found is not None
         return found[0]
-    if step not in saved:
-        raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, saved))}.")
     path = checkpoints.checkpoint_path(run, step)
     fault = checkpoints.verify(path)
     if fault is not None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas.errors import CheckpointError, PreemptedError
 from schemas.randomness import key
-from trainer import saving
+from trainer import checkpoints, saving
+from trainer.agreement import any_rank
 from trainer.checkpoints import TrainingState
-from trainer.evaluation import Evaluation, Figures
+from trainer.evaluation import Evaluation, Figures, due
 from trainer.guard import Guard
 from trainer.metrics import Meter, Metrics
 from trainer.phases import Phase
 from trainer.recipe_sections import Recipe
+from trainer.remote_run import RemoteRun
 from trainer.replicas import check_replicas
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
@@ -37,6 +40,7 @@ class Loop:
     evaluation: Evaluation | None
     guard: Guard
     metrics: Metrics | None
+    remote: RemoteRun | None
     stop: StopRequest
     watchdog: Watchdog
 
@@ -46,11 +50,14 @@ class Loop:
         Returns None, or the step at which too many in a row have made no update.
         """
         recipe, run = self.recipe, self.recipe.run
+        self.make_up(state.step)
         meter = Meter(state.tokens, state.seconds)
         for step in range(state.step + 1, last + 1):
             done, fault, stopping = self.step(step, state.left_out)
             meter.add(done.tokens)
-            measured = self.measure(step)
+            found = self.measure(step, stopping)
+            measured, cut_short = found or {}, found is None
+            stopping = stopping or cut_short
             meter.skip(measured.get("eval_seconds") or 0.0)
             self.log(step, done, fault, meter, measured)
             if self.guard.lost:
@@ -65,14 +72,17 @@ class Loop:
                     "tokens": meter.tokens,
                     "seconds": meter.seconds,
                     "trouble": self.guard.history,
-                    "eval_mlm_loss": measured.get("eval_mlm_loss"),
                 }
-                self.save(state.model_copy(update=counted), must)
-            if stopping and step < min(run.stop_at or run.max_steps, run.max_steps):
-                raise PreemptedError(
-                    f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
-                )
+                self.save(state.model_copy(update=counted), measured, must)
+            if stopping and (cut_short or step < min(run.stop_at or run.max_steps, run.max_steps)):
+                raise self.preempted(step)
         return None
+
+    def preempted(self, step: int) -> PreemptedError:
+        run = self.recipe.run
+        return PreemptedError(
+            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
+        )
 
     def step(self, step: int, left_out: int) -> tuple[Step, str | None, bool]:
         """(what the step summed, why it made no update, whether a rank was asked to stop)."""
@@ -92,12 +102,28 @@ class Loop:
         phase, own = self.phase, self.phase.recipe
         return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
 
-    def measure(self, step: int) -> Figures:
-        """The held-out pairs' figures, every evaluation.every steps and at the phase's end; otherwise nothing."""
-        if self.evaluation is None or (step % self.recipe.evaluation.every and step != self.phase.last):
+    def measure(self, step: int, stopping: bool) -> Figures | None:
+        """The held-out pairs' figures, where they are due; None when a signal came first."""
+        if self.evaluation is None or not due(self.recipe, self.phase, step):
             return {}
+        return None if stopping else self.evaluation.measure(self.engine, partial(self.asked, step))
+
+    def asked(self, step: int) -> bool:
+        """Whether any rank was asked to stop, between two batches of an evaluation."""
         self.watchdog.at(f"step {step}, evaluating")
-        return self.evaluation.measure(self.engine)
+        return any_rank(self.stop.asked, self.engine.device)
+
+    def make_up(self, step: int) -> None:
+        """The evaluation of the checkpoint that the run goes on from, when a signal came before its end."""
+        path = checkpoints.checkpoint_path(self.recipe.run.folder, step)
+        if not due(self.recipe, self.phase, step) or checkpoints.read_figures(str(path)):
+            return
+        figures = self.measure(step, stopping=False)
+        if figures is None:
+            raise self.preempted(step)
+        if self.metrics is not None:
+            checkpoints.add_figures(path, figures)
+            self.metrics.amend(step, figures)
 
     def log(self, step: int, done: Step, fault: str | None, meter: Meter, measured: Figures) -> None:
         if self.metrics is None:
@@ -106,20 +132,21 @@ class Loop:
         if fault is not None:
             print(f"Step {step} made no update: {fault}.", flush=True)
         run = self.recipe.run
-        if measured or step == 1 or step % run.log_every == 0 or step == run.max_steps:
+        to_show = step == 1 or step % run.log_every == 0 or step == run.max_steps
+        if to_show or due(self.recipe, self.phase, step):
             values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
             try:
                 self.metrics.log(values | measured)
             except OSError as error:  # the line is kept and written with a later one, once there is room again
                 print(f"{run.output}: metrics.jsonl cannot be written: {error.strerror}. Training goes on.", flush=True)
 
-    def save(self, state: TrainingState, must: bool) -> None:
+    def save(self, state: TrainingState, measured: Figures, must: bool) -> None:
         """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
-        run = self.recipe.run.output
+        run = self.recipe.run.folder
         self.watchdog.at(f"step {state.step}, saving")
         check_replicas(self.engine, state.step)
         try:
-            saving.save(self.engine, run, state, self.recipe.checkpoint.keep)
+            saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
         except CheckpointError as error:
             told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
             if must:
@@ -129,3 +156,5 @@ class Loop:
         if self.metrics is not None:
             with contextlib.suppress(OSError):  # the next save writes it again
                 write_report(run, state.resumed_at)
+        if self.remote is not None:
+            self.remote.follow()

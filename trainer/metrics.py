@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from schemas import storage
-from trainer.mirror import open_mirror
+from trainer.mirror import Mirror
 
 FILE = "metrics.jsonl"
 NAMES = [
@@ -73,14 +73,22 @@ class Metrics:
 
         tokens_at_peak: a second, if every device computed at its peak; what mfu is a fraction of.
         """
-        self._tokens_at_peak = tokens_at_peak
-        self._path = Path(run) / FILE
+        self._run, self._tokens_at_peak = run, tokens_at_peak
         kept = [line for line in read_metrics(run) if line["step"] <= from_step]
-        storage.publish(str(self._path), "".join(json.dumps(line) + "\n" for line in kept).encode())
-        self._file = self._path.open("a")
-        self._mirror = open_mirror(run, kept)
+        self._open(kept)
         on_terminal = sys.stderr.isatty()
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if on_terminal else None
+
+    def amend(self, step: int, figures: dict[str, Any]) -> None:
+        """Put an evaluation's figures to the last line, when it is that step's."""
+        lines = read_metrics(self._run)
+        if not lines or lines[-1]["step"] != step:
+            return
+        lines[-1] |= {name: _finite(value) for name, value in figures.items()}
+        self._file.close()
+        self._mirror.close()
+        self._open(lines)
+        _show_held_out(step, figures)
 
     def advance(self) -> None:
         if self._bar is not None:
@@ -93,8 +101,7 @@ class Metrics:
         line = {name: _finite(value) for name, value in ({name: values[name] for name in NAMES} | evaluated).items()}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-        if self._mirror is not None:
-            self._mirror.add(line)
+        self._mirror.add(line)
         told = (
             f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
             f"(accuracy {values['mlm_accuracy']:.3f})  pair accuracy {_three(values['pair_accuracy'])}  "
@@ -105,18 +112,26 @@ class Metrics:
         else:
             self._bar.set_description(told.split("  lr")[0])
         if evaluated:
-            tqdm.write(
-                f"step {values['step']}  held out: mlm {values['eval_mlm_loss']:.4f} "
-                f"(accuracy {values['eval_mlm_accuracy']:.3f}, perplexity {values['eval_perplexity']:,.1f})  "
-                f"pair accuracy {_three(values['eval_pair_accuracy'])}"
-            )
+            _show_held_out(values["step"], evaluated)
+
+    def _open(self, lines: list[dict[str, Any]]) -> None:
+        """Both files with these lines, open for more."""
+        path = Path(self._run) / FILE
+        storage.publish(str(path), "".join(json.dumps(line) + "\n" for line in lines).encode())
+        self._file, self._mirror = path.open("a"), Mirror(self._run, lines)
 
     def close(self) -> None:
         self._file.close()
-        if self._mirror is not None:
-            self._mirror.close()
+        self._mirror.close()
         if self._bar is not None:
             self._bar.close()
+
+
+def _show_held_out(step: int, figures: dict[str, Any]) -> None:
+    tqdm.write(
+        f"step {step}  held out: mlm {figures['eval_mlm_loss']:.4f} (accuracy {figures['eval_mlm_accuracy']:.3f}, "
+        f"perplexity {figures['eval_perplexity']:,.1f})  pair accuracy {_three(figures['eval_pair_accuracy'])}"
+    )
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""TensorBoard's copy of a run's metrics, in RUN/tensorboard, kept where the tensorboard package is installed.
+"""TensorBoard's copy of a run's metrics, in RUN/tensorboard.
 
 metrics.jsonl is the truth: whenever a run is opened the copy is written anew from it, so that steps which are taken
 again after a resume do not make a curve go back and forth.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,3 @@ class Mirror:
 
     def close(self) -> None:
         self._writer.close()
-
-
-def open_mirror(run: str, lines: Iterable[dict[str, Any]]) -> Mirror | None:
-    """None where TensorBoard is not installed."""
-    return Mirror(run, lines) if find_spec("tensorboard") else None

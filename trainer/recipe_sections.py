@@ -5,10 +5,12 @@ What no single key can get wrong is in recipe_checks.py; reading a recipe from i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas import storage
 from schemas.masking import Kind
 
 
@@ -114,13 +116,27 @@ class BatchSection(_Section):
 
 
 class RunSection(_Section):
-    """`max_steps` is the schedule's length; `stop_at` ends a run early and leaves the schedule as it is."""
+    """`max_steps` is the schedule's length; `stop_at` ends a run early and leaves the schedule as it is.
+
+    A run whose `output` is a URL works in a folder inside `local`, which all its ranks must share (remote_run.py).
+    """
 
     output: str
+    local: str = "~/.cache/clozeline/runs"
     seed: int = 0
     max_steps: int = Field(gt=0)
     stop_at: int | None = Field(default=None, gt=0)
     log_every: int = Field(default=10, gt=0)
+
+    @property
+    def folder(self) -> str:
+        """Where the run works: `output` itself when it is local."""
+        if "://" not in self.output:
+            return self.output
+        if storage.is_local(self.output):
+            return storage.filesystem(self.output)[1]
+        digest = storage.sha256(self.output.rstrip("/").encode())[:12]
+        return str(Path(self.local).expanduser() / digest)
 
 
 class EvaluationSection(_Section):

@@ -46,9 +46,18 @@ def claim(run: str) -> IO[str]:
     return file
 
 
+def check_shared(run: str, rank: int) -> None:
+    """Raises UsageError on a rank that does not see the folder that rank 0 holds."""
+    if not Path(run, LOCK).exists():
+        raise UsageError(
+            f"Rank {rank} on {socket.gethostname()} does not see {run} of rank 0. All ranks write into one folder: "
+            "give one that all machines share as run.output, or as run.local when run.output is a URL."
+        )
+
+
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:
     """The recipe as resolved, and a copy of the vocabulary: what an export needs besides a checkpoint."""
-    run = Path(recipe.run.output)
+    run = Path(recipe.run.folder)
     storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
     source = storage.join(folder.folder, FOLDER)
     for name in storage.names(source):

@@ -28,15 +28,15 @@ from trainer.tensor_files import TensorFile
 _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
-def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int) -> None:
-    """Write, check and publish a checkpoint, then prune older ones. A collective call.
+def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]) -> None:
+    """Write, check and publish a checkpoint with its evaluation's figures, then prune older ones. A collective call.
 
     Raises CheckpointError on every rank when one of them cannot write; what was published before is still there.
     """
     parts = [part for part in parts_of(engine) if part.written]
     whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
     try:
-        partial = from_rank_0(lambda: _begin(run, whole, _shapes(engine)))
+        partial = from_rank_0(lambda: _begin(run, whole, _shapes(engine), figures))
         together(lambda: _write(partial, parts))
         entries = together(lambda: _describe(partial))
         listed = [entry for mine in entries for entry in mine]
@@ -82,12 +82,14 @@ def _shapes(engine: DeepSpeedEngine) -> dict[str, tuple[int, ...]]:
     return {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(engine)}
 
 
-def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]]) -> Path:
+def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], figures: dict[str, Any]) -> Path:
     partial = checkpoints.begin(run, state.step)
     with checkpoints.writing(partial):
         for name in _values_of([]):
             tensor_files.create(partial / name, shapes)
         storage.publish(str(partial / STATE), state.model_dump_json().encode())
+    if figures:
+        checkpoints.add_figures(partial, figures)
     return partial
 
 
@@ -108,7 +110,8 @@ def _describe(partial: Path) -> list[dict[str, Any]]:
 
 
 def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], keep: int) -> None:
-    checkpoints.publish(partial, checkpoints.checkpoint_path(run, step), entries)
+    checkpoints.seal(partial, entries)
+    checkpoints.publish(partial, checkpoints.checkpoint_path(run, step))
     checkpoints.prune(run, keep)
 
 

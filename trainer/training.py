@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 
+from schemas import storage
 from schemas.errors import ClozelineError
-from trainer import checkpoints, run_folder, saving
-from trainer.agreement import from_rank_0
+from trainer import run_folder, saving
+from trainer.agreement import from_rank_0, together
 from trainer.beginning import first_model, tokens_at_peak
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
@@ -27,14 +25,12 @@ from trainer.loop import Loop
 from trainer.metrics import Metrics
 from trainer.phases import Phase, phase_after, phases_of
 from trainer.recipe_sections import Recipe
+from trainer.remote_run import RemoteRun
+from trainer.resuming import Found, resume
 from trainer.signals import StopRequest
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder
-from trainer.trouble import History
 from trainer.watchdog import RankLostError, Watchdog
-
-Found = tuple[Path, TrainingState, list[str]]
-WHOLE_RUN = ("vocabulary", "seed", "model", "optimizer")  # what no phase may change
 
 
 class TroubleError(ClozelineError):
@@ -65,37 +61,51 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
     start_distributed(recipe.engine.timeout_seconds)
     last = min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
     phases, returned, begin, bad = phases_of(recipe), Return(), 0, None
-    with held_folder(recipe) as watchdog:
+    with held_folder(recipe) as (watchdog, remote):
         while bad is not None or begin < last:
-            found = saving.find(recipe.run.output)
+            found = saving.find(recipe.run.folder)
             begin = found[1].step if found else 0
             if bad is not None:
                 returned = go_back(recipe, returned.again(begin, bad), bad)
             phase = phase_after(phases, begin)
             left_out = returned.left_out if returned.to == begin else 0
-            bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, stop, watchdog)
+            bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, remote, stop, watchdog)
             begin = max(begin, min(phase.last, last))
     if dist.get_rank() == 0:
         print(f"{recipe.run.output}: step {begin} of {recipe.run.max_steps} is saved.", flush=True)
 
 
 @contextlib.contextmanager
-def held_folder(recipe: Recipe) -> Iterator[Watchdog]:
-    """The run's folder is ours, and ranks that are lost are named, while this lasts."""
-    run, locks = recipe.run.output, []
-    from_rank_0(lambda: locks.append(run_folder.claim(run)))
-    watchdog = Watchdog(run, dist.get_rank(), dist.get_world_size(), recipe.engine.timeout_seconds)
-    try:
-        yield watchdog
-    except RuntimeError as error:  # so torch tells of a connection that broke
-        lost = watchdog.lost()
-        if not lost:
-            raise
-        raise RankLostError(f"Lost {', '.join(lost)}. The same command goes on from the last checkpoint.") from error
-    finally:
-        watchdog.close()
-        for lock in locks:
-            lock.close()
+def held_folder(recipe: Recipe) -> Iterator[tuple[Watchdog, RemoteRun | None]]:
+    """The run's folder is ours, ranks that are lost are named, and a URL follows it, while this lasts."""
+    run, rank = recipe.run.folder, dist.get_rank()
+    with contextlib.ExitStack() as held:
+        from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
+        together(lambda: run_folder.check_shared(run, rank))
+        remote = open_remote(recipe)
+        if remote is not None:
+            held.callback(remote.close)
+        watchdog = Watchdog(run, rank, dist.get_world_size(), recipe.engine.timeout_seconds)
+        try:
+            yield watchdog, remote
+        except RuntimeError as error:  # so torch tells of a connection that broke
+            lost = watchdog.lost()
+            if not lost:
+                raise
+            told = f"Lost {', '.join(lost)}. The same command goes on from the last checkpoint."
+            raise RankLostError(told) from error
+        finally:
+            watchdog.close()
+
+
+def open_remote(recipe: Recipe) -> RemoteRun | None:
+    """What rank 0 copies the run to its URL with, after it has brought what is newer there. A collective call."""
+    run = recipe.run
+    if storage.is_local(run.output):
+        return None
+    remote = RemoteRun(run.output, run.folder, recipe.checkpoint.keep)
+    from_rank_0(remote.fetch)
+    return remote if dist.get_rank() == 0 else None
 
 
 def go_back(recipe: Recipe, returned: Return, bad: int) -> Return:
@@ -112,7 +122,14 @@ def go_back(recipe: Recipe, returned: Return, bad: int) -> Return:
 
 
 def run_phase(
-    recipe: Recipe, phase: Phase, last: int, found: Found | None, left_out: int, stop: StopRequest, watchdog: Watchdog
+    recipe: Recipe,
+    phase: Phase,
+    last: int,
+    found: Found | None,
+    left_out: int,
+    remote: RemoteRun | None,
+    stop: StopRequest,
+    watchdog: Watchdog,
 ) -> int | None:
     """Steps of one phase from a checkpoint to `last`. Returns None, or the step up to which the run is lost."""
     watchdog.at("opening the data")
@@ -128,7 +145,7 @@ def run_phase(
     metrics = open_metrics(phase.recipe, folders, recipe, state) if dist.get_rank() == 0 else None
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
     try:
-        return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, stop, watchdog).run(state, last)
+        return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, remote, stop, watchdog).run(state, last)
     finally:
         stream.close()
         if evaluation is not None:
@@ -139,47 +156,8 @@ def run_phase(
                 metrics.close()
 
 
-def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
-    """What may not change under a run: anything here decides rows, masks or weights."""
-    return {
-        "data": [folder.manifest.fingerprint for folder in folders],
-        "weights": phase.recipe.data.weights,
-        "vocabulary": folders[0].vocabulary.fingerprint,
-        "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocabulary"}),
-        "optimizer": phase.recipe.optimizer.kind,
-        "masking": phase.recipe.masking.model_dump(),
-        "global_batch": phase.recipe.batch.size,
-        "steps_before": phase.before,
-    }
-
-
-def resume(
-    engine: DeepSpeedEngine, recipe: Recipe, phase: Phase, folders: list[PairFolder], found: Found | None
-) -> TrainingState:
-    """The state to go on from in this phase, its weights loaded; a fresh state when the run holds no checkpoint."""
-    now = identity(recipe, phase, folders)
-    if found is None:
-        return TrainingState(step=0, tokens=0, seconds=0.0, identity=now)
-    path, state, faults = found
-    begins = state.step == phase.before
-    kept = WHOLE_RUN if begins else tuple({*state.identity, *now})
-    checkpoints.check_identity(
-        path, {name: state.identity.get(name) for name in kept}, {name: now.get(name) for name in kept}
-    )
-    saving.load(engine, path, state)
-    if dist.get_rank() == 0:
-        unit = "row" if phase.recipe.batch.global_tokens is None else "token"
-        place = (state.step - phase.before) * phase.recipe.batch.size
-        for fault in faults:
-            print(f"Passed over a checkpoint: {fault}.", flush=True)
-        print(f"Resuming from {path}: step {state.step}, {unit} {place:,}.", flush=True)
-    fresh = {"identity": now, "left_out": 0, "trouble": History()} if begins else {}
-    return state.model_copy(update=fresh | {"resumed_at": [*state.resumed_at, state.step]})
-
-
 def open_metrics(recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState) -> Metrics:
     """The run's metrics up to the state, and beside them what an export needs. `recipe` is the phase's."""
     run_folder.describe_run(run, folders[0])
     at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
-    return Metrics(run.run.output, state.step, run.run.max_steps, at_peak)
+    return Metrics(run.run.folder, state.step, run.run.max_steps, at_peak)

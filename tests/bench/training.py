@@ -90,7 +90,9 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)
     watchdog = Watchdog(recipe.run.output, 0, 1, recipe.engine.timeout_seconds)
     phase = phases_of(recipe)[0]
-    loop = partial(ours, Loop(recipe, phase, engine, stream, None, guard, metrics, StopRequest(), watchdog), steps)
+    loop = partial(
+        ours, Loop(recipe, phase, engine, stream, None, guard, metrics, None, StopRequest(), watchdog), steps
+    )
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         times = [(seconds(loop), seconds(partial(bare, engine, batches))) for _ in range(rounds)]
     mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
@@ -112,7 +114,7 @@ def stall(name: str, recipe: Recipe, rounds: int) -> None:
     times = []
     for step in range(1, rounds + 1):
         state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        times.append(seconds(partial(saving.save, engine, recipe.run.output, state, 1)))
+        times.append(seconds(partial(saving.save, engine, recipe.run.output, state, 1, {})))
     saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
     size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
     print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)

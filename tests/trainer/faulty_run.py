@@ -2,7 +2,8 @@
 
     faulty_run.py FAULT:RANK:FIRST:LAST[,...] <the trainer's own flags>
 In the model's forward passes FIRST to LAST of that rank: `nan` makes the loss NaN, `spike` the gradient 1000 times as
-large, `poison` changes one weight, `stop` stops the process as SIGSTOP does, `die` kills it.
+large, `poison` changes one weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM.
+Passes of evaluations are counted too.
 """
 
 import os
@@ -31,7 +32,7 @@ def before(module: torch.nn.Module, inputs: tuple) -> None:
     if at_work("poison"):
         with torch.no_grad():
             module.mlm_head.bias[3] += 0.25
-    for fault, number in (("stop", signal.SIGSTOP), ("die", signal.SIGKILL)):
+    for fault, number in (("stop", signal.SIGSTOP), ("die", signal.SIGKILL), ("ask", signal.SIGTERM)):
         if at_work(fault):
             os.kill(os.getpid(), number)
 

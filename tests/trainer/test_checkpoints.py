@@ -8,6 +8,7 @@ from schemas.errors import CheckpointError
 from trainer import checkpoints
 from trainer.checkpoints import (
     TrainingState,
+    add_figures,
     begin,
     best,
     check_identity,
@@ -16,6 +17,7 @@ from trainer.checkpoints import (
     newest,
     prune,
     publish,
+    seal,
     steps_saved,
     verify,
 )
@@ -25,15 +27,18 @@ def written(run: Path, step: int, loss: float | None = None) -> Path:
     """A checkpoint's files as they are before publication."""
     partial = begin(str(run), step)
     (partial / "model.safetensors").write_bytes(b"weights" * 100)
-    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={}, eval_mlm_loss=loss)
+    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={})
     (partial / "state.json").write_text(state.model_dump_json())
+    if loss is not None:
+        add_figures(partial, {"eval_mlm_loss": loss})
     return partial
 
 
 def saved(run: Path, step: int, loss: float | None = None) -> Path:
     path = checkpoint_path(str(run), step)
     partial = written(run, step, loss)
-    publish(partial, path, [describe(partial, file) for file in sorted(partial.iterdir())])
+    seal(partial, [describe(partial, file) for file in sorted(partial.iterdir())])
+    publish(partial, path)
     return path
 
 
@@ -119,7 +124,7 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
             begin(str(tmp_path / "run"), 20)
     else:
         with pytest.raises(CheckpointError, match="could not be written: No such file or directory"):
-            publish(partial, tmp_path / "none" / "step-00000010", [])
+            publish(partial, tmp_path / "none" / "step-00000010")
 
 
 def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
         (6, [6, 8]),
         (6, [6, 9]),
     ]
-    (checkpoint_path(run, 6) / "state.json").write_text("{")
+    (checkpoint_path(run, 6) / "evaluation.json").write_text("{")
     assert best(run) == 9
 
 

@@ -73,8 +73,8 @@ def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_o
         found: dict[str, Counter[bytes]] = {kind: Counter() for kind in KINDS}
         for rank in range(ranks):
             with evaluating(pairs, held_out, *cut, ranks=ranks, rank=rank) as evaluation:
-                for kind, batch in evaluation.batches():
-                    found[kind].update(rows_of(batch))
+                for kind, batches in evaluation.batches():
+                    found[kind].update(row for batch in batches for row in rows_of(batch))
         met.append(found)
     assert met[0] == met[1] == met[2]
     folder = PairFolder(str(held_out))
@@ -86,7 +86,8 @@ def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_o
 
 def test_a_number_of_batches_is_that_part_of_the_rows(pairs, held_out) -> None:
     with evaluating(pairs, held_out, "evaluation.batches=2") as evaluation:
-        rows = [row for kind, batch in evaluation.batches() if kind == "token" for row in rows_of(batch)]
+        batches = [batch for kind, found in evaluation.batches() if kind == "token" for batch in found]
+    rows = [row for batch in batches for row in rows_of(batch)]
     assert len(rows) == 2 * 32
 
 
