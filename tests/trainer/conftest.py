@@ -69,7 +69,7 @@ class Training:
         ]
         listed.write_text(json.dumps(jobs))
         start = f"torchrun --nproc_per_node {ranks} --master_port {self._port} tests/trainer/many_runs.py"
-        return self._run(*start.split(), listed, PYTHONPATH=".", OMP_NUM_THREADS="1")
+        return self._run(*start.split(), listed, PYTHONPATH=".", OMP_NUM_THREADS="1", timeout=3600)
 
     def start(self, launcher: str, out: Path, **changes: object) -> subprocess.Popen[str]:
         """Started, in a process group of its own."""

@@ -1,5 +1,6 @@
 """A run stopped at any number of ranks and ZeRO stage goes on at any other, on the same rows and masks."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,20 +24,26 @@ def named(folder: Path, ranks: int, stage: int) -> Path:
     return folder / f"{ranks} ranks stage {stage}"
 
 
+@pytest.fixture(scope="module", params=[(1, 2), pytest.param((1, 2, 4), marks=pytest.mark.thorough)], ids=str)
+def worlds(request: pytest.FixtureRequest) -> tuple[int, ...]:
+    """Numbers of ranks."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def runs(training, tmp_path_factory) -> Path:
+def runs(training, worlds, tmp_path_factory) -> Path:
     """Of every layout an unbroken run and one that was stopped; then every stopped one resumed in every layout."""
     folder = tmp_path_factory.mktemp("matrix")
     stopped, straight = folder / "stopped", folder / "straight"
     listed = []
-    for ranks in (1, 2):
+    for ranks in worlds:
         sources = [(named(straight, ranks, stage), None, changes(stage)) for stage in STAGES]
         sources += [(named(stopped, ranks, stage), None, changes(stage, run__stop_at=STOP)) for stage in STAGES]
         listed.append((ranks, sources))
-    for ranks in (1, 2):
+    for ranks in worlds:
         resumed = [
             (named(named(folder, r, s), ranks, stage), named(stopped, r, s), changes(stage))
-            for r in (1, 2)
+            for r in worlds
             for s in STAGES
             for stage in STAGES
         ]
@@ -49,23 +56,24 @@ def runs(training, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_layout_goes_on_in_every_other(training, runs: Path, ranks: int, stage: int) -> None:
+def test_every_layout_goes_on_in_every_other(training, worlds, runs: Path, stage: int) -> None:
     """Losses are equal up to the order of summation, counts exactly; in the same layout everything, to the last bit."""
-    unbroken = named(runs / "straight", ranks, stage)
-    expected = training.losses(unbroken)
-    for to_ranks in (1, 2):
-        for to_stage in STAGES:
-            out = named(named(runs, ranks, stage), to_ranks, to_stage)
-            found = training.losses(out)
-            assert list(found) == list(range(1, STEPS + 1))
-            if (to_ranks, to_stage) == (ranks, stage):
-                assert found == expected
-                assert training.tensors(out, STEPS) == training.tensors(unbroken, STEPS)
-            for step, (_, loss, *_) in found.items():
-                assert loss == pytest.approx(expected[step][1], rel=1e-5), out
-                assert found[step][8] == expected[step][8], "tokens"
+    worst = 0.0
+    for ranks, to_ranks, to_stage in product(worlds, worlds, STAGES):
+        unbroken = named(runs / "straight", ranks, stage)
+        expected = training.losses(unbroken)
+        out = named(named(runs, ranks, stage), to_ranks, to_stage)
+        found = training.losses(out)
+        assert list(found) == list(range(1, STEPS + 1))
+        if (to_ranks, to_stage) == (ranks, stage):
+            assert found == expected
+            assert training.tensors(out, STEPS) == training.tensors(unbroken, STEPS)
+        for step, (_, loss, *_) in found.items():
+            worst = max(worst, abs(loss / expected[step][1] - 1))
+            assert found[step][8] == expected[step][8], "tokens"
+    print(f"from stage {stage}, {len(worlds) ** 2 * len(STAGES)} changes: losses differ by {worst:.1e} at most")
+    assert worst < 1e-5
 
 
 def test_a_chain_of_three_layouts(training, runs: Path) -> None:

@@ -1,11 +1,15 @@
 """A signal to one rank: all save the same step and exit with 75, and nothing is lost."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trainer import checkpoints
@@ -85,6 +89,42 @@ def metrics(out: Path) -> dict[int, dict]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     timed = ("tokens_per_second", "loader_stall_fraction", "seconds", "eval_seconds")
     return {line["step"]: {name: v for name, v in line.items() if name not in timed} for line in lines}
+
+
+@pytest.mark.thorough
+def test_twenty_signals_at_random_moments(training, held_out, tmp_path, steps: int = 600) -> None:
+    """To one rank of two, from the moment that it listens on: start, steps, evaluations, saves, the end."""
+    changes = {"run__max_steps": steps, "evaluation__pairs": held_out, "evaluation__every": 4, "evaluation__batches": 4}
+    draws, out, straight = random.Random(1), tmp_path / "run", tmp_path / "straight"
+    codes, places = [], Counter()
+    for _ in range(20):
+        process, ranks, rank = training.start("deepspeed", out, **changes), [], draws.randrange(2)
+        while process.poll() is None and len(ranks) < 2:
+            ranks = training.ranks(process)
+        while process.poll() is None and not listens(ranks[rank].pid):
+            time.sleep(0.005)
+        time.sleep(draws.random() * 14)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            place = place_of(out, rank)
+            ranks[rank].send_signal(draws.choice(STOPPING))
+            places[place] += 1
+        told, _ = process.communicate()
+        codes.append(process.returncode)
+        assert (process.returncode == 75 and "Traceback" not in told) or process.returncode == 0, told
+    for where in (out, straight):
+        done = training.run("deepspeed", where, **changes)
+        assert done.returncode == 0, done.stderr
+    assert metrics(out) == metrics(straight)
+    assert training.tensors(out, steps) == training.tensors(straight, steps)
+    print(f"exit codes {Counter(codes)}, sent in {dict(places)}")
+
+
+def place_of(out: Path, rank: int) -> str:
+    """Where a rank was a moment ago."""
+    try:
+        return json.loads((out / f"ranks/{rank:05d}.json").read_text())["place"].split(", ")[-1]
+    except (OSError, ValueError):
+        return "starting"
 
 
 def listens(pid: int) -> bool:
