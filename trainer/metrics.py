@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
@@ -68,12 +69,20 @@ class Meter:
 class Metrics:
     """Appends to a run's metrics and shows them: a bar on a terminal, a line a logged step elsewhere."""
 
-    def __init__(self, run: str, from_step: int, max_steps: int, tokens_at_peak: float | None = None):
+    def __init__(
+        self,
+        run: str,
+        from_step: int,
+        max_steps: int,
+        tokens_at_peak: float | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda line: None,
+    ):
         """Lines after `from_step` are dropped: the steps they tell of will be taken again.
 
-        tokens_at_peak: a second, if every device computed at its peak; what mfu is a fraction of.
+        tokens_at_peak: a second, if every device computed at its peak; what mfu is a fraction of. tell: called with
+        every new line, too.
         """
-        self._run, self._tokens_at_peak = run, tokens_at_peak
+        self._run, self._tokens_at_peak, self._tell = run, tokens_at_peak, tell
         kept = [line for line in read_metrics(run) if line["step"] <= from_step]
         self._open(kept)
         on_terminal = sys.stderr.isatty()
@@ -88,6 +97,7 @@ class Metrics:
         self._file.close()
         self._mirror.close()
         self._open(lines)
+        self._tell(figures | {"step": step})
         _show_held_out(step, figures)
 
     def advance(self) -> None:
@@ -102,6 +112,7 @@ class Metrics:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         self._mirror.add(line)
+        self._tell(line)
         told = (
             f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
             f"(accuracy {values['mlm_accuracy']:.3f})  pair accuracy {_three(values['pair_accuracy'])}  "

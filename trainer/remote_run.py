@@ -21,7 +21,7 @@ from trainer import checkpoints
 from trainer.checkpoints import FIGURES, MANIFEST, location
 from trainer.run_folder import LOCK
 
-BESIDE = ("recipe.toml", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
+BESIDE = ("recipe.toml", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
 """What a run folder holds besides checkpoints, and others may want to see."""
 
 
@@ -136,7 +136,7 @@ def bring_run(url: str, run: str, step: int | None) -> None:
         faults.append(fault.replace(str(partial), location(url, candidate)))
     else:
         raise CheckpointError(f"No checkpoint of {url} verifies: {'; '.join(faults)}. Give another run.")
-    for name in ("recipe.toml", "metrics.jsonl"):
+    for name in {"recipe.toml", "run_id", "metrics.jsonl"} & {*storage.names(url)}:
         get(storage.join(url, name), Path(run, name))
     for name in storage.names(storage.join(url, "vocabulary")):
         get(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))

@@ -23,6 +23,7 @@ from trainer.evaluation import open_evaluation
 from trainer.guard import Guard
 from trainer.loop import Loop
 from trainer.metrics import Metrics
+from trainer.monitors import Tell, monitors_of, name_run
 from trainer.phases import Phase, phase_after, phases_of
 from trainer.recipe_sections import Recipe
 from trainer.remote_run import RemoteRun
@@ -138,11 +139,13 @@ def run_phase(
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     evaluation = open_evaluation(phase.recipe, folders, share)
     watchdog.at("building the engine")
+    from_rank_0(lambda: name_run(recipe.run.folder, recipe.deepspeed))
     engine = build_engine(first_model(recipe, folders, dist.get_rank()), phase.recipe, share)
     watchdog.at("loading the checkpoint")
     state = resume(engine, recipe, phase, folders, found)
     state = state.model_copy(update={"left_out": state.left_out + left_out})
-    metrics = open_metrics(phase.recipe, folders, recipe, state) if dist.get_rank() == 0 else None
+    tell = monitors_of(engine)
+    metrics = open_metrics(phase.recipe, folders, recipe, state, tell) if dist.get_rank() == 0 else None
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
     try:
         return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, remote, stop, watchdog).run(state, last)
@@ -156,8 +159,8 @@ def run_phase(
                 metrics.close()
 
 
-def open_metrics(recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState) -> Metrics:
+def open_metrics(recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState, tell: Tell) -> Metrics:
     """The run's metrics up to the state, and beside them what an export needs. `recipe` is the phase's."""
     run_folder.describe_run(run, folders[0])
     at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
-    return Metrics(run.run.folder, state.step, run.run.max_steps, at_peak)
+    return Metrics(run.run.folder, state.step, run.run.max_steps, at_peak, tell)

@@ -54,3 +54,21 @@ def test_tensorboard_is_written_anew_after_a_resume(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(x["step"], x["loss"]) for x in truth]
     assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
     assert "mfu" not in events.Tags()["scalars"]
+
+
+def test_monitors_are_told_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:
+    """DeepSpeed's own CSV monitor over a resume; its own loss is scaled, and would be another."""
+    changes = {"enabled": "true", "output_path": f'"{tmp_path}/csv"', "job_name": '"job"'}
+    settings = {f"deepspeed__csv_monitor__{name}": value for name, value in changes.items()}
+    for stop in (3, 5):
+        done = training.run("python", tmp_path / "run", run__stop_at=stop, **settings)
+        assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "csv/job/loss.csv").read_text().split("\n")
+    told = {int(row.split(",")[0]): float(row.split(",")[1]) for row in rows if row[:1].isdigit()}
+    assert told == {line["step"]: line["loss"] for line in read_metrics(str(tmp_path / "run"))}
+    assert not list((tmp_path / "csv/job").glob("Train*"))
+
+
+def test_a_monitor_that_is_not_installed_is_named(training, tmp_path: Path) -> None:
+    done = training.run("python", tmp_path, deepspeed__comet__enabled="true")
+    assert done.returncode == 2 and "comet is enabled, but comet_ml is not installed" in done.stderr
