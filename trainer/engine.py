@@ -15,6 +15,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
+from trainer.loss_scale import mend
 from trainer.optimization import build_optimizer
 from trainer.recipe_sections import EngineSection, Recipe
 from trainer.stream.batches import Share
@@ -103,4 +104,6 @@ def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.De
     if hasattr(wrapper, "fp32_groups"):  # bf16 or fp16 at stage 0: it has made an update, with gradients of 0
         optimizer.state.clear()
         wrapper.refresh_fp32_params()
+        if recipe.engine.precision == "fp16":
+            mend(wrapper)
     return engine

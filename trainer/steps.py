@@ -14,6 +14,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from trainer.guard import Guard
+from trainer.loss_scale import loss_scale
 from trainer.models.packing import PackedBatch
 
 
@@ -66,7 +67,7 @@ def take_step(
     """One update from this rank's micro-batches, and why it was not made, or None when it was."""
     torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
-    scale = dist.get_world_size() * len(batches)
+    scale = dist.get_world_size() * len(batches) * loss_scale(engine)
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)
     for i, batch in enumerate(batches):
         losses = engine(batch)
