@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
     "deepspeed": "deepspeed --quiet --num_gpus 2 --master_port {port} --module trainer",
+    "one node": "deepspeed --quiet --hostfile {hostfile} --no_ssh --master_addr 127.0.0.1 --master_port {port} "
+    "--node_rank {node} --module trainer",
     "torchrun": "torchrun --nproc_per_node 2 --master_port {port} -m trainer",
     "python": "python -m trainer",
 }
@@ -53,7 +55,8 @@ class Training:
         return ["--config", str(config), *changed]
 
     def command(self, launcher: str, out: Path, **changes: object) -> list[str]:
-        return [*LAUNCHERS[launcher].format(port=self._port).split(), *self.flags(out, **changes)]
+        own = {name: changes.pop(name, None) for name in ("hostfile", "node")}
+        return [*LAUNCHERS[launcher].format(port=self._port, **own).split(), *self.flags(out, **changes)]
 
     def run(
         self, launcher: str, out: Path, environment: dict[str, str] | None = None, **changes: object

@@ -51,6 +51,8 @@ def runs(training, worlds, tmp_path_factory) -> Path:
             resumed.append((folder / "chain", named(named(folder, 2, 3), 1, 2), changes(1, run__max_steps=STEPS + 2)))
         listed.append((ranks, resumed))
     for number, (ranks, some) in enumerate(listed):
+        # stage 3 replaces torch's linear layer in its process for good, by one that rounds differently: it comes last
+        some.sort(key=lambda run: run[2]["engine__zero_stage"])
         done = training.run_many(ranks, some, folder / f"{number}.json")
         assert done.returncode == 0, done.stderr
     return folder

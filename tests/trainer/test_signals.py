@@ -92,11 +92,11 @@ def metrics(out: Path) -> dict[int, dict]:
 
 
 @pytest.mark.thorough
-def test_twenty_signals_at_random_moments(training, held_out, tmp_path, steps: int = 600) -> None:
+def test_twenty_signals_at_random_moments(training, held_out, tmp_path, steps: int = 2000) -> None:
     """To one rank of two, from the moment that it listens on: start, steps, evaluations, saves, the end."""
     changes = {"run__max_steps": steps, "evaluation__pairs": held_out, "evaluation__every": 4, "evaluation__batches": 4}
     draws, out, straight = random.Random(1), tmp_path / "run", tmp_path / "straight"
-    codes, places = [], Counter()
+    places: Counter[str] = Counter()
     for _ in range(20):
         process, ranks, rank = training.start("deepspeed", out, **changes), [], draws.randrange(2)
         while process.poll() is None and len(ranks) < 2:
@@ -109,14 +109,13 @@ def test_twenty_signals_at_random_moments(training, held_out, tmp_path, steps: i
             ranks[rank].send_signal(draws.choice(STOPPING))
             places[place] += 1
         told, _ = process.communicate()
-        codes.append(process.returncode)
-        assert (process.returncode == 75 and "Traceback" not in told) or process.returncode == 0, told
+        assert process.returncode == 75 and "Traceback" not in told, told
     for where in (out, straight):
         done = training.run("deepspeed", where, **changes)
         assert done.returncode == 0, done.stderr
     assert metrics(out) == metrics(straight)
     assert training.tensors(out, steps) == training.tensors(straight, steps)
-    print(f"exit codes {Counter(codes)}, sent in {dict(places)}")
+    print(f"20 signals, sent in {dict(places)}: exit code 75 each time, and nothing lost")
 
 
 def place_of(out: Path, rank: int) -> str:

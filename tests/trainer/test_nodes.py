@@ -1,0 +1,26 @@
+"""Several nodes by DeepSpeed's hostfile, its launcher started once a node, here both on one machine."""
+
+from pathlib import Path
+
+
+def on_two_nodes(training, hostfile: Path, outputs: tuple[Path, Path]) -> list[tuple[int, str]]:
+    """(exit code, what it printed) of each node's launcher."""
+    hostfile.write_text("node-1 slots=1\nnode-2 slots=1\n")
+    launchers = [training.start("one node", out, hostfile=hostfile, node=node) for node, out in enumerate(outputs)]
+    told = [launcher.communicate()[0] for launcher in launchers]
+    return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
+
+
+def test_a_run_on_two_nodes_equals_one_on_one(training, straight, tmp_path) -> None:
+    out = tmp_path / "run"
+    for code, told in on_two_nodes(training, tmp_path / "hostfile", (out, out)):
+        assert code == 0, told
+    assert training.losses(out) == training.losses(straight)
+    assert training.tensors(out, 12) == training.tensors(straight, 12)
+
+
+def test_nodes_that_share_no_folder_are_told(training, tmp_path) -> None:
+    (first, told), (second, _) = on_two_nodes(training, tmp_path / "hostfile", (tmp_path / "a", tmp_path / "b"))
+    assert (first, second) == (2, 2), told
+    assert "Rank 1 on " in told and "does not see" in told and "give one that all machines share" in told
+    assert "Traceback" not in told and not list((tmp_path / "a/checkpoints").iterdir())
