@@ -19,18 +19,28 @@ from schemas import storage
 from schemas.errors import DataError
 
 FILE = "tokenizer.json"
-TOKENIZER_FILES = {FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt"}
+TOKENIZER_FILES = {FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
+                   "spiece.model"}  # fmt: skip
 """What a tokenizer's folder holds, ours or a published one."""
 COUNTS = "word_counts.arrow"
 """Beside a vocabulary: the exact counts that it was learnt from."""
 FOLDER = "vocabulary"
 """Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
-Model = Literal["wordpiece", "bytebpe"]
+Model = Literal["wordpiece", "bytebpe", "unigram"]
+"""BERT's, RoBERTa's, and ALBERT's, which is read where it is published but not learnt here."""
 
+KINDS: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
+"""tokenizers' name of a model -> ours."""
 BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
-SPECIALS: dict[Model, dict[str, str]] = {"wordpiece": BERT_SPECIALS, "bytebpe": ROBERTA_SPECIALS}
+ALBERT_SPECIALS = BERT_SPECIALS | {"pad": "<pad>", "unk": "<unk>"}
+SPECIALS: dict[Model, dict[str, str]] = {
+    "wordpiece": BERT_SPECIALS,
+    "bytebpe": ROBERTA_SPECIALS,
+    "unigram": ALBERT_SPECIALS,
+}
 SPACE = "\u0120"  # how the byte-level alphabet spells a space; a token that begins with it begins a word
+SENTENCEPIECE_SPACE = "\u2581"  # the same in a Unigram vocabulary
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -67,6 +77,8 @@ class Vocabulary:
         token = self.tokens[token_id]
         if self.model == "wordpiece" or token_id in self.special_ids:
             return token.removeprefix("##")
+        if self.model == "unigram":
+            return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
         return bytes(_BYTES[character] for character in token).decode(errors="replace").strip(" ")
 
     @cached_property
@@ -86,10 +98,16 @@ class Vocabulary:
 
     @cached_property
     def starts_word_V(self) -> NDArray[np.bool_]:
-        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in byte-level BPE."""
+        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in the others."""
         if self.model == "wordpiece":
             return np.array([not token.startswith("##") for token in self.tokens])
-        return np.array([token.startswith(SPACE) for token in self.tokens])
+        space = SPACE if self.model == "bytebpe" else SENTENCEPIECE_SPACE
+        return np.array([token.startswith(space) for token in self.tokens])
+
+    @property
+    def separators(self) -> int:
+        """How many lie between two segments: two in RoBERTa's rows, one in BERT's and ALBERT's."""
+        return 2 if self.model == "bytebpe" else 1
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
@@ -104,18 +122,22 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     """Read the bytes of a tokenizer.json. Raises DataError naming `url` and what is wrong."""
     try:
         content = json.loads(data)
-        vocab: dict[str, int] = dict(content["model"]["vocab"])
-        vocab.update({added["content"]: added["id"] for added in content["added_tokens"]})
-        kind = {"WordPiece": "wordpiece", "BPE": "bytebpe"}[content["model"]["type"]]
+        model = KINDS[content["model"]["type"]]
+        vocab = _ids(model, content["model"]["vocab"])
+        vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{url} is not a WordPiece or byte-level BPE tokenizer.json ({error!r}).") from error
+        raise DataError(f"{url} is not a WordPiece, byte-level BPE or Unigram tokenizer.json ({error!r}).") from error
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
-    model: Model = "wordpiece" if kind == "wordpiece" else "bytebpe"
     missing = [token for token in SPECIALS[model].values() if token not in vocab]
     if missing:
         raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
     return Vocabulary(model, tuple(sorted(vocab, key=vocab.__getitem__)), _fingerprint(content))
+
+
+def _ids(model: Model, vocab: Any) -> dict[str, int]:
+    """Token -> id; Unigram lists its tokens with a score each."""
+    return {token: i for i, (token, _) in enumerate(vocab)} if model == "unigram" else dict(vocab)
 
 
 def _fingerprint(content: dict[str, Any]) -> str:

@@ -159,3 +159,23 @@ def byte_rows(run: Run, text: Path, byte_vocab: Path) -> Path:
     folder, rows = text.parent / "byte_rows", ("--objective", "full_sentences", "--max_length", 32)
     made(run, "pairs", "--text", text, "--vocab", byte_vocab, "--output", folder, *rows)
     return folder
+
+
+@pytest.fixture(scope="session")
+def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Unigram vocabulary as transformers writes ALBERT's, for none is learnt here."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import AlbertTokenizer
+
+    learner = Tokenizer(models.Unigram())
+    learner.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
+    learner.pre_tokenizer = pre_tokenizers.Metaspace()  # type: ignore[assignment]
+    specials = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False, initial_alphabet=["\u4e2d"]
+    )
+    learner.train_from_iterator([*documents, "0123456789 .,'\"-"], trainer)
+    vocab = [(token, score) for token, score in json.loads(learner.to_str())["model"]["vocab"]]
+    folder = tmp_path_factory.mktemp("albert") / "vocab"
+    AlbertTokenizer(vocab=vocab).save_pretrained(folder)
+    return folder

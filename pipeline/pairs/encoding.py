@@ -2,7 +2,7 @@
 
 Text falls into runs of non-spaces, runs fall into words, and most of both recur. Arrow finds a shard's different runs;
 only runs not seen before are cut into words, and only words not seen before go to the tokenizer's model. The result
-equals `tokenizer.encode` on each sentence: both models cut at spaces before anything else. Special tokens spelt out in
+equals `tokenizer.encode` on each sentence: all models cut at spaces before anything else. Special tokens spelt out in
 the text ("[SEP]") are text here, not special tokens.
 
 Letters: N sentences, R runs, T tokens.
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from pipeline.vocab.words import word_cutter
+from pipeline.vocab.words import cutter_of
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Model
 
@@ -74,8 +74,7 @@ class Encoder:
     def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None = None):
         """`joined_words` tells which words of a run go on with the word before, where a script does not show it."""
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-        lowercase = model == "wordpiece" and tokenizer.normalizer.lowercase  # type: ignore[union-attr]
-        self._cut = word_cutter(model, lowercase)
+        self._cut = cutter_of(tokenizer, model)
         self._whole_words = Tokenizer(tokenizer.model)  # neither normalises nor cuts again
         self._spaces_matter = model == "bytebpe"
         self._joined_words = joined_words

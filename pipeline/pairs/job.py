@@ -84,9 +84,9 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
         raise UsageError(f"--max_length {job.max_length} is too short for two segments. Give at least {MIN_LENGTH}.")
     if job.max_length > MAX_LENGTH:
         raise UsageError(f"--max_length {job.max_length} is beyond the positions of a row. Give at most {MAX_LENGTH}.")
-    if job.word_segmenter == "jieba" and vocabulary.model == "bytebpe":
+    if job.word_segmenter == "jieba" and vocabulary.model != "wordpiece":
         raise UsageError(
-            "--word_segmenter jieba needs a token for each Chinese character, which bytebpe has not. "
+            f"--word_segmenter jieba needs a token for each Chinese character, which {vocabulary.model} has not. "
             "Use a wordpiece vocabulary, or leave the flag out."
         )
 

@@ -75,7 +75,7 @@ class Laid:
 def special_tokens(vocabulary: Vocabulary) -> tuple[list[int], list[int], list[int]]:
     """The ids before A, between A and B, and after B. Example for BERT: `([CLS], [SEP], [SEP])`."""
     cls, sep = vocabulary.special_id("cls"), vocabulary.special_id("sep")
-    return [cls], [sep] if vocabulary.model == "wordpiece" else [sep, sep], [sep]
+    return [cls], [sep] * vocabulary.separators, [sep]
 
 
 def lay_pairs(rows: list[Row], tokens: int, between: int) -> Laid:

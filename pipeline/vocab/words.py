@@ -17,7 +17,8 @@ from schemas.errors import DataError
 from schemas.vocabulary import FILE, SPACE, Model
 
 Cut = Callable[[str], list[str]]
-_PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2"]
+_PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2", "two words"]
+RULES: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
 _BERT_ASCII = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
 
@@ -42,20 +43,32 @@ def word_cutter(model: Model, lowercase: bool) -> Cut:
     return lambda run: plain(run) if run.isascii() and run.isprintable() and " " not in run else exact(run)
 
 
+def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
+    """The cutter of a tokenizer, made here or published: BERT's or GPT-2's rules, or in Unigram the tokenizer's own."""
+    own: Any = tokenizer
+    if model == "unigram":
+        return lambda run: _words(own, run)
+    return word_cutter(model, bool(getattr(own.normalizer, "lowercase", False)))
+
+
 def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
-    """Raises DataError when a published tokenizer finds other words in a text than these rules do."""
-    tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
-    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-    cut = word_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
-    for run in _PROBES:
-        text = run if model == "wordpiece" else f" {run}"
-        words = tokenizer.pre_tokenizer.pre_tokenize_str(normalize(text)) if tokenizer.pre_tokenizer else []
-        if [word for word, _ in words] != cut(run):
-            rules = "BERT's" if model == "wordpiece" else "GPT-2's"
+    """Raises DataError when a published tokenizer finds other words in a text than its cutter in each of its runs."""
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    cut = cutter_of(tokenizer, model)
+    for runs in _PROBES:
+        found = _words(tokenizer, f" {runs}" if model == "bytebpe" else runs)
+        expected = [word for run in runs.split(" ") for word in cut(run)]
+        if found != expected:
             raise DataError(
-                f"{path}: {FILE} cuts {run!r} into {[word for word, _ in words]}, which are not {rules} words, "
-                f"{cut(run)}. Use a vocabulary with BERT's or RoBERTa's rules, or one of `python -m pipeline vocab`."
+                f"{path}: {FILE} cuts {runs!r} into {found}, which are not {RULES[model]} words, {expected}. "
+                "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or one of `python -m pipeline vocab`."
             )
+
+
+def _words(tokenizer: Any, text: str) -> list[str]:
+    """By the tokenizer's own rules."""
+    normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] if tokenizer.pre_tokenizer else []
 
 
 def _library_cutter(model: Model, lowercase: bool) -> Cut:

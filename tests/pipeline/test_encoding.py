@@ -11,12 +11,30 @@ from pipeline.pairs.encoding import Encoder
 from schemas.vocabulary import read_vocabulary
 
 PIECES = st.sampled_from(
-    ["the ", "The", " ", "  ", "\t", "\n", "\u3000", "dog's", "[SEP]", "<mask>", "\u4e2d\u6587", "\u00e9", "1,2"]
+    [
+        "the ",
+        "The",
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\u3000",
+        "dog's",
+        "[SEP]",
+        "<mask>",
+        "\u4e2d\u6587",
+        "\u00e9",
+        "1,2",
+        "\u2581",
+        "``",
+        "''",
+        "\u0301",
+    ]
 )
 TEXTS = st.one_of(st.text(), st.lists(PIECES).map("".join))
 
 
-@pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
+@pytest.mark.parametrize("folder", ["vocab", "byte_vocab", "albert_vocab"])
 @given(texts=st.lists(TEXTS, max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_equals_the_library_on_any_text(request: pytest.FixtureRequest, folder: str, texts: list[str]) -> None:

@@ -1,43 +1,66 @@
 """From a folder that transformers wrote, its own vocabulary and weights, to pairs and a run that goes on from it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import BertConfig, BertForPreTraining, BertTokenizerFast, RobertaTokenizerFast  # type: ignore[attr-defined]
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    BertTokenizerFast,  # type: ignore[attr-defined]
+    RobertaTokenizerFast,  # type: ignore[attr-defined]
+)
 
 from schemas import shards
 from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
 
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+         "max_position_embeddings": 128, "layer_norm_eps": 1e-12}  # fmt: skip
 
-@pytest.fixture
-def published(vocab: Path, tmp_path: Path) -> Path:
-    """A small BERT with random weights, all written by transformers."""
-    folder = tmp_path / "published"
-    tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=128, layer_norm_eps=1e-12,
-    )  # fmt: skip
-    BertForPreTraining(config).save_pretrained(folder)
+
+@pytest.fixture(params=["bert", "albert"])
+def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, tmp_path: Path) -> Path:
+    """A small BERT or ALBERT with random weights, all written by transformers."""
+    folder = tmp_path / request.param
+    if request.param == "bert":
+        tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
+        BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+    size = read_vocabulary(str(albert_vocab)).size
+    AlbertForPreTraining(AlbertConfig(vocab_size=size, embedding_size=16, **SMALL)).save_pretrained(folder)
+    for path in albert_vocab.iterdir():
+        shutil.copy(path, folder)
     return folder
 
 
 def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, published: Path, tmp_path: Path) -> None:
-    pairs = tmp_path / "pairs"
-    flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", "nsp", "--max_length", 32)
+    """And its export is read again, its tokenizer too."""
+    pairs, family = tmp_path / "pairs", published.name
+    objective = {"bert": "nsp", "albert": "sop"}[family]
+    flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
     done = run("python", "-m", "pipeline", "pairs", *flags)
     assert done.returncode == 0, done.stderr
     copied = {path.name for path in (pairs / "vocabulary").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json"} <= copied and "model.safetensors" not in copied
     assert read_vocabulary(str(pairs / "vocabulary")) == read_vocabulary(str(published))
-    begun = {"data__pairs": pairs, "model__init_from": published, "run__stop_at": 1}
+    begun: dict[str, object] = {"data__pairs": pairs, "model__init_from": published, "run__stop_at": 1}
+    if family == "albert":
+        begun |= {"model__family": "albert", "model__embedding_width": 16}
     done = training.run("python", tmp_path / "run", **begun)
     assert done.returncode == 0, done.stderr
     assert f"Beginning with the weights of {published}." in done.stdout
+    done = run("python", "-m", "trainer.export", tmp_path / "run", "--output", tmp_path / "hf")
+    assert done.returncode == 0 and "checked, to" in done.stdout, done.stderr
+    assert AutoTokenizer.from_pretrained(tmp_path / "hf")("The cat.") == AutoTokenizer.from_pretrained(published)(
+        "The cat."
+    )
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytebpe"])

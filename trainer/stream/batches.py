@@ -133,7 +133,7 @@ class Stream:
         rows = part.block.rows.take(picked)
         if part.folder.objective != "sop" or self._drawing.stored:
             return rows
-        return redraw_order(rows, keys_B, 1 if self._vocabulary.model == "wordpiece" else 2)
+        return redraw_order(rows, keys_B, self._vocabulary.separators)
 
     def _drawn(self, keys: list[U64], rows: Rows, step: int) -> Masks:
         return draw_masks(
