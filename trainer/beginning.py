@@ -31,6 +31,8 @@ def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> Pretrai
         absent = f"; it lacks {', '.join(fresh)}, which start afresh" if fresh else ""
         told.append(f"Beginning with the weights of {source}{absent}.")
     model.encoder.recompute = recipe.engine.recompute
+    if recipe.engine.compile:
+        model.encoder.compile_layers()
     if rank == 0:
         print(*told, sep="\n", end="\n" if told else "", flush=True)
     return model

@@ -58,7 +58,8 @@ class Evaluation:
         `stopping` is asked on all ranks together, as often as in training; None when it said yes.
         """
         started = perf_counter()
-        sums = self._sums(engine, stopping)
+        with torch.compiler.set_stance("force_eager"):  # batches here have many shapes, each of which would be compiled
+            sums = self._sums(engine, stopping)
         if sums is None:
             return None
         dist.all_reduce(sums)

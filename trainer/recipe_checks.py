@@ -34,6 +34,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     """One phase of a recipe, or a recipe without phases; `path` names it in messages."""
     check_deepspeed(recipe, path)
     check_engine(recipe.engine, recipe.optimizer, path)
+    check_compile(recipe, path)
     check_model(recipe.model, path)
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
@@ -79,6 +80,13 @@ def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) 
             f"{path}: optimizer.kind lamb knows where matrices lie under engine.zero_stage 0, 1 and 2, not "
             f"{engine.zero_stage}. Set one of these, or adamw."
         )
+
+
+def check_compile(recipe: Recipe, path: str) -> None:
+    if recipe.engine.compile and recipe.batch.shape == "exact":
+        raise UsageError(f'{path}: engine.compile needs batches of one shape. Set batch.shape to "fixed".')
+    if recipe.engine.compile and recipe.engine.zero_stage == 3:
+        raise UsageError(f"{path}: engine.compile is not for engine.zero_stage 3, which fetches weights inside layers.")
 
 
 def check_model(model: ModelSection, path: str) -> None:

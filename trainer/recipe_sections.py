@@ -155,18 +155,20 @@ class CheckpointSection(_Section):
 class EngineSection(_Section):
     """What DeepSpeed is asked for.
 
-    `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3 weights
-    too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1 to 3, and the
-    update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in the backward pass
-    instead of keeping what it needs there: a third more to compute, for models that do not fit otherwise. A run in
-    which nothing has happened for `timeout_seconds` ends and names the rank that it waited for. All of these may change
-    when a run is resumed.
+    `zero_stage`: what ranks share out instead of each keeping all of it: 1 optimizer state, 2 gradients too, 3
+    weights too. `offload`: what lies in the host's memory while the accelerator computes: the optimizer (stages 1
+    to 3, and the update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in
+    the backward pass instead of keeping what it needs there: a third more to compute, for models that do not fit
+    otherwise. `compile` fuses the steps of each layer by torch.compile, which takes a minute at the start and one
+    batch.shape. A run in which nothing has happened for `timeout_seconds` ends and names the rank that it waited
+    for. All of these may change when a run is resumed.
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     zero_stage: Literal[0, 1, 2, 3] = 1
     offload: Literal["none", "optimizer", "parameters"] = "none"
     recompute: bool = False
+    compile: bool = False
     timeout_seconds: float = Field(default=600.0, gt=0)
 
 

@@ -196,8 +196,7 @@ def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, comp
     initialise(model, shape, 0.02, 0)
     model = model.to(device, precision_on(device)).train()
     if compiled:
-        for layer in model.encoder.layers:
-            layer.compile(dynamic=False)
+        model.encoder.compile_layers()
     masked, pairs = len(batch.masked_K), max(1, model.labelled_pairs(batch))
 
     def loss() -> Tensor:

@@ -67,6 +67,21 @@ def test_launchers_and_micro_batches_train_the_same(training, straight, tmp_path
             assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), (name, step)
 
 
+def test_compiled_layers_compute_the_same(training, held_out, tmp_path) -> None:
+    """Up to rounding, the dropped-out too; evaluated in batches of other shapes, stopped and resumed."""
+    changes = {"batch__shape": "fixed", "run__max_steps": 8, "model__dropout": 0.0, "model__attention_dropout": 0.0}
+    changes |= {"evaluation__pairs": held_out, "evaluation__every": 8, "evaluation__batches": 2}
+    told = []
+    for out, more in (("plain", {}), ("compiled", {"run__stop_at": 4}), ("compiled", {})):
+        changes["engine__compile"] = "false" if out == "plain" else "true"
+        done = training.run("python", tmp_path / out, {"TORCH_LOGS": "recompiles"}, **changes, **more)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stderr.count("Recompiling function"))
+    assert told == [0, 3, 3], "the parts of a layer once more for the last one, which is read in part; no other shape"
+    compiled, plain = (training.losses(tmp_path / out) for out in ("compiled", "plain"))
+    assert [line[1] for line in compiled.values()] == pytest.approx([line[1] for line in plain.values()], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [

@@ -28,7 +28,7 @@ def attend(qkv_TN: Tensor, heads: int, spans: Spans, dropout: float) -> Tensor:
         q_THd, k_THd, v_THd = qkv.unbind(1)
         ends, longest = spans.ends_S1, spans.longest
         return varlen_attn(q_THd, k_THd, v_THd, ends, ends, longest, longest).flatten(1)  # type: ignore[union-attr]
-    return attend_one_by_one(qkv, spans.lengths, dropout)  # type: ignore[call-arg]
+    return attend_one_by_one(qkv, spans, dropout)  # type: ignore[call-arg]
 
 
 def has_packed_kernel(qkv: Tensor) -> bool:
@@ -37,10 +37,10 @@ def has_packed_kernel(qkv: Tensor) -> bool:
 
 
 @torch.compiler.disable
-def attend_one_by_one(qkv: Tensor, lengths: list[int], dropout: float) -> Tensor:
+def attend_one_by_one(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
     """(T, 3, H, d) -> (T, D), sequence by sequence."""
     results = []
-    for part in qkv.split(lengths):
+    for part in qkv.split(spans.lengths):
         q, k, v = part[None].permute(2, 0, 3, 1, 4)  # each (1, H, tokens, d): the fast kernels take no less
         y_1HTd = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
         results.append(y_1HTd[0].transpose(0, 1).flatten(1))

@@ -138,6 +138,11 @@ class Encoder(nn.Module):
                 x_TD = layer(x_TD, spans, rows)
         return self.norm(x_TD)
 
+    def compile_layers(self) -> None:
+        """Let torch.compile make one kernel of many steps. Each number of tokens or rows is compiled anew."""
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+
     def pool(self, first_SD: Tensor) -> Tensor:
         """The last layer at each sequence's first token -> (S, D), one vector a sequence."""
         assert self.pooler is not None
