@@ -135,8 +135,8 @@ class RunSection(_Section):
             return self.output
         if storage.is_local(self.output):
             return storage.filesystem(self.output)[1]
-        digest = storage.sha256(self.output.rstrip("/").encode())[:12]
-        return str(Path(self.local).expanduser() / digest)
+        url = self.output.rstrip("/")
+        return str(Path(self.local).expanduser() / f"{Path(url).name}-{storage.sha256(url.encode())[:12]}")
 
 
 class EvaluationSection(_Section):
