@@ -99,66 +99,59 @@ def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
-def made(run: Run, *arguments: object) -> None:
-    done = run("python", "-m", "pipeline", *arguments)
+def made(run: Run, folder: Path, job: str, *flags: object) -> Path:
+    """A folder, finished by a job of the pipeline."""
+    done = run("python", "-m", "pipeline", job, "--output", folder, *flags)
     assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")
 def text(run: Run, corpus: Path) -> Path:
     """A finished folder of three text shards."""
-    made(run, "shard", "--input", corpus, "--output", corpus.parent / "text", "--num_shards", 3)
-    return corpus.parent / "text"
+    return made(run, corpus.parent / "text", "shard", "--input", corpus, "--num_shards", 3)
 
 
 @pytest.fixture(scope="session")
 def vocab(run: Run, text: Path) -> Path:
     """A finished WordPiece vocabulary."""
-    folder = text.parent / "vocab"
-    made(run, "vocab", "--text", text, "--output", folder, "--model", "wordpiece", "--size", 160)
-    return folder
+    return made(run, text.parent / "vocab", "vocab", "--text", text, "--model", "wordpiece", "--size", 160)
 
 
 @pytest.fixture(scope="session")
 def byte_vocab(run: Run, text: Path) -> Path:
     """A finished byte-level BPE vocabulary."""
-    folder = text.parent / "byte_vocab"
-    made(run, "vocab", "--text", text, "--output", folder, "--model", "bytebpe", "--size", 400)
-    return folder
+    return made(run, text.parent / "byte_vocab", "vocab", "--text", text, "--model", "bytebpe", "--size", 400)
+
+
+def rows(run: Run, name: str, text: Path, vocab: Path, objective: str, max_length: int = 32) -> Path:
+    """A finished folder of that name, of rows of an objective."""
+    shape = ("--objective", objective, "--max_length", max_length)
+    return made(run, text.parent / name, "pairs", "--text", text, "--vocab", vocab, *shape)
 
 
 @pytest.fixture(scope="session")
 def pairs(run: Run, text: Path, vocab: Path) -> Path:
-    """A finished folder of NSP pairs of up to 32 tokens."""
-    folder = text.parent / "pairs"
-    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 32)
-    return folder
+    """NSP pairs of up to 32 tokens."""
+    return rows(run, "pairs", text, vocab, "nsp")
 
 
 @pytest.fixture(scope="session")
 def sop_pairs(run: Run, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]:
-    """Two finished folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
-    folders = [text.parent / "sop_pairs", text.parent / "byte_sop_pairs"]
-    for vocabulary, folder in zip((vocab, byte_vocab), folders, strict=True):
-        options = ["--objective", "sop", "--max_length", 32]
-        made(run, "pairs", "--text", text, "--vocab", vocabulary, "--output", folder, *options)
-    return folders
+    """Two folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
+    return [rows(run, "sop_pairs", text, vocab, "sop"), rows(run, "byte_sop_pairs", text, byte_vocab, "sop")]
 
 
 @pytest.fixture(scope="session")
 def held_out(run: Run, text: Path, vocab: Path) -> Path:
-    """Another finished folder of pairs with the same vocabulary, for evaluation."""
-    folder = text.parent / "held_out"
-    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 28)
-    return folder
+    """Other pairs with the same vocabulary, for evaluation."""
+    return rows(run, "held_out", text, vocab, "nsp", max_length=28)
 
 
 @pytest.fixture(scope="session")
 def byte_rows(run: Run, text: Path, byte_vocab: Path) -> Path:
-    """A finished folder of RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
-    folder, rows = text.parent / "byte_rows", ("--objective", "full_sentences", "--max_length", 32)
-    made(run, "pairs", "--text", text, "--vocab", byte_vocab, "--output", folder, *rows)
-    return folder
+    """RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
+    return rows(run, "byte_rows", text, byte_vocab, "full_sentences")
 
 
 @pytest.fixture(scope="session")
