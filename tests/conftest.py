@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
 BIN = Path(sys.executable).parent
 
 NOUNS = [
