@@ -19,6 +19,7 @@ from transformers import (
 from schemas import shards
 from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
+from trainer.export import export
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
          "max_position_embeddings": 128, "layer_norm_eps": 1e-12}  # fmt: skip
@@ -53,11 +54,10 @@ def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, publis
     begun: dict[str, object] = {"data__pairs": pairs, "model__init_from": published, "run__stop_at": 1}
     if family == "albert":
         begun |= {"model__family": "albert", "model__embedding_width": 16}
-    done = training.run("python", tmp_path / "run", **begun)
+    done = training.warm(1, tmp_path / "run", **begun)
     assert done.returncode == 0, done.stderr
     assert f"Beginning with the weights of {published}." in done.stdout
-    done = run("python", "-m", "trainer.export", tmp_path / "run", "--output", tmp_path / "hf")
-    assert done.returncode == 0 and "checked, to" in done.stdout, done.stderr
+    assert "checked, to" in export(str(tmp_path / "run"), str(tmp_path / "hf"), None)
     assert AutoTokenizer.from_pretrained(tmp_path / "hf")("The cat.") == AutoTokenizer.from_pretrained(published)(
         "The cat."
     )
