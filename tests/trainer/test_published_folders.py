@@ -41,12 +41,12 @@ def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, t
     return folder
 
 
-def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, published: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, published: Path, tmp_path: Path) -> None:
     """And its export is read again, its tokenizer too."""
     pairs, family = tmp_path / "pairs", published.name
     objective = {"bert": "nsp", "albert": "sop"}[family]
     flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
-    done = run("python", "-m", "pipeline", "pairs", *flags)
+    done = command("pairs", *flags)
     assert done.returncode == 0, done.stderr
     copied = {path.name for path in (pairs / "vocabulary").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json"} <= copied and "model.safetensors" not in copied
@@ -64,7 +64,7 @@ def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, publis
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytebpe"])
-def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
+def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
     if kind == "wordpiece":
         tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
     else:
@@ -72,7 +72,7 @@ def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, t
     tokenizer.save_pretrained(tmp_path / "published")
     pairs = tmp_path / "pairs"
     flags = ("--text", text, "--vocab", tmp_path / "published", "--output", pairs, "--max_length", 64)
-    done = run("python", "-m", "pipeline", "pairs", *flags, "--objective", "doc_sentences")
+    done = command("pairs", *flags, "--objective", "doc_sentences")
     assert done.returncode == 0, done.stderr
     sentences = set()
     for path in text.glob("*.arrow"):
@@ -87,11 +87,11 @@ def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, t
     assert any(first[: len(ids)] == ids for ids in known)
 
 
-def test_other_rules_are_refused(run, text: Path, vocab: Path, tmp_path: Path) -> None:
+def test_other_rules_are_refused(command, text: Path, vocab: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     flags = ("--text", text, "--vocab", tmp_path, "--output", tmp_path / "pairs", "--objective", "nsp")
-    done = run("python", "-m", "pipeline", "pairs", *flags)
+    done = command("pairs", *flags)
     assert done.returncode == DataError.exit_code
     assert 'cuts "It\'s" into' in done.stderr and "BERT's words" in done.stderr

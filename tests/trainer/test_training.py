@@ -149,11 +149,11 @@ BY_TOKENS = {
 
 
 @pytest.fixture(scope="module")
-def sentence_rows(run, text: Path, vocab: Path, tmp_path_factory) -> Path:
+def sentence_rows(command, text: Path, vocab: Path, tmp_path_factory) -> Path:
     """Pairs without labels: one segment a row."""
     out = tmp_path_factory.mktemp("rows") / "pairs"
     made = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
-    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    assert command("pairs", *made).returncode == 0
     return out
 
 
