@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from schemas.errors import ClozelineError, UsageError, nearest
 from schemas.masking import KINDS
-
-Command = Callable[[argparse.Namespace, list[str], list[str]], None]
 
 
 class Parser(argparse.ArgumentParser):

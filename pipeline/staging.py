@@ -44,10 +44,6 @@ class Staging:
         staged = self.url(name)
         return storage.read(staged if storage.exists(staged) else storage.join(self.output, name))
 
-    def published(self) -> bool:
-        """Whether `publish_folder` has ended; a runner that replays a job's last step finds nothing left to do."""
-        return storage.exists(storage.join(self.output, manifests.NAME)) and not storage.names(self.url(""))
-
     def put(self, name: str, data: bytes) -> None:
         """Write a piece; it is not trusted before its report is kept."""
         storage.publish(self.url(name), data, durable=False)

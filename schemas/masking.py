@@ -36,9 +36,6 @@ Kind = Literal["token", "whole_word", "ngram", "span"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _ORDER, _FATE, _REPLACEMENT, _LENGTH = 0, 1, 2, 3  # streams of a row: order, fate, random tokens, lengths of groups
 _STREAM = 1 << 32
-MOST_ROWS = 1 << 16
-"""Rows in one call, and tokens in one row: both share a 64-bit number with 32 bits of random order."""
-
 _NGRAM = np.array([6, 3, 2]) / 11
 _SPAN = 0.2 * np.power(0.8, np.arange(10.0)) / (1 - 0.8**10)
 LENGTHS: dict[str, NDArray[np.float64]] = {"ngram": _NGRAM, "span": _SPAN}
@@ -84,7 +81,7 @@ def draw_masks(
 ) -> Masks:
     """Choose the masked tokens of each row and what the model sees there; special tokens are never chosen.
 
-    At most MOST_ROWS rows, of as many tokens, at a time.
+    At most 65,536 rows, of as many tokens, at a time: both share a 64-bit number with 32 bits of random order.
     """
     may_T = ~vocabulary.is_special_V.take(ids_T)
     budget_B = budgets(np.diff(offsets_B1), masking)

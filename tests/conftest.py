@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from pipeline.command_line import main
+
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
 BIN = Path(sys.executable).parent
 
 NOUNS = [
@@ -90,6 +95,22 @@ def run() -> Run:
     return call
 
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """Do a command of `python -m pipeline` in this process, for tests in which its start is not what is tried."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words, out, err = list(map(str, arguments)), io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documents as JSONL."""
@@ -99,66 +120,59 @@ def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
-def made(run: Run, *arguments: object) -> None:
-    done = run("python", "-m", "pipeline", *arguments)
+def made(command: Command, folder: Path, job: str, *flags: object) -> Path:
+    """A folder, finished by a job of the pipeline."""
+    done = command(job, "--output", folder, *flags)
     assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")
-def text(run: Run, corpus: Path) -> Path:
+def text(command: Command, corpus: Path) -> Path:
     """A finished folder of three text shards."""
-    made(run, "shard", "--input", corpus, "--output", corpus.parent / "text", "--num_shards", 3)
-    return corpus.parent / "text"
+    return made(command, corpus.parent / "text", "shard", "--input", corpus, "--num_shards", 3)
 
 
 @pytest.fixture(scope="session")
-def vocab(run: Run, text: Path) -> Path:
+def vocab(command: Command, text: Path) -> Path:
     """A finished WordPiece vocabulary."""
-    folder = text.parent / "vocab"
-    made(run, "vocab", "--text", text, "--output", folder, "--model", "wordpiece", "--size", 160)
-    return folder
+    return made(command, text.parent / "vocab", "vocab", "--text", text, "--model", "wordpiece", "--size", 160)
 
 
 @pytest.fixture(scope="session")
-def byte_vocab(run: Run, text: Path) -> Path:
+def byte_vocab(command: Command, text: Path) -> Path:
     """A finished byte-level BPE vocabulary."""
-    folder = text.parent / "byte_vocab"
-    made(run, "vocab", "--text", text, "--output", folder, "--model", "bytebpe", "--size", 400)
-    return folder
+    return made(command, text.parent / "byte_vocab", "vocab", "--text", text, "--model", "bytebpe", "--size", 400)
+
+
+def rows(command: Command, name: str, text: Path, vocab: Path, objective: str, max_length: int = 32) -> Path:
+    """A finished folder of that name, of rows of an objective."""
+    shape = ("--objective", objective, "--max_length", max_length)
+    return made(command, text.parent / name, "pairs", "--text", text, "--vocab", vocab, *shape)
 
 
 @pytest.fixture(scope="session")
-def pairs(run: Run, text: Path, vocab: Path) -> Path:
-    """A finished folder of NSP pairs of up to 32 tokens."""
-    folder = text.parent / "pairs"
-    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 32)
-    return folder
+def pairs(command: Command, text: Path, vocab: Path) -> Path:
+    """NSP pairs of up to 32 tokens."""
+    return rows(command, "pairs", text, vocab, "nsp")
 
 
 @pytest.fixture(scope="session")
-def sop_pairs(run: Run, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]:
-    """Two finished folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
-    folders = [text.parent / "sop_pairs", text.parent / "byte_sop_pairs"]
-    for vocabulary, folder in zip((vocab, byte_vocab), folders, strict=True):
-        options = ["--objective", "sop", "--max_length", 32]
-        made(run, "pairs", "--text", text, "--vocab", vocabulary, "--output", folder, *options)
-    return folders
+def sop_pairs(command: Command, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]:
+    """Two folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
+    return [rows(command, "sop_pairs", text, vocab, "sop"), rows(command, "byte_sop_pairs", text, byte_vocab, "sop")]
 
 
 @pytest.fixture(scope="session")
-def held_out(run: Run, text: Path, vocab: Path) -> Path:
-    """Another finished folder of pairs with the same vocabulary, for evaluation."""
-    folder = text.parent / "held_out"
-    made(run, "pairs", "--text", text, "--vocab", vocab, "--output", folder, "--objective", "nsp", "--max_length", 28)
-    return folder
+def held_out(command: Command, text: Path, vocab: Path) -> Path:
+    """Other pairs with the same vocabulary, for evaluation."""
+    return rows(command, "held_out", text, vocab, "nsp", max_length=28)
 
 
 @pytest.fixture(scope="session")
-def byte_rows(run: Run, text: Path, byte_vocab: Path) -> Path:
-    """A finished folder of RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
-    folder, rows = text.parent / "byte_rows", ("--objective", "full_sentences", "--max_length", 32)
-    made(run, "pairs", "--text", text, "--vocab", byte_vocab, "--output", folder, *rows)
-    return folder
+def byte_rows(command: Command, text: Path, byte_vocab: Path) -> Path:
+    """RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
+    return rows(command, "byte_rows", text, byte_vocab, "full_sentences")
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from trainer.models.pretraining import PretrainingModel
 from trainer.recipe_sections import Recipe
 
 RANKS = (1, 8)
-BYTES = {"fp32": (4, 4, 8), "bf16": (2, 2, 12)}
-"""Of a parameter: weight, gradient, and the optimizer's two moments, with a float32 weight of its own beside bf16."""
+BYTES = {"fp32": (4, 4, 8), "bf16": (2, 2, 12), "fp16": (2, 2, 12)}
+"""Of a parameter: weight, gradient, and the optimizer's two moments, with a float32 weight beside one of 16 bits."""
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:

@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.partitions import is_cut, stretch_of
+
 Updates = list[tuple[Tensor, Tensor]]  # tensors that are updated, and the r of each
 
 
@@ -78,7 +80,7 @@ class Lamb(torch.optim.Optimizer):
                 numbered = [Piece(self._matrices + matrix, at, length) for matrix, at, length in cut]
                 self._pieces.setdefault(tensor, []).extend(numbered)
                 self._matrices += count
-                self._sharded |= hasattr(parameter, "_hp_mapping")
+                self._sharded |= is_cut(parameter)
 
     def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         """r of a tensor, where its gradient was."""
@@ -112,15 +114,11 @@ class Lamb(torch.optim.Optimizer):
 def _held(tensors: list[Tensor], place: int, parameter: Any) -> tuple[Tensor, int, int, int]:
     """(tensor, start in it, first element of the parameter, number of elements) of what this rank updates.
 
-    Without ZeRO that is the parameter itself or its float32 copy. ZeRO has one flat tensor for a whole group and keeps
-    at each parameter what of it lies there: nothing, or a fragment with an address on either side.
+    Without ZeRO that is the parameter itself or its float32 copy. ZeRO has one flat tensor for a whole group.
     """
-    if not hasattr(parameter, "_hp_mapping"):
+    if not is_cut(parameter):
         return tensors[place], 0, 0, parameter.numel()
-    if parameter._hp_mapping is None:
-        return tensors[0], 0, 0, 0
-    here, there = parameter._hp_mapping.hp_fragment_address, parameter._hp_mapping.lp_fragment_address
-    return tensors[0], here.start, there.start, here.numel
+    return tensors[0], *stretch_of(parameter)
 
 
 def _cut(start: int, first: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:

@@ -40,7 +40,7 @@ def parts_of(engine: DeepSpeedEngine) -> list[Part]:
     """This rank's parts, in the order of the model's parameters. Optimizer state that is not there yet begins at 0."""
     if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):
         return list(_stage_3(engine))
-    if any(hasattr(parameter, "_hp_mapping") for _, parameter in named_parameters(engine)):
+    if any(is_cut(parameter) for _, parameter in named_parameters(engine)):
         return list(_stages_1_and_2(engine))
     return list(_stage_0(engine))
 
@@ -48,6 +48,20 @@ def parts_of(engine: DeepSpeedEngine) -> list[Part]:
 def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
     """The model's parameters under their names, each once. In stage 3 they are stand-ins with `ds_` attributes."""
     return list(engine.module.named_parameters())  # type: ignore[operator]
+
+
+def is_cut(parameter: Any) -> bool:
+    """Whether it lies in a flat tensor of ZeRO 1 or 2, of which each rank holds a stretch."""
+    return hasattr(parameter, "_hp_mapping")
+
+
+def stretch_of(parameter: Any) -> tuple[int, int, int]:
+    """Of a parameter that is cut: (start in its group's flat tensor here, first element there, how many of them)."""
+    mapping = parameter._hp_mapping
+    if mapping is None:
+        return 0, 0, 0  # all of it is on other ranks
+    here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return here.start, there.start, here.numel
 
 
 def updates_made(engine: DeepSpeedEngine) -> int:
@@ -97,14 +111,13 @@ def _stage_0(engine: DeepSpeedEngine) -> Iterator[Part]:
 def _stages_1_and_2(engine: DeepSpeedEngine) -> Iterator[Part]:
     optimizer = basic_optimizer(engine)
     for name, parameter in named_parameters(engine):
-        mapping: Any = parameter._hp_mapping
-        if mapping is None:
-            continue  # all of it is on other ranks
-        flat = optimizer.param_groups[mapping.param_group_index]["params"][0]
-        begin, count = mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel
+        begin, start, count = stretch_of(parameter)
+        if count == 0:
+            continue
+        flat = optimizer.param_groups[parameter._hp_mapping.param_group_index]["params"][0]
         state = _state(optimizer, flat)
         moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
-        yield Part(name, mapping.lp_fragment_address.start, flat.data.narrow(0, begin, count), moments, written=True)
+        yield Part(name, start, flat.data.narrow(0, begin, count), moments, written=True)
 
 
 def _stage_3(engine: DeepSpeedEngine) -> Iterator[Part]:

@@ -57,7 +57,7 @@ def plain_lines(path: str, start: int, size: int, compression: str | None) -> It
                 length += _skip_line(file, line, path, place, most)
             yield place, line if length == len(line) and length <= MAX_RECORD else None
             place += length
-            _refuse_bomb(path, place, size, most)
+            _refuse_bomb(path, place, most)
 
 
 def _seek_line(file: IO[bytes], start: int) -> int:
@@ -78,11 +78,11 @@ def _skip_line(file: IO[bytes], line: bytes, path: str, place: int, most: int | 
     skipped = 0
     while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
         skipped += len(line)
-        _refuse_bomb(path, place + skipped, 0, most)
+        _refuse_bomb(path, place + skipped, most)
     return skipped
 
 
-def _refuse_bomb(path: str, grown: int, size: int, most: int | None) -> None:
+def _refuse_bomb(path: str, grown: int, most: int | None) -> None:
     if most is not None and grown > most:
         raise DataError(
             f"{path} grows beyond {grown >> 20} MB when decompressed, {MAX_RATIO} times its size or more: it is no "

@@ -39,11 +39,6 @@ def sources_told_apart(documents_by_source: dict[str, int]) -> list[str]:
     return [*told, OTHERS] if len(ranked) > MOST_SOURCES else told
 
 
-def count_words(sentences: Iterable[str], cut: Cut) -> Counter[str]:
-    """How often each word occurs."""
-    return words_of_runs(count_runs([sentences]), cut)
-
-
 def count_runs(texts: Iterable[Iterable[str]]) -> Counter[str]:
     """How often each run of non-spaces occurs."""
     runs: Counter[str] = Counter()
@@ -53,6 +48,7 @@ def count_runs(texts: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def words_of_runs(runs: Counter[str], cut: Cut) -> Counter[str]:
+    """How often each word occurs in runs that occur so often."""
     words: Counter[str] = Counter()
     for run, count in runs.items():
         for word in cut(run):

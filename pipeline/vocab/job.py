@@ -93,13 +93,7 @@ def _add(staging: Staging, partition: int, names: list[str]) -> str:
     return name
 
 
-def _finish(
-    job: VocabJob,
-    recorded: dict[str, Any],
-    source: Input,
-    sources: list[str],
-    staging: Staging,
-) -> None:
+def _finish(job: VocabJob, recorded: dict[str, Any], source: Input, sources: list[str], staging: Staging) -> None:
     """Learn and publish, in the process that started the job: the workers, and their memory, are gone by now."""
     counts = commonest_first(_sums(staging))
     if counts.num_rows == 0:
@@ -108,10 +102,8 @@ def _finish(
     files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
-    rows = {COUNTS: counts.num_rows}
-    entries = [describe(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)]
     statistics = describe_vocabulary(files[FILE], _sums(staging), sources)
-    publish_folder(staging, _manifest(job, recorded, source, learnt, counts, statistics, files[FILE], entries))
+    publish_folder(staging, _manifest(recorded, source, files, learnt, counts, statistics))
 
 
 def _sums(staging: Staging) -> Iterator[pa.Table]:
@@ -127,15 +119,14 @@ def describe(name: str, data: bytes, rows: int) -> Shard:
 
 
 def _manifest(
-    job: VocabJob,
     recorded: dict[str, Any],
     source: Input,
+    files: dict[str, bytes],
     learnt: Learnt,
     counts: pa.Table,
     statistics: dict[str, Any],
-    tokenizer_json: bytes,
-    entries: list[Shard],
 ) -> Manifest:
+    rows = {COUNTS: counts.num_rows}
     cut = sum(learnt.cut_characters.values())
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -143,8 +134,8 @@ def _manifest(
         options=recorded,
         inputs=[source],
         seed=0,  # nothing here is random
-        fingerprint=parse_vocabulary(tokenizer_json, FILE).fingerprint,
-        shards=entries,
+        fingerprint=parse_vocabulary(files[FILE], FILE).fingerprint,
+        shards=[describe(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)],
         totals={
             "tokens": len(learnt.tokens),
             "merges": len(learnt.merges),

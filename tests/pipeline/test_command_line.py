@@ -13,13 +13,10 @@ def test_each_command_explains_itself(run, job: str) -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
-def test_inspect_shows_text_vocabulary_and_pairs(run, text, vocab, pairs) -> None:
-    shown = {
-        folder.name: run("python", "-m", "pipeline", "inspect", folder, "--rows", 2).stdout
-        for folder in (text, vocab, pairs)
-    }
+def test_inspect_shows_text_vocabulary_and_pairs(command, text, vocab, pairs) -> None:
+    shown = {folder.name: command("inspect", folder, "--rows", 2).stdout for folder in (text, vocab, pairs)}
     assert "documents" in shown["text"] and shown["text"].count(" sentences\n") == 2
     assert "distinct_words" in shown["vocab"]
     assert shown["pairs"].count("\n  A  [CLS]") == 2 and shown["pairs"].count("\n  B ") == 2
-    counts = run("python", "-m", "pipeline", "inspect", vocab / "word_counts.arrow", "--rows", 1).stdout
+    counts = command("inspect", vocab / "word_counts.arrow", "--rows", 1).stdout
     assert "the" in counts

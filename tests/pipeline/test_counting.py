@@ -13,10 +13,11 @@ from pipeline.vocab.counting import (
     BY_SOURCE,
     add_partition,
     commonest_first,
+    count_runs,
     count_shard,
-    count_words,
     encode_partitions,
     sources_told_apart,
+    words_of_runs,
 )
 from pipeline.vocab.words import normalizer, pre_tokenizer, word_cutter
 from schemas import shards
@@ -50,7 +51,8 @@ def test_any_run_is_cut_as_the_library_cuts_it(model, lowercase: bool, run: str)
 
 
 def test_words_are_counted_as_often_as_they_occur() -> None:
-    counts = count_words(["The cat, the dog.", "THE end."], word_cutter("wordpiece", lowercase=True))
+    runs = count_runs([["The cat, the dog."], ["THE end."]])
+    counts = words_of_runs(runs, word_cutter("wordpiece", lowercase=True))
     assert counts == {"the": 3, "cat": 1, ",": 1, "dog": 1, ".": 2, "end": 1}
 
 
@@ -70,7 +72,8 @@ def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files:
     for i, rows in enumerate(files):
         staging.put(f"{i}.arrow", encode_partitions(count_shard(text_table(rows), ["x", "y", "z"], cut)))
         for source, sentences in rows:
-            expected.update({(word, "xyz".index(source)): n for word, n in count_words(sentences, cut).items()})
+            words = words_of_runs(count_runs([sentences]), cut)
+            expected.update({(word, "xyz".index(source)): n for word, n in words.items()})
     names = [f"{i}.arrow" for i in range(len(files))]
     added = pa.concat_tables(add_partition(i, names, staging) for i in range(counting.PARTITIONS))
     assert {(row["word"], row["source"]): row["count"] for row in added.to_pylist()} == expected

@@ -27,11 +27,11 @@ def planted(originals: int, seed: int) -> tuple[list[str], list[str]]:
     return texts, copies
 
 
-def kept(run, folder: Path, texts: list[str]) -> set[str]:
+def kept(command, folder: Path, texts: list[str]) -> set[str]:
     """The documents left of the texts by `shard --dedup minhash`."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    done = run("python", "-m", "pipeline", "shard", "--input", folder / "x.jsonl", "--output", folder / "out",
+    done = command("shard", "--input", folder / "x.jsonl", "--output", folder / "out",
                "--dedup", "minhash", "--num_shards", 4, "--direct_num_workers=2")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = set()
@@ -41,15 +41,15 @@ def kept(run, folder: Path, texts: list[str]) -> set[str]:
     return found
 
 
-def test_planted_near_duplicates_are_found_and_others_stay(run, tmp_path: Path) -> None:
+def test_planted_near_duplicates_are_found_and_others_stay(command, tmp_path: Path) -> None:
     """4 of 300 words changed break up to 20 of 296 shingles: similarity 0.87, found with probability 0.998."""
     texts, copies = planted(600, 0)
-    left = kept(run, tmp_path / "a", [*texts, *copies])
+    left = kept(command, tmp_path / "a", [*texts, *copies])
     both = sum(text in left and copy in left for text, copy in zip(texts, copies, strict=False))
     assert both / len(copies) < 0.03  # recall
     assert all(text in left for text in texts[len(copies) :])  # precision: nothing else is touched
     assert all(text in left or copy in left for text, copy in zip(texts, copies, strict=False))
-    backwards = kept(run, tmp_path / "b", [*copies[::-1], *texts[::-1]])
+    backwards = kept(command, tmp_path / "b", [*copies[::-1], *texts[::-1]])
     assert backwards == left  # which copy stays does not depend on order
 
 

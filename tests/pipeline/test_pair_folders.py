@@ -14,13 +14,13 @@ from schemas.vocabulary import read_vocabulary
 
 @pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
 @pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
-def test_rows_of_sentences_with_stored_masks(run, request, text, tmp_path, objective, folder) -> None:
+def test_rows_of_sentences_with_stored_masks(command, request, text, tmp_path, objective, folder) -> None:
     """One segment, no labels, separators between documents; other libraries open the shards as they are."""
     out, vocab = tmp_path / "pairs", request.getfixturevalue(folder)
     flags = ("--objective", objective, "--max_length", 64, "--static_masks", 2, "--masking", "span", "--dupe_factor", 2)
-    done = run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
+    done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
     assert done.returncode == 0, done.stderr
-    assert run("python", "-m", "pipeline", "verify", out).returncode == 0
+    assert command("verify", out).returncode == 0
     found, vocabulary = read_manifest(str(out), "pairs"), read_vocabulary(str(vocab))
     assert found.statistics["labels"] == [0, 0] and found.statistics["masks"]["chosen"] > 0
     cls, sep = vocabulary.special_id("cls"), vocabulary.special_id("sep")
@@ -53,7 +53,7 @@ def text_tokens(text: Path, vocab: Path) -> list[int]:
     return [len(tokenizer.encode(sentence, add_special_tokens=False).ids) for sentence in sentences]
 
 
-def test_chinese_words_begin_where_jieba_says(run, tmp_path) -> None:
+def test_chinese_words_begin_where_jieba_says(command, tmp_path) -> None:
     sentence = "\u6211\u7231\u5317\u4eac\u5929\u5b89\u95e8\u3002"
     (tmp_path / "zh.txt").write_text(f"{sentence}\n{sentence}\n\n{sentence}\n\u5317\u4eac\u5927\u3002\n")
     text, vocab = tmp_path / "text", tmp_path / "vocab"
@@ -63,7 +63,7 @@ def test_chinese_words_begin_where_jieba_says(run, tmp_path) -> None:
         *(("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / name, "--objective", "sop", *flags)
           for name, flags in (("plain", ()), ("words", ("--word_segmenter", "jieba")))),
     ):  # fmt: skip
-        done = run("python", "-m", "pipeline", *arguments)
+        done = command(*arguments)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     vocabulary = read_vocabulary(str(vocab))
     plain, words = (
@@ -81,7 +81,7 @@ def test_chinese_words_begin_where_jieba_says(run, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_document_without_a_token_is_left_out(run, vocab, tmp_path, place: int) -> None:
+def test_a_document_without_a_token_is_left_out(command, vocab, tmp_path, place: int) -> None:
     """Combining accents alone: BERT's rules strip them. Such a document once lent its neighbour's text as another's."""
     documents = ["The cat sees the dog. The dog sees the cat. As always."] * 2
     documents[1] = "The river crosses the garden. The teacher opens a window."
@@ -89,9 +89,9 @@ def test_a_document_without_a_token_is_left_out(run, vocab, tmp_path, place: int
     (tmp_path / "in.txt").write_text("\n".join(documents))
     text, out = tmp_path / "text", tmp_path / "pairs"
     shard = ("shard", "--input", tmp_path / "in.txt", "--output", text, "--text_layout", "line", "--num_shards", 1)
-    assert run("python", "-m", "pipeline", *shard).returncode == 0
+    assert command(*shard).returncode == 0
     flags = ("--objective", "nsp", "--dupe_factor", 20, "--max_length", 16)
-    done = run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
+    done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
     assert done.returncode == 0, done.stderr
     found = read_manifest(str(out), "pairs")
     assert found.statistics["contradicted_labels"] == 0

@@ -26,7 +26,7 @@ def told_words(vocab: Path) -> int:
     return read_manifest(str(vocab), "vocab").totals["words"]
 
 
-def test_two_vocabularies_are_told_apart(run, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
+def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
     data = (vocab / "tokenizer.json").read_bytes()
     content = json.loads(data)
     ids = content["model"]["vocab"]
@@ -34,6 +34,6 @@ def test_two_vocabularies_are_told_apart(run, vocab: Path, byte_vocab: Path, tmp
     ids["qqq"] = place
     lines = "\n".join(compare_vocabularies((data, json.dumps(content).encode()), ("a", "b"), [("the", 5), ("cat", 2)]))
     assert "only in A   the" in lines and "only in B   qqq" in lines and "    the: the   |   t ##h" in lines
-    done = run("python", "-m", "pipeline", "inspect", vocab, byte_vocab)
+    done = command("inspect", vocab, byte_vocab)
     assert done.returncode == 0 and "shared" in done.stdout
-    assert run("python", "-m", "pipeline", "inspect", vocab, tmp_path).returncode == 3
+    assert command("inspect", vocab, tmp_path).returncode == 3

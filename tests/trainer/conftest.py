@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from safetensors.torch import load_file
+
+from tests.trainer.ranks import WarmRanks, free_port
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
@@ -41,11 +42,9 @@ Done = subprocess.CompletedProcess[str]
 class Training:
     """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe."""
 
-    def __init__(self, run: Callable[..., Done], pairs: Path):
-        self._run, self._pairs = run, pairs
-        with socket.socket() as free:  # several sets of ranks may be at work on one machine
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+    def __init__(self, run: Callable[..., Done], pairs: Path, logs: Path):
+        self._run, self._pairs, self._logs, self._port = run, pairs, logs, free_port()
+        self._warm: dict[int, WarmRanks] = {}
 
     def flags(self, out: Path, **changes: object) -> list[str]:
         config = changes.pop("config", "trainer/recipes/tiny.toml")
@@ -64,15 +63,15 @@ class Training:
         """Started and waited for."""
         return self._run(*self.command(launcher, out, **changes), **(environment or {}))
 
-    def run_many(self, ranks: int, runs: list[tuple[Path, Path | None, dict[str, object]]], listed: Path) -> Done:
-        """Runs (output, folder to begin with a copy of, changes) one after the other in one set of ranks."""
-        jobs = [
-            {"output": str(out), "copy_of": copy_of and str(copy_of), "flags": self.flags(out, **changes)}
-            for out, copy_of, changes in runs
-        ]
-        listed.write_text(json.dumps(jobs))
-        start = f"torchrun --nproc_per_node {ranks} --master_port {self._port} tests/trainer/many_runs.py"
-        return self._run(*start.split(), listed, PYTHONPATH=".", OMP_NUM_THREADS="1", timeout=3600)
+    def warm(self, ranks: int, out: Path, faults: str = "", **changes: object) -> Done:
+        """As `run`, in ranks that stay for the next time: for runs whose start is not what is tried."""
+        if ranks not in self._warm or not self._warm[ranks].alive:
+            self._warm[ranks] = WarmRanks(ranks, self._logs)
+        return self._warm[ranks].run(self.flags(out, **changes), faults)
+
+    def close(self) -> None:
+        for ranks in self._warm.values():
+            ranks.close()
 
     def start(self, launcher: str, out: Path, **changes: object) -> subprocess.Popen[str]:
         """Started, in a process group of its own."""
@@ -117,8 +116,10 @@ def _is_rank(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="session")
-def training(run: Callable[..., Done], pairs: Path) -> Training:
-    return Training(run, pairs)
+def training(run: Callable[..., Done], pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    made = Training(run, pairs, tmp_path_factory.mktemp("warm"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -36,9 +36,9 @@ def test_what_does_not_fit_is_refused(pairs: Path, changes: list[str], code: int
     assert caught.value.exit_code == code
 
 
-def test_folders_of_different_vocabularies_are_refused(run, text, byte_vocab, pairs, tmp_path) -> None:
+def test_folders_of_different_vocabularies_are_refused(command, text, byte_vocab, pairs, tmp_path) -> None:
     made = ("--text", text, "--vocab", byte_vocab, "--output", tmp_path / "b", "--objective", "nsp", "--max_length", 32)
-    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    assert command("pairs", *made).returncode == 0
     with pytest.raises(ClozelineError, match="Rebuild one with the other's") as caught:
         build(f'["{pairs}", "{tmp_path / "b"}"]')
     assert caught.value.exit_code == 3

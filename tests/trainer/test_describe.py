@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.huggingface import config_of
 from trainer.recipe import load_recipe
+from trainer.recipe_sections import EngineSection
 
 TINY = "trainer/recipes/tiny.toml"
 RECIPES = sorted(path.stem for path in Path("trainer/recipes").glob("*.toml") if path.stem != "tiny")
@@ -84,6 +86,16 @@ def test_each_stage_spreads_more_over_the_ranks() -> None:
     assert [found[f"zero_{stage}"]["8"] for stage in range(4)] == [16_000, 5_500, 3_750, 2_000]
     assert all(stage["1"] == 16_000 for stage in found.values()) and RANKS == (1, 8)
     assert state_bytes(1000, "fp32")["zero_1"]["8"] == 9_000
+
+
+@pytest.mark.parametrize("precision", get_args(EngineSection.model_fields["precision"].annotation))
+def test_every_precision_is_described(capsys, precision: str) -> None:
+    """A rank that shares nothing holds 16 bytes a parameter in all of them; the two of 16 bits differ nowhere."""
+    settings = [f"engine.precision={precision}", "model.vocabulary=500", "data.pairs=/none"]
+    assert main(["--config", TINY, "--describe", *(part for value in settings for part in ("--set", value))]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes_per_rank"]["zero_0"]["1"] == 16 * told["parameters"]
+    assert precision == "fp32" or state_bytes(1000, precision) == state_bytes(1000, "bf16")
 
 
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:

@@ -2,9 +2,7 @@
 
 import fcntl
 import json
-import os
 import resource
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.trainer.ranks import environments
 
 SCRIPT = "tests/trainer/faulty_run.py"
 PASSES = 4  # micro-batches of a step on one rank
@@ -22,17 +22,13 @@ def steps(first: int, last: int) -> str:
     return f"{PASSES * (first - 1) + 1}:{PASSES * last}"
 
 
-def faulty(run, training, fault: str, out: Path, **changes: object):
-    return run("python", SCRIPT, fault, *training.flags(out, **changes), PYTHONPATH=".")
-
-
 def state(out: Path, step: int) -> dict:
     return json.loads((out / f"checkpoints/step-{step:08d}/state.json").read_text())
 
 
-def test_a_bad_step_makes_no_update(run, training, tmp_path) -> None:
+def test_a_bad_step_makes_no_update(training, tmp_path) -> None:
     faults = f"nan:0:{steps(6, 6)},spike:0:{steps(9, 9)}"
-    done = faulty(run, training, faults, tmp_path, trouble__window=5)
+    done = training.warm(1, tmp_path, faults, trouble__window=5)
     assert done.returncode == 0, done.stderr
     assert "Step 6 made no update: the loss is not finite." in done.stdout
     assert "Step 9 made no update: the gradient norm " in done.stdout
@@ -42,10 +38,10 @@ def test_a_bad_step_makes_no_update(run, training, tmp_path) -> None:
     assert state(tmp_path, 12)["updates"] == 10 and state(tmp_path, 12)["trouble"]["skipped"] == 2
 
 
-def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(run, training, tmp_path) -> None:
+def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(training, tmp_path) -> None:
     """Steps 6 to 8 are bad: from the checkpoint of step 4 on the data of 5 to 8 are left out, resumed or not."""
     out = tmp_path / "run"
-    done = faulty(run, training, f"nan:0:{steps(6, 8)}", out, trouble__skips=3, checkpoint__keep=9)
+    done = training.warm(1, out, f"nan:0:{steps(6, 8)}", trouble__skips=3, checkpoint__keep=9)
     assert done.returncode == 0, done.stderr
     assert "3 steps in a row up to step 8 made no update. Going back to step 4; 4 steps of data are left" in done.stdout
     assert state(out, 4)["left_out"] == 0 and state(out, 8)["left_out"] == 4
@@ -55,13 +51,12 @@ def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(run, training, 
         path = out / "checkpoints" / name
         path.rename(tmp_path / path.name)
     (tmp_path / "manifest.json").rename(out / "checkpoints/step-00000008/manifest.json")
-    assert training.run("python", out, trouble__skips=3).returncode == 0
+    assert training.warm(1, out, trouble__skips=3).returncode == 0
     assert training.losses(out) == found
 
 
-def test_when_going_back_does_not_help_the_run_stops(run, training, tmp_path) -> None:
-    changes = {"trouble__skips": 2, "trouble__rollbacks": 2}
-    done = faulty(run, training, "nan:0:21:9999", tmp_path, **changes)
+def test_when_going_back_does_not_help_the_run_stops(training, tmp_path) -> None:
+    done = training.warm(1, tmp_path, "nan:0:21:9999", trouble__skips=2, trouble__rollbacks=2)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stdout.count("Going back to step 4") == 2
     assert "going back to step 4 2 times did not help" in done.stderr
@@ -70,19 +65,10 @@ def test_when_going_back_does_not_help_the_run_stops(run, training, tmp_path) ->
 
 def two_ranks(training, fault: str, out: Path, **changes: object) -> tuple[int, str]:
     """Exit code and output of rank 0, beside a rank 1 with a fault; with no launcher to end them both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": "."}
+    command = [sys.executable, SCRIPT, fault, *training.flags(out, **changes)]
     ranks = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, fault, *training.flags(out, **changes)],
-            env=os.environ | together | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for environment in environments(2)
     ]
     other = threading.Thread(target=ranks[1].communicate)
     other.start()
@@ -99,15 +85,14 @@ def test_a_lost_rank_is_named_with_its_place(training, tmp_path, fault: str) -> 
     last = told.splitlines()[-1]
     assert last.startswith("clozeline: ") and "rank 1 (process " in last and "last seen in " in last
     assert "goes on from the last checkpoint" in last and "Traceback" not in told
-    done = training.run("python", tmp_path, run__stop_at=5)
+    done = training.warm(1, tmp_path, run__stop_at=5)
     assert done.returncode == 0 and "step 4, row 64" in done.stdout
 
 
 def test_a_weight_that_differs_on_one_rank_stops_the_run(training, tmp_path) -> None:
-    changes = {"engine__zero_stage": 0, "trouble__replicas_every": 3}
-    code, told = two_ranks(training, "poison:1:9:9", tmp_path, **changes)
-    assert code == 1, told
-    assert "After step 6 rank 1 holds other weights than rank 0, first in mlm_head.bias" in told
+    done = training.warm(2, tmp_path, "poison:1:9:9", engine__zero_stage=0, trouble__replicas_every=3)
+    assert done.returncode == 1, done.stderr
+    assert "After step 6 rank 1 holds other weights than rank 0, first in mlm_head.bias" in done.stderr
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 
 
@@ -116,10 +101,10 @@ def test_a_folder_in_use_is_refused(training, tmp_path) -> None:
         file.write("process 1 on somewhere\n")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        done = training.run("python", tmp_path)
+        done = training.warm(1, tmp_path)
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"{tmp_path} is in use by a live run (process 1 on somewhere)" in done.stderr
-    assert training.run("python", tmp_path, run__stop_at=1).returncode == 0, "a lock left behind holds nobody up"
+    assert training.warm(1, tmp_path, run__stop_at=1).returncode == 0, "a lock left behind holds nobody up"
 
 
 def test_a_file_system_without_room(training, tmp_path) -> None:

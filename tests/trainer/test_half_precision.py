@@ -37,18 +37,22 @@ def with_scale(run: Path, scale: float, to: Path) -> Path:
 def runs(training, tmp_path_factory) -> Path:
     """Of every precision and stage an unbroken run and a resumed one, and one in fp16 resumed at too large a scale."""
     folder = tmp_path_factory.mktemp("half")
-    layouts = list(product(("fp16", "bf16"), STAGES))
-    first = [(folder / f"straight {p} {s}", None, changes(p, s)) for p, s in layouts]
-    first += [(folder / f"stopped {p} {s}", None, changes(p, s) | {"run__stop_at": STOP}) for p, s in layouts]
-    done = training.run_many(2, first, folder / "first.json")
-    assert done.returncode == 0, done.stderr
-    then = [(folder / f"resumed {p} {s}", folder / f"stopped {p} {s}", changes(p, s)) for p, s in layouts]
-    for s in STAGES:
-        large = with_scale(folder / f"stopped fp16 {s}", TOO_LARGE, folder / f"large {s}")
-        then.append((folder / f"fallen {s}", large, changes("fp16", s)))
-    done = training.run_many(2, then, folder / "then.json")
-    assert done.returncode == 0, done.stderr
-    (folder / "told").write_text(done.stdout)
+    told = ""
+
+    def go(name: str, precision: str, stage: int, **more: object) -> None:
+        nonlocal told
+        done = training.warm(2, folder / f"{name} {precision} {stage}", **changes(precision, stage), **more)
+        assert done.returncode == 0, done.stderr
+        told += done.stdout
+
+    for precision, stage in product(("fp16", "bf16"), STAGES):
+        go("straight", precision, stage)
+        go("resumed", precision, stage, run__stop_at=STOP)
+        if precision == "fp16":
+            with_scale(folder / f"resumed fp16 {stage}", TOO_LARGE, folder / f"fallen fp16 {stage}")
+            go("fallen", precision, stage)
+        go("resumed", precision, stage)
+    (folder / "told").write_text(told)
     return folder
 
 
@@ -71,7 +75,8 @@ def losses(training, run: Path) -> list[float]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_loss_scale_that_is_too_large_falls_and_is_no_trouble(runs: Path, stage: int) -> None:
-    state = json.loads((checkpoints.checkpoint_path(str(runs / f"fallen {stage}"), STEPS) / "state.json").read_text())
+    folder = checkpoints.checkpoint_path(str(runs / f"fallen fp16 {stage}"), STEPS)
+    state = json.loads((folder / "state.json").read_text())
     assert STOP <= state["updates"] < STEPS and state["trouble"]["skipped"] == 0
     assert state["loss_scale"]["cur_scale"] < TOO_LARGE
     assert (runs / "told").read_text().count("fp16 overflowed and the loss scale falls") >= len(STAGES)

@@ -90,11 +90,13 @@ def test_mistakes_name_the_phase(tmp_path: Path, second: str, told: str) -> None
 def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Path) -> None:
     """Stopped in the first, at its end and in the second; at last other masks in the second are refused."""
     config = two_phases(tmp_path)
-    runs = [(tmp_path / "straight", None, {"config": config})]
-    runs += [(tmp_path / "run", None, {"config": config, "run__stop_at": stop}) for stop in (5, 7, 9, 12)]
-    done = training.run_many(2, runs, tmp_path / "runs.json")
-    assert done.returncode == 0, done.stderr
-    assert "step 7, token 0" in done.stdout and "step 9, token 1,200" in done.stdout
+    assert training.warm(2, tmp_path / "straight", config=config).returncode == 0
+    told = ""
+    for stop in (5, 7, 9, 12):
+        done = training.warm(2, tmp_path / "run", config=config, run__stop_at=stop)
+        assert done.returncode == 0, done.stderr
+        told += done.stdout
+    assert "step 7, token 0" in told and "step 9, token 1,200" in told
     assert training.losses(tmp_path / "run") == training.losses(tmp_path / "straight")
     assert training.tensors(tmp_path / "run", 12) == training.tensors(tmp_path / "straight", 12)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -102,5 +104,5 @@ def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Pa
     assert [line["lr"] for line in lines[7:9]] == pytest.approx([0.0005, 0.001])
 
     config.write_text(config.read_text().replace('"span"', '"token"'))
-    done = training.run("python", tmp_path / "run", config=config)
+    done = training.warm(1, tmp_path / "run", config=config)
     assert done.returncode == 4 and "masking was {'kind': 'span'" in done.stderr

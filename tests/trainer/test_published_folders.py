@@ -19,6 +19,7 @@ from transformers import (
 from schemas import shards
 from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
+from trainer.export import export
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
          "max_position_embeddings": 128, "layer_norm_eps": 1e-12}  # fmt: skip
@@ -40,12 +41,12 @@ def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, t
     return folder
 
 
-def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, published: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, published: Path, tmp_path: Path) -> None:
     """And its export is read again, its tokenizer too."""
     pairs, family = tmp_path / "pairs", published.name
     objective = {"bert": "nsp", "albert": "sop"}[family]
     flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
-    done = run("python", "-m", "pipeline", "pairs", *flags)
+    done = command("pairs", *flags)
     assert done.returncode == 0, done.stderr
     copied = {path.name for path in (pairs / "vocabulary").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json"} <= copied and "model.safetensors" not in copied
@@ -53,18 +54,17 @@ def test_a_run_goes_on_from_a_published_folder(run, training, text: Path, publis
     begun: dict[str, object] = {"data__pairs": pairs, "model__init_from": published, "run__stop_at": 1}
     if family == "albert":
         begun |= {"model__family": "albert", "model__embedding_width": 16}
-    done = training.run("python", tmp_path / "run", **begun)
+    done = training.warm(1, tmp_path / "run", **begun)
     assert done.returncode == 0, done.stderr
     assert f"Beginning with the weights of {published}." in done.stdout
-    done = run("python", "-m", "trainer.export", tmp_path / "run", "--output", tmp_path / "hf")
-    assert done.returncode == 0 and "checked, to" in done.stdout, done.stderr
+    assert "checked, to" in export(str(tmp_path / "run"), str(tmp_path / "hf"), None)
     assert AutoTokenizer.from_pretrained(tmp_path / "hf")("The cat.") == AutoTokenizer.from_pretrained(published)(
         "The cat."
     )
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytebpe"])
-def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
+def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
     if kind == "wordpiece":
         tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
     else:
@@ -72,7 +72,7 @@ def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, t
     tokenizer.save_pretrained(tmp_path / "published")
     pairs = tmp_path / "pairs"
     flags = ("--text", text, "--vocab", tmp_path / "published", "--output", pairs, "--max_length", 64)
-    done = run("python", "-m", "pipeline", "pairs", *flags, "--objective", "doc_sentences")
+    done = command("pairs", *flags, "--objective", "doc_sentences")
     assert done.returncode == 0, done.stderr
     sentences = set()
     for path in text.glob("*.arrow"):
@@ -87,11 +87,11 @@ def test_rows_hold_the_published_tokenizer_s_ids(run, text, vocab, byte_vocab, t
     assert any(first[: len(ids)] == ids for ids in known)
 
 
-def test_other_rules_are_refused(run, text: Path, vocab: Path, tmp_path: Path) -> None:
+def test_other_rules_are_refused(command, text: Path, vocab: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     flags = ("--text", text, "--vocab", tmp_path, "--output", tmp_path / "pairs", "--objective", "nsp")
-    done = run("python", "-m", "pipeline", "pairs", *flags)
+    done = command("pairs", *flags)
     assert done.returncode == DataError.exit_code
     assert 'cuts "It\'s" into' in done.stderr and "BERT's words" in done.stderr

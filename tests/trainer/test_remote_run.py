@@ -10,7 +10,7 @@ import pytest
 from schemas import storage
 from schemas.errors import CheckpointError
 from tests.object_store import KEYS, ObjectStore
-from trainer import checkpoints
+from trainer import checkpoints, export
 from trainer.checkpoints import TrainingState, checkpoint_path, steps_saved
 from trainer.remote_run import RemoteRun, bring_run
 
@@ -63,11 +63,11 @@ def follow(run: Path, keep: int = 3) -> None:
     remote.close()
 
 
-def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, run, store, bucket, straight, tmp_path):
+def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, store, bucket, straight, tmp_path, capsys):
     """Two ranks; the store refuses a request now and then; what the first machine had is lost."""
     store.fail(503, "checkpoints", times=1, method="PUT")
     for machine, stop in (("one", {"run__stop_at": 6}), ("two", {})):
-        done = training.run("deepspeed", Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
+        done = training.run("torchrun", Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
         assert done.returncode == 0, done.stderr
     assert "Brought step 6 of s3://runs/a" in done.stdout and "s3://runs/a: step 12 of 12 is saved" in done.stdout
     assert steps_saved(URL) == [8, 12]
@@ -75,12 +75,11 @@ def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, run,
     assert training.losses(tmp_path / "third") == training.losses(straight)
     assert training.tensors(tmp_path / "third", 12) == training.tensors(straight, 12)
     assert {"report.html", "recipe.toml", "lock", "vocabulary/vocab.txt"} <= keys(bucket)
-    for source, out in ((URL, "hf"), (straight, "expected")):
-        done = run("python", "-m", "trainer.export", source, "--output", tmp_path / out)
-        assert done.returncode == 0, done.stderr
+    for source, out in ((URL, "hf"), (str(straight), "expected")):
+        assert export.main([source, "--output", str(tmp_path / out)]) == 0
     assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "expected/model.safetensors").read_bytes()
-    done = run("python", "-m", "trainer.export", URL, "--step", "4", "--output", tmp_path / "none")
-    assert done.returncode == 2 and "s3://runs/a holds no checkpoint of step 4. It holds 8, 12." in done.stderr
+    assert export.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
+    assert "s3://runs/a holds no checkpoint of step 4. It holds 8, 12." in capsys.readouterr().err
 
 
 def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, bucket, tmp_path) -> None:

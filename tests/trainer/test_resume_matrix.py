@@ -1,5 +1,6 @@
 """A run stopped at any number of ranks and ZeRO stage goes on at any other, on the same rows and masks."""
 
+import shutil
 from itertools import product
 from pathlib import Path
 
@@ -34,27 +35,21 @@ def worlds(request: pytest.FixtureRequest) -> tuple[int, ...]:
 def runs(training, worlds, tmp_path_factory) -> Path:
     """Of every layout an unbroken run and one that was stopped; then every stopped one resumed in every layout."""
     folder = tmp_path_factory.mktemp("matrix")
-    stopped, straight = folder / "stopped", folder / "straight"
-    listed = []
-    for ranks in worlds:
-        sources = [(named(straight, ranks, stage), None, changes(stage)) for stage in STAGES]
-        sources += [(named(stopped, ranks, stage), None, changes(stage, run__stop_at=STOP)) for stage in STAGES]
-        listed.append((ranks, sources))
-    for ranks in worlds:
-        resumed = [
-            (named(named(folder, r, s), ranks, stage), named(stopped, r, s), changes(stage))
-            for r in worlds
-            for s in STAGES
-            for stage in STAGES
-        ]
-        if ranks == 2:  # a chain: stopped at stage 3 on two ranks, gone on at stage 2 on one, then at stage 1 on two
-            resumed.append((folder / "chain", named(named(folder, 2, 3), 1, 2), changes(1, run__max_steps=STEPS + 2)))
-        listed.append((ranks, resumed))
-    for number, (ranks, some) in enumerate(listed):
-        # stage 3 replaces torch's linear layer in its process for good, by one that rounds differently: it comes last
-        some.sort(key=lambda run: run[2]["engine__zero_stage"])
-        done = training.run_many(ranks, some, folder / f"{number}.json")
+
+    def go(out: Path, ranks: int, stage: int, copy_of: Path | None = None, **more: object) -> None:
+        if copy_of is not None:
+            shutil.copytree(copy_of, out)
+        done = training.warm(ranks, out, **changes(stage, **more))
         assert done.returncode == 0, done.stderr
+
+    for ranks, stage in product(worlds, STAGES):
+        go(named(folder / "straight", ranks, stage), ranks, stage)
+        go(named(folder / "stopped", ranks, stage), ranks, stage, run__stop_at=STOP)
+    for ranks, stage, to_ranks, to_stage in product(worlds, STAGES, worlds, STAGES):
+        stopped = named(folder / "stopped", ranks, stage)
+        go(named(named(folder, ranks, stage), to_ranks, to_stage), to_ranks, to_stage, copy_of=stopped)
+    # a chain: stopped at stage 3 on two ranks, gone on at stage 2 on one, then at stage 1 on two
+    go(folder / "chain", 2, 1, copy_of=named(named(folder, 2, 3), 1, 2), run__max_steps=STEPS + 2)
     return folder
 
 

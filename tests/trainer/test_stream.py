@@ -122,10 +122,10 @@ def test_the_first_rows_are_what_they_were() -> None:
 GOLDEN_64_ROWS = "5fa56090f05d2c753c16a08eda0a16f8aedcd80efce5ef2e6bf7e14271fb6581"
 
 
-def test_stored_masks_are_used_as_they_are(run, text: Path, vocab: Path, tmp_path: Path) -> None:
+def test_stored_masks_are_used_as_they_are(command, text: Path, vocab: Path, tmp_path: Path) -> None:
     """Another variant each epoch; an epoch's edge inside a batch changes it row by row."""
     made = ("--text", text, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop", "--max_length", 40)
-    assert run("python", "-m", "pipeline", "pairs", *made, "--static_masks", 2).returncode == 0
+    assert command("pairs", *made, "--static_masks", 2).returncode == 0
     found = read_manifest(str(tmp_path / "p"), "pairs")
     schema = shards.pairs_schema(found.options["vocabulary_size"], static_masks=True)
     expected: list[Counter[str]] = [Counter(), Counter()]
@@ -152,9 +152,9 @@ def test_a_schedule_of_mask_shares(pairs: Path) -> None:
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_sources_keep_their_weights_exactly(pairs: Path, run, text, vocab, tmp_path: Path, by_tokens: bool) -> None:
+def test_sources_keep_their_weights_exactly(pairs: Path, command, text, vocab, tmp_path: Path, by_tokens: bool) -> None:
     made = ("--text", text, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop", "--max_length", 32)
-    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    assert command("pairs", *made).returncode == 0
     size, weights = (2000, [0.7, 0.3]) if by_tokens else (24, [0.7, 0.3])
     seen = [0, 0]
     with streaming([pairs, tmp_path / "p"], size=size, by_tokens=by_tokens, weights=weights) as one:

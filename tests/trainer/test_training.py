@@ -36,31 +36,25 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
 
 
 def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(training, straight, tmp_path) -> None:
-    """Stopped twice, so that a resume of a resume is tried too."""
+    """Stopped twice, so that a resume of a resume is tried too; started by another launcher than the unbroken one."""
     out = tmp_path / "run"
-    for stop in ({"run__stop_at": 3}, {"run__stop_at": 7}, {}):
-        done = training.run("deepspeed", out, **stop)
+    assert training.warm(2, out, run__stop_at=3).returncode == 0
+    for stop in ({"run__stop_at": 7}, {}):
+        done = training.run("torchrun", out, **stop)
         assert done.returncode == 0, done.stderr
     assert "Resuming from" in done.stdout and "step 7, row 112" in done.stdout
     assert training.losses(out) == training.losses(straight)
     assert training.tensors(out, 12) == training.tensors(straight, 12)
 
 
-def test_launchers_and_micro_batches_train_the_same(training, straight, tmp_path) -> None:
-    """torchrun to the last bit; one rank and another micro-batch up to summation order."""
+def test_ranks_and_micro_batches_train_the_same(training, tmp_path) -> None:
+    """Up to summation order."""
     plain = {"model__dropout": 0.0, "model__attention_dropout": 0.0}  # dropout is drawn per rank
-    commands = {
-        "torchrun": ("torchrun", {}),
-        "two ranks": ("deepspeed", plain),
-        "one rank": ("python", plain),
-        "cut": ("python", plain | {"batch__micro_batch": 16}),
-    }
     found = {}
-    for name, (launcher, changes) in commands.items():
-        done = training.run(launcher, tmp_path / name, **changes)
+    for name, ranks, cut in (("two ranks", 2, {}), ("one rank", 1, {}), ("cut", 1, {"batch__micro_batch": 16})):
+        done = training.warm(ranks, tmp_path / name, **plain, **cut)
         assert done.returncode == 0, done.stderr
         found[name] = training.losses(tmp_path / name)
-    assert found.pop("torchrun") == training.losses(straight)
     expected = found.pop("two ranks")
     for name, lines in found.items():
         for step, (_, loss, mlm_loss, *_) in lines.items():
@@ -82,20 +76,25 @@ def test_compiled_layers_compute_the_same(training, held_out, tmp_path) -> None:
     assert [line[1] for line in compiled.values()] == pytest.approx([line[1] for line in plain.values()], rel=1e-5)
 
 
+def test_a_launcher_passes_the_exit_code_on(training, tmp_path) -> None:
+    done = training.run("deepspeed", tmp_path / "run", run__max_step=5)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "unknown key run.max_step. Did you mean run.max_steps?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [
-        ({"run__max_step": 5}, 2, "unknown key run.max_step. Did you mean run.max_steps?"),
         ({"data__pairs": "/none"}, 3, "/none holds no finished pairs"),
         ({"data__vocab": "{byte_vocab}"}, 3, "Rebuild the pairs with it, or leave data.vocab out."),
         ({"model__max_positions": 16}, 3, "rows of up to 32 tokens, but model.max_positions is 16"),
         ({"batch__global_batch": 15, "batch__micro_batch": 15}, 2, "cannot be cut into micro-batches"),
     ],
-    ids=["key", "data", "vocab", "length", "batch"],
+    ids=["data", "vocab", "length", "batch"],
 )
 def test_bad_input_is_a_clear_error(training, byte_vocab, tmp_path, changes, code, told) -> None:
     changes = {name: str(value).format(byte_vocab=byte_vocab) for name, value in changes.items()}
-    done = training.run("deepspeed", tmp_path / "run", **changes)
+    done = training.warm(2, tmp_path / "run", **changes)
     assert done.returncode == code, done.stderr
     assert told in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -105,7 +104,7 @@ def test_a_truncated_shard_ends_the_run_with_its_name(training, pairs, tmp_path)
     shutil.copytree(pairs, tmp_path / "pairs")
     shard = tmp_path / "pairs" / "pairs-00001-of-00003.arrow"
     shard.write_bytes(shard.read_bytes()[:-7])
-    done = training.run("python", tmp_path / "run", data__pairs=tmp_path / "pairs")
+    done = training.warm(1, tmp_path / "run", data__pairs=tmp_path / "pairs")
     assert done.returncode == 3
     assert shard.name in done.stderr and "Traceback" not in done.stderr
 
@@ -114,7 +113,7 @@ def test_another_run_s_checkpoint_is_refused_with_the_differences(training, stra
     shutil.copytree(straight, tmp_path / "run")
     before = training.losses(tmp_path / "run")
     changes = {"run__seed": 9, "model__dropout": 0.2, "batch__global_batch": 32}
-    done = training.run("python", tmp_path / "run", **changes)
+    done = training.warm(1, tmp_path / "run", **changes)
     assert done.returncode == 4
     for told in ("seed was 0, is 9", "'dropout': 0.2", "global_batch was 16, is 32", "another run.output"):
         assert told in done.stderr
@@ -126,7 +125,7 @@ def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> No
     shutil.copytree(straight, out)
     newest = out / "checkpoints/step-00000012/model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    done = training.run("deepspeed", out)
+    done = training.warm(2, out)
     assert done.returncode == 0, done.stderr
     assert "Passed over a checkpoint" in done.stdout and "step 8, row 128" in done.stdout
     assert training.losses(out) == training.losses(straight) and training.tensors(out, 12) == training.tensors(
@@ -134,7 +133,7 @@ def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> No
     )
     for path in (out / "checkpoints").glob("*/state.json"):
         path.unlink()
-    done = training.run("deepspeed", out)
+    done = training.warm(2, out)
     assert done.returncode == 4 and "state.json is missing" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -150,27 +149,27 @@ BY_TOKENS = {
 
 
 @pytest.fixture(scope="module")
-def sentence_rows(run, text: Path, vocab: Path, tmp_path_factory) -> Path:
+def sentence_rows(command, text: Path, vocab: Path, tmp_path_factory) -> Path:
     """Pairs without labels: one segment a row."""
     out = tmp_path_factory.mktemp("rows") / "pairs"
     made = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
-    assert run("python", "-m", "pipeline", "pairs", *made).returncode == 0
+    assert command("pairs", *made).returncode == 0
     return out
 
 
 def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, sentence_rows, tmp_path) -> None:
     """Resumed it equals the straight run; filling up to one shape changes the losses by rounding alone."""
     data = {"data__pairs": f'["{pairs}", "{sentence_rows}"]', "data__weights": [0.7, 0.3], **BY_TOKENS}
-    for name, changes in {
-        "straight": {},
-        "stopped": {"run__stop_at": 6},
-        "exact": {"batch__shape": "exact", "model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
-        "fixed": {"model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3},
-    }.items():
-        launcher = "deepspeed" if name in ("straight", "stopped") else "python"
-        done = training.run(launcher, tmp_path / name, **(data | changes))
+    plain = {"model__dropout": 0.0, "model__attention_dropout": 0.0, "run__stop_at": 3}
+    for name, changes in (
+        ("straight", {}),
+        ("stopped", {"run__stop_at": 6}),
+        ("stopped", {}),
+        ("exact", plain | {"batch__shape": "exact"}),
+        ("fixed", plain),
+    ):
+        done = training.warm(2, tmp_path / name, **(data | changes))
         assert done.returncode == 0, done.stderr
-    assert training.run("deepspeed", tmp_path / "stopped", **data).returncode == 0
     assert training.losses(tmp_path / "stopped") == training.losses(tmp_path / "straight")
     told = {name: metrics(tmp_path / name) for name in ("straight", "exact", "fixed")}
     assert all(0 < line["padding_fraction"] < 0.4 for line in told["straight"])
@@ -185,7 +184,7 @@ def metrics(out: Path) -> list[dict]:
 
 
 def test_rows_without_labels_have_no_pair_loss(training, sentence_rows, tmp_path) -> None:
-    done = training.run("python", tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
+    done = training.warm(1, tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
     assert done.returncode == 0, done.stderr
     for line in metrics(tmp_path / "run"):
         assert line["pair_loss"] is None and line["loss"] == line["mlm_loss"] > 0

@@ -200,35 +200,24 @@ def test_a_pickle_is_refused_and_not_opened(case, tmp_path: Path) -> None:
     assert not canary.exists()
 
 
-RUNS = """
-import sys
-from trainer.command_line import main
-for recipe in sys.argv[1:]:
-    print("exit code", main(["--config", "trainer/recipes/tiny.toml", *recipe.split()]), flush=True)
-"""
-
-
-def test_runs_that_begin_with_a_folder(run, case, pairs: Path, tmp_path: Path) -> None:
+def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     """Its weights at a learning rate of next to nothing; a resume does not look at it; what is wrong ends the run."""
     shape = {"width": 48, "heads": 3, "feedforward": 80, "layers": 4}
-    common = {f"model.{name}": value for name, value in shape.items()}
-    common |= {"data.pairs": pairs, "run.output": tmp_path / "run", "optimizer.lr": 1e-12, "run.log_every": 1}
-    begun = {"model.init_from": case.folder, "run.stop_at": 1}
-    recipes = [
-        common | begun,
-        common | {"model.init_from": tmp_path / "gone", "run.stop_at": 2},
-        common | begun | {"run.output": tmp_path / "a", "model.layers": 3},
-        common | {"run.output": tmp_path / "b", "model.vocabulary": 30522},
-        common | {"run.output": tmp_path / "c", "model.family": "roberta"},
-    ]
-    lines = [" ".join(f"--set {name}={value}" for name, value in recipe.items()) for recipe in recipes]
-    done = run("python", "-c", RUNS, *lines)
-    codes = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("exit code")]
-    assert codes == ["0", "0", "2", "3", "3"], done.stderr
-    assert f"Beginning with the weights of {case.folder}." in done.stdout and "Resuming from" in done.stdout
-    told = ("num_hidden_layers is 4, the recipe makes it 3", "model.vocabulary is 30522", "needs pairs with a bytebpe")
-    assert all(part in done.stderr for part in told) and "Traceback" not in done.stderr
-    assert not any((tmp_path / name / "metrics.jsonl").exists() for name in "abc")
-    saved = load_file(tmp_path / "run/checkpoints/step-00000001/model.safetensors")
+    common = {f"model__{name}": value for name, value in shape.items()} | {"optimizer__lr": 1e-12}
+    out, begun, told = tmp_path / "run", {"model__init_from": case.folder, "run__stop_at": 1}, ""
+    for changes in (begun, {"model__init_from": tmp_path / "gone", "run__stop_at": 2}):
+        done = training.warm(1, out, **(common | changes))
+        assert done.returncode == 0, done.stderr
+        told += done.stdout
+    assert f"Beginning with the weights of {case.folder}." in told and "Resuming from" in told
+    saved = load_file(out / "checkpoints/step-00000001/model.safetensors")
     for name, weight in state(case.published).items():
         torch.testing.assert_close(saved[name], weight, atol=1e-9, rtol=0)
+    for changes, code, why in (
+        (begun | {"model__layers": 3}, 2, "num_hidden_layers is 4, the recipe makes it 3"),
+        ({"model__vocabulary": 30522}, 3, "model.vocabulary is 30522"),
+        ({"model__family": "roberta"}, 3, "needs pairs with a bytebpe"),
+    ):
+        done = training.warm(1, tmp_path / "refused", **(common | changes))
+        assert done.returncode == code and why in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "refused" / "metrics.jsonl").exists()
