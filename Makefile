@@ -14,8 +14,9 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/python deploy/demo/run.py
 
+# in the order of the files: by the number of their tests, as xdist would have it, the longest would come last
 test: setup
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .
