@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.partitions import is_cut, stretch_of
@@ -104,7 +105,10 @@ class Lamb(torch.optim.Optimizer):
             norms_2 = torch.stack([torch.linalg.vector_norm(piece.of(tensor)) for tensor in tensors])
             squares_2M[:, piece.matrix] += norms_2.double().square()
         if self._sharded:
-            dist.all_reduce(squares_2M)
+            accelerator: Any = get_accelerator()
+            at_hand_2M = squares_2M.to(accelerator.current_device_name())  # an offloaded optimizer's are on the host
+            dist.all_reduce(at_hand_2M)
+            squares_2M = at_hand_2M.to(device)
         w_M, r_M = squares_2M.sqrt()
         ratio_M = torch.where((w_M > 0) & (r_M > 0), w_M / r_M, 1.0).float()
         for piece, _, r in pieces:

@@ -50,7 +50,7 @@ class Loop:
         Returns None, or the step at which too many in a row have made no update.
         """
         recipe, run = self.recipe, self.recipe.run
-        self.make_up(state.step)
+        self.make_up(state)
         meter = Meter(state.tokens, state.seconds)
         for step in range(state.step + 1, last + 1):
             done, fault, stopping = self.step(step, state.left_out)
@@ -113,17 +113,18 @@ class Loop:
         self.watchdog.at(f"step {step}, evaluating")
         return any_rank(self.stop.asked, self.engine.device)
 
-    def make_up(self, step: int) -> None:
+    def make_up(self, state: TrainingState) -> None:
         """The evaluation of the checkpoint that the run goes on from, when a signal came before its end."""
-        path = checkpoints.checkpoint_path(self.recipe.run.folder, step)
-        if not due(self.recipe, self.phase, step) or checkpoints.read_figures(str(path)):
+        path = checkpoints.checkpoint_path(self.recipe.run.folder, state.step)
+        if not due(self.recipe, self.phase, state.step) or checkpoints.read_figures(str(path)):
             return
-        figures = self.measure(step, stopping=False)
+        figures = self.measure(state.step, stopping=False)
         if figures is None:
-            raise self.preempted(step)
+            raise self.preempted(state.step)
         if self.metrics is not None:
             checkpoints.add_figures(path, figures)
-            self.metrics.amend(step, figures)
+            self.metrics.amend(state.step, figures)
+        self.publish(state)
 
     def log(self, step: int, done: Step, fault: str | None, meter: Meter, measured: Figures) -> None:
         if self.metrics is None:
@@ -153,8 +154,12 @@ class Loop:
                 raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
             if dist.get_rank() == 0:
                 print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
+        self.publish(state)
+
+    def publish(self, state: TrainingState) -> None:
+        """Let others see how far the run is: its report, and the URL that follows it."""
         if self.metrics is not None:
             with contextlib.suppress(OSError):  # the next save writes it again
-                write_report(run, state.resumed_at)
+                write_report(self.recipe.run.folder, state.resumed_at)
         if self.remote is not None:
             self.remote.follow()

@@ -52,6 +52,7 @@ class RemoteRun:
 
     def close(self) -> None:
         """Wait until all is copied. Raises CheckpointError when it could not be."""
+        print(f"Copying what is new to {self._url}.", flush=True)
         self._closing = True
         self._wanted.set()
         self._thread.join()
