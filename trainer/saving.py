@@ -70,7 +70,7 @@ def load(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
             setattr(_scaler(engine), name, value)
 
 
-def _values_of(parts: list[Part]) -> dict[str, Callable[[Part], Any]]:
+def _values_of() -> dict[str, Callable[[Part], Any]]:
     """By file, what of a part it holds."""
     return {WEIGHTS: lambda part: part.weights} | {
         f"{key}.safetensors": lambda part, key=key: part.moments[key] for key in MOMENTS
@@ -85,7 +85,7 @@ def _shapes(engine: DeepSpeedEngine) -> dict[str, tuple[int, ...]]:
 def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], figures: dict[str, Any]) -> Path:
     partial = checkpoints.begin(run, state.step)
     with checkpoints.writing(partial):
-        for name in _values_of([]):
+        for name in _values_of():
             tensor_files.create(partial / name, shapes)
         storage.publish(str(partial / STATE), state.model_dump_json().encode())
     if figures:
@@ -95,7 +95,7 @@ def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], f
 
 def _write(partial: Path, parts: list[Part]) -> None:
     with checkpoints.writing(partial):
-        for name, value_of in _values_of(parts).items():
+        for name, value_of in _values_of().items():
             with TensorFile(partial / name, "r+b") as file:
                 for part in parts:
                     file.write(part.name, part.start, value_of(part))
@@ -117,7 +117,7 @@ def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], 
 
 def _read(engine: DeepSpeedEngine, path: Path, parts: list[Part]) -> None:
     shapes = _shapes(engine)
-    for name, value_of in _values_of(parts).items():
+    for name, value_of in _values_of().items():
         with TensorFile(path / name) as file:
             if file.shapes != shapes:
                 raise CheckpointError(f"{path / name} holds other tensors than this model. Use another run.output.")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,9 +28,6 @@ from trainer.stream.reading import PairFolder
 
 TINY = "trainer/recipes/tiny.toml"
 TIMED = ("tokens_per_second", "loader_stall_fraction", "seconds", "eval_seconds")
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    PORT = str(free.getsockname()[1])
 
 
 @contextmanager
@@ -151,32 +147,22 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
     return found
 
 
-def test_a_run_with_evaluation(run, pairs, held_out, tmp_path) -> None:
+def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
     """By LAMB on two ranks, stopped and resumed: trains as one without, with figures that the weights alone decide."""
     base = {
-        "data.pairs": pairs,
-        "model.width": 32,
-        "model.feedforward": 64,
-        "model.dropout": 0.1,
-        "batch.global_batch": 16,
-        "batch.micro_batch": 4,
-        "optimizer.kind": "lamb",
-        "optimizer.lr": 0.02,
-        "schedule.kind": "wsd",
-        "schedule.warmup_steps": 4,
-        "schedule.decay_steps": 4,
-        "run.max_steps": 10,
-        "run.log_every": 5,
-        "checkpoint.every": 2,
-        "checkpoint.keep": 1,
-        "masking.kind": "span",
+        "optimizer__kind": "lamb",
+        "optimizer__lr": 0.02,
+        "schedule__kind": "wsd",
+        "schedule__decay_steps": 4,
+        "run__max_steps": 10,
+        "run__log_every": 5,
+        "checkpoint__every": 2,
+        "checkpoint__keep": 1,
+        "masking__kind": "span",
     }
-    held = {"evaluation.pairs": held_out, "evaluation.every": 4}
-    launcher = ("deepspeed", "--quiet", "--num_gpus", "2", "--master_port", PORT, "--module", "trainer")
-    for name, changes in (("plain", {}), ("held", held | {"run.stop_at": 6}), ("held", held)):
-        values = base | changes | {"run.output": tmp_path / name}
-        settings = [part for item in values.items() for part in ("--set", f"{item[0]}={item[1]}")]
-        done = run(*launcher, "--config", TINY, *settings)
+    held = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    for name, changes in (("plain", {}), ("held", held | {"run__stop_at": 6}), ("held", held)):
+        done = training.warm(2, tmp_path / name, **base, **changes)
         assert done.returncode == 0, done.stderr
     assert "Resuming from" in done.stdout and "held out: mlm" in done.stdout
     lines = {line["step"]: line for line in metrics(tmp_path / "held")}
