@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.ranks import free_port
+
 README = Path("README.md").read_text()
 CHANGES = {
     "run.max_steps": 6,
@@ -73,6 +75,8 @@ def test_the_commands_run_in_order(run, corpus: Path, tmp_path: Path) -> None:
         if "--size" in command:
             command[command.index("--size") + 1] = "160"
         trains = command[0] in ("deepspeed", "torchrun") or command[:3] == ["python", "-m", "trainer"]
+        if command[0] in ("deepspeed", "torchrun"):
+            command[1:1] = ["--master_port", str(free_port())]  # beside other tests, one of which takes the default
         done = run(*command, *(SHRUNK if trains else []))
         assert done.returncode == 0, (command, done.stderr)
     script = blocks("python")[0].replace("out/", f"{tmp_path}/out/")

@@ -39,7 +39,14 @@ def start_distributed(timeout: float) -> None:
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
     if not torch.distributed.is_initialized():
         backend, patience = accelerator.communication_backend_name(), timedelta(seconds=2 * timeout)
-        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=patience)
+        try:
+            deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=patience)
+        except torch.distributed.DistNetworkError as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise UsageError(
+                f"The ranks cannot meet at {place} ({str(error).splitlines()[0]}). If another run of this machine has "
+                "that port, give the launcher another one: --master_port 29501."
+            ) from error
         # a process that ends while its group still lives may abort, and its exit code would be lost
         atexit.register(torch.distributed.destroy_process_group)
 
