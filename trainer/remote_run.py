@@ -74,8 +74,10 @@ class RemoteRun:
         try:
             with reaching(self._url):
                 self._send_beside()
+                there = checkpoints.steps_saved(self._url)
                 for step in checkpoints.steps_saved(self._folder):
-                    self._send(step)
+                    if step in there or step > max(there, default=-1):  # else it was there and is no longer kept
+                        self._send(step)
                 prune(self._url, self._keep)
             self._failed = ""
         except ClozelineError as error:

@@ -124,6 +124,24 @@ def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
     assert not [name for name in keys(bucket) if "step-00000003" in name]
 
 
+def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_path) -> None:
+    """The best checkpoint of the machine that has taken over is worse than one that the other left at the URL."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    saved(first, 1, loss=1.0)
+    follow(first, keep=1)
+    second.mkdir()
+    (second / "lock").write_text("")
+    for step in (2, 3, 4):
+        follow(second, keep=1)
+        saved(second, step, loss=2.0 if step == 2 else None)
+        for path in (second / "checkpoints/step-00000001").glob("*"):
+            path.unlink()
+        checkpoints.prune(str(second), keep=1)
+    follow(second, keep=1)
+    assert steps_saved(str(second)) == [2, 4] and steps_saved(URL) == [1, 4]
+    assert store.count("step-00000002/manifest.json", "PUT") == 1
+
+
 def test_figures_that_come_later_follow(bucket, tmp_path) -> None:
     saved(tmp_path, 5)
     follow(tmp_path)
