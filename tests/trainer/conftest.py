@@ -43,7 +43,7 @@ class Training:
     """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe."""
 
     def __init__(self, run: Callable[..., Done], pairs: Path, logs: Path):
-        self._run, self._pairs, self._logs, self.port = run, pairs, logs, free_port()
+        self._run, self._pairs, self._logs, self._port = run, pairs, logs, free_port()
         self._warm: dict[int, WarmRanks] = {}
 
     def flags(self, out: Path, **changes: object) -> list[str]:
@@ -55,7 +55,7 @@ class Training:
 
     def command(self, launcher: str, out: Path, **changes: object) -> list[str]:
         own = {name: changes.pop(name, None) for name in ("hostfile", "node")}
-        return [*LAUNCHERS[launcher].format(port=self.port, **own).split(), *self.flags(out, **changes)]
+        return [*LAUNCHERS[launcher].format(port=self._port, **own).split(), *self.flags(out, **changes)]
 
     def run(
         self, launcher: str, out: Path, environment: dict[str, str] | None = None, **changes: object

@@ -20,13 +20,15 @@ def test_a_run_on_two_nodes_equals_one_on_one(training, straight, tmp_path) -> N
     assert training.tensors(out, 12) == training.tensors(straight, 12)
 
 
-def test_a_port_that_another_run_has_is_named(training, tmp_path) -> None:
+def test_a_port_that_another_run_has_is_named(run, training, tmp_path) -> None:
     with socket.socket() as other:
-        other.bind(("", training.port))
+        other.bind(("", 0))
         other.listen()
-        done = training.run("deepspeed", tmp_path)
+        port = other.getsockname()[1]
+        launcher = ("deepspeed", "--quiet", "--num_gpus", "2", "--master_port", port, "--module", "trainer")
+        done = run(*launcher, *training.flags(tmp_path))
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f":{training.port} (" in done.stderr and "give the launcher another one: --master_port" in done.stderr
+    assert f":{port} (" in done.stderr and "give the launcher another one: --master_port" in done.stderr
 
 
 def test_nodes_that_share_no_folder_are_told(training, tmp_path) -> None:
