@@ -65,7 +65,7 @@ def take_step(
     engine: DeepSpeedEngine, batches: list[PackedBatch], counts: Counts, guard: Guard, dropout_key: int
 ) -> tuple[Step, str | None]:
     """One update from this rank's micro-batches, and why it was not made, or None when it was."""
-    torch.manual_seed(dropout_key >> 1)  # torch takes 63 bits
+    seed_dropout(dropout_key >> 1)  # torch takes 63 bits
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
     scale = dist.get_world_size() * len(batches) * loss_scale(engine)
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)
@@ -90,6 +90,13 @@ def take_step(
         padding_fraction=1 - counts.tokens / counts.computed,
     )
     return step, fault
+
+
+def seed_dropout(seed: int) -> None:
+    """As torch.manual_seed, which looks for devices of every kind each time: half a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
 
 
 def _loss(sums: list[float], counts: Counts) -> float:
