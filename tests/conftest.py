@@ -8,13 +8,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from pipeline.command_line import main
+from tests.object_store import ObjectStore
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
@@ -193,3 +194,11 @@ def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("albert") / "vocab"
     AlbertTokenizer(vocab=vocab).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    """An S3 server on loopback."""
+    made = ObjectStore()
+    yield made
+    made.stop()

@@ -8,10 +8,12 @@ seeded by (seed, step, rank), so nothing random has to be saved.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
+from deepspeed.accelerator import get_accelerator
 
 from trainer.guard import Guard
 from trainer.loss_scale import loss_scale
@@ -94,9 +96,10 @@ def take_step(
 
 def seed_dropout(seed: int) -> None:
     """As torch.manual_seed, which looks for devices of every kind each time: half a millisecond."""
+    accelerator: Any = get_accelerator()
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
+    if accelerator.device_name() != "cpu":
+        accelerator.manual_seed(seed)
 
 
 def _loss(sums: list[float], counts: Counts) -> float:

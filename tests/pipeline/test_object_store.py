@@ -1,19 +1,11 @@
 """The pipeline on s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.object_store import KEYS, ObjectStore
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    made = ObjectStore()
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -56,17 +56,23 @@ def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNames
     )  # fmt: skip
 
 
+def check(case, what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Equal up to rounding; `pytest -s` shows how far."""
+    print(f"{case.family}, {what}: {float((found - expected).detach().abs().max()):.1e}")
+    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
+
+
 def test_hidden_states_and_logits_equal_transformers(case) -> None:
     output = case.theirs(**case.inputs, output_hidden_states=True)
     hidden_TD = case.model.encoder(case.batch)
-    torch.testing.assert_close(hidden_TD, output.hidden_states[-1][case.place], atol=1e-5, rtol=1e-5)
+    check(case, "hidden states", hidden_TD, output.hidden_states[-1][case.place])
     mlm_KV, pair_S2 = case.model.logits(case.batch)
     theirs_KV = mlm_logits(output)[case.place][case.batch.masked_K]
-    torch.testing.assert_close(mlm_KV, theirs_KV, atol=1e-5, rtol=1e-5)
-    if case.family == "roberta":
-        assert pair_S2 is None and pair_logits(output) is None
-    else:
-        torch.testing.assert_close(pair_S2, pair_logits(output), atol=1e-5, rtol=1e-5)
+    check(case, "masked LM logits", mlm_KV, theirs_KV)
+    theirs_S2 = pair_logits(output)
+    assert (pair_S2 is None) == (theirs_S2 is None) == (case.family == "roberta")
+    if pair_S2 is not None and theirs_S2 is not None:
+        check(case, "pair logits", pair_S2, theirs_S2)
 
 
 def test_loss_and_gradients_equal_transformers(case) -> None:
@@ -78,7 +84,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
     loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labelled_pairs(batch))
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    check(case, "loss", loss, expected)
     model.zero_grad()
     case.theirs.zero_grad()
     expected.backward()
@@ -87,6 +93,8 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     theirs = dict(case.theirs.named_parameters())
     assert gradients.keys() == theirs.keys()
     pad = case.vocabulary.special_id("pad")
+    furthest = max(float((gradient - theirs[name].grad).abs().max()) for name, gradient in gradients.items())
+    print(f"{case.family}, gradient: {furthest:.1e}")
     for name, gradient in gradients.items():
         expected_gradient = theirs[name].grad
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-4, msg=f"{name}, pad {pad}")
@@ -104,17 +112,17 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
     together = model(batch)
     gradients = gradient(model, together.mlm_sum + together.pair_sum)
     mlm_KV, pair_S2 = model.logits(batch)
-    sums = torch.zeros(())
+    sums, apart = torch.zeros(()), []
     for s in range(len(batch.first_S)):
-        masks = batch.sequence_T[batch.masked_K] == s
         mlm_alone, pair_alone = model.logits(alone(batch, s))
-        torch.testing.assert_close(mlm_KV[masks], mlm_alone, atol=1e-5, rtol=1e-5)
+        apart.append(mlm_alone)
         if pair_S2 is not None:
             torch.testing.assert_close(pair_S2[s : s + 1], pair_alone, atol=1e-5, rtol=1e-5)
         losses = model(alone(batch, s))
         sums = sums + losses.mlm_sum + losses.pair_sum
-    torch.testing.assert_close(together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
-    torch.testing.assert_close(gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
+    check(case, "logits, alone", mlm_KV, torch.cat(apart))
+    check(case, "loss, alone", together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
+    check(case, "gradient, alone", gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
 
 
 def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:

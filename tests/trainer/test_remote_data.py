@@ -1,38 +1,28 @@
 """Training from s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.object_store import KEYS, ObjectStore
+from tests.object_store import ObjectStore
 
 
 @pytest.fixture(scope="module")
-def store(pairs: Path) -> Iterator[ObjectStore]:
+def store(store: ObjectStore, pairs: Path) -> ObjectStore:
     """The server, with the pairs in a bucket."""
-    made = ObjectStore()
-    bucket = made.bucket("corpora")
+    bucket = store.bucket("corpora")
     for path in pairs.rglob("*"):
         if path.is_file():
             bucket.put_object(Key=f"pairs/{path.relative_to(pairs)}", Body=path.read_bytes())
-    yield made
-    made.stop()
-
-
-def environment(store: ObjectStore) -> dict[str, str]:
-    return KEYS | {
-        "AWS_ENDPOINT_URL": store.endpoint,
-        "AWS_MAX_ATTEMPTS": "1",
-    }  # botocore's own retries would hide ours
+    return store
 
 
 def test_a_run_from_a_store_that_fails_twice_equals_one_from_a_disk(training, store, pairs, tmp_path) -> None:
     store.reset()
     store.fail(503, ".arrow", times=2)
     there = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "c"}
-    done = training.run("python", tmp_path / "s3", environment(store), run__stop_at=3, **there)
+    done = training.run("python", tmp_path / "s3", store.environment, run__stop_at=3, **there)
     assert done.returncode == 0, done.stderr
     assert training.warm(1, tmp_path / "disk", run__stop_at=3).returncode == 0
     assert training.losses(tmp_path / "s3") == training.losses(tmp_path / "disk")
@@ -45,6 +35,6 @@ def test_a_store_that_refuses_ends_the_run_with_its_address(training, store, tmp
     store.reset()
     store.fail(403, ".arrow")
     there = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "c"}
-    done = training.run("python", tmp_path / "run", environment(store), **there)
+    done = training.run("python", tmp_path / "run", store.environment, **there)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "s3://corpora/pairs/pairs-0000" in done.stderr and "credentials" in done.stderr

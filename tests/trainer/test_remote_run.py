@@ -1,7 +1,6 @@
 """Runs whose output is on s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -9,7 +8,7 @@ import pytest
 
 from schemas import storage
 from schemas.errors import CheckpointError
-from tests.object_store import KEYS, ObjectStore
+from tests.object_store import ObjectStore
 from trainer import checkpoints, export
 from trainer.checkpoints import TrainingState, checkpoint_path, steps_saved
 from trainer.remote_run import RemoteRun, bring_run
@@ -17,26 +16,15 @@ from trainer.remote_run import RemoteRun, bring_run
 URL = "s3://runs/a"
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    made = ObjectStore()
-    yield made
-    made.stop()
-
-
 @pytest.fixture
 def bucket(store: ObjectStore, monkeypatch: pytest.MonkeyPatch):
     """A fresh bucket, which this process reaches too."""
     store.reset()
-    for name, value in environment(store).items():
+    for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield store.bucket("runs")
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-
-
-def environment(store: ObjectStore) -> dict[str, str]:
-    return KEYS | {"AWS_ENDPOINT_URL": store.endpoint, "AWS_MAX_ATTEMPTS": "1"}
 
 
 def keys(bucket) -> set[str]:

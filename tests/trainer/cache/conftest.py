@@ -9,7 +9,7 @@ import pytest
 import s3fs
 
 from schemas.manifest import Shard
-from tests.object_store import KEYS, ObjectStore
+from tests.object_store import ObjectStore
 from tests.trainer.cache.shards import DATA, FOLDER, SHARDS, SIZE, Make
 from trainer.stream import cache
 from trainer.stream.cache import ShardCache
@@ -28,8 +28,7 @@ def server() -> Iterator[ObjectStore]:
 @pytest.fixture
 def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """The server without faults, where s3:// of this process and its children leads; tries follow at once."""
-    # botocore's own retries would hide ours
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": server.endpoint, "AWS_MAX_ATTEMPTS": "1"}).items():
+    for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cache, "WAITS", (0.01,) * 4)
     s3fs.S3FileSystem.clear_instance_cache()
