@@ -1,6 +1,7 @@
 """Errors that a user can act on, each with the exit code that the command ends with.
 
-    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    75 asked to stop, and saved
+    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    5 storage
+    75 preempted and saved    130 interrupted
 
 A message says what happened with the value and the path, what was expected, and what to do next. Command lines
 print it without a traceback; any other exception is a fault of ours and keeps its traceback.
@@ -39,6 +40,15 @@ class CheckpointError(ClozelineError):
     """A checkpoint cannot be trusted or does not belong to this run."""
 
     exit_code = 4
+
+
+class StorageError(ClozelineError):
+    """A disk, a folder or an object store failed: it is full, read-only, forbidden or out of reach.
+
+    The input and the options are fine, so the same command succeeds once the cause is removed.
+    """
+
+    exit_code = 5
 
 
 class PreemptedError(ClozelineError):

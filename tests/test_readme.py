@@ -83,10 +83,11 @@ def test_the_commands_run_in_order(run, corpus: Path, tmp_path: Path) -> None:
     assert run("python", "-c", script).returncode == 0
 
 
-@pytest.mark.parametrize("code", ["2 usage", "3 bad data", "4 bad checkpoint"])
+@pytest.mark.parametrize("code", ["2 usage", "3 bad data", "4 bad checkpoint", "5 storage"])
 def test_exit_codes_are_the_errors(code: str) -> None:
     from schemas import errors
 
     assert code in README
-    codes = {error.exit_code for error in (errors.UsageError, errors.DataError, errors.CheckpointError)}
+    kinds = (errors.UsageError, errors.DataError, errors.CheckpointError, errors.StorageError)
+    codes = {error.exit_code for error in kinds}
     assert int(code[0]) in codes
