@@ -1,0 +1,160 @@
+"""Pipeline commands that lose a process or get a signal: nothing hangs, nothing is left behind, the next try finishes.
+
+The commands are real ones with two worker processes, started as a user starts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from schemas.manifest import NAME
+
+TIMEOUT = 120
+"""Seconds after which a command counts as hung, on a busy machine too."""
+
+
+@pytest.fixture(scope="module")
+def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve files, so that both workers are busy for some seconds."""
+    folder = tmp_path_factory.mktemp("kills") / "corpus"
+    folder.mkdir()
+    for number in range(12):
+        lines = (
+            json.dumps({"text": f"File {number}, part {i}. {text}"}) + "\n" for i in range(25) for text in documents
+        )
+        (folder / f"{number:02d}.jsonl").write_text("".join(lines))
+    return folder
+
+
+def start(corpus: Path, output: Path) -> subprocess.Popen[str]:
+    """`shard` with two worker processes, in a process group of its own."""
+    words = ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--direct_num_workers", "2"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *words],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_workers(process: subprocess.Popen[str], output: Path) -> list[psutil.Process]:
+    """All processes below the command, once the first piece shows that its workers are at work."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        if any(output.glob("_unfinished-*/run-*.arrow")):
+            return psutil.Process(process.pid).children(recursive=True)
+        time.sleep(0.02)
+    raise AssertionError("no piece was written in time")
+
+
+def ended(processes: list[psutil.Process], within: float) -> bool:
+    """Whether all of them end in so many seconds."""
+    _, alive = psutil.wait_procs(processes, timeout=within)
+    return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
+
+
+def fingerprint(output: Path) -> str:
+    return json.loads((output / NAME).read_text())["fingerprint"]
+
+
+def finish(corpus: Path, output: Path) -> str:
+    """Run the command to its end and return the fingerprint of what it made."""
+    process = start(corpus, output)
+    told, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, told
+    assert not list(output.glob("_unfinished-*"))
+    return fingerprint(output)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(large_corpus: Path) -> str:
+    return finish(large_corpus, large_corpus.parent / "undisturbed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large_corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    workers = wait_for_workers(process, output)
+
+    process.send_signal(number)
+    told, _ = process.communicate(timeout=TIMEOUT)
+
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    assert told.strip().splitlines()[-1].startswith("clozeline: stopped")
+    assert ended(workers, within=10)
+
+
+def test_a_killed_command_leaves_no_worker_and_is_finished_by_the_next(
+    large_corpus: Path, undisturbed: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    workers = wait_for_workers(process, output)
+
+    process.kill()
+    process.wait()
+
+    assert ended(workers, within=10)
+    process.communicate()
+    assert finish(large_corpus, output) == undisturbed
+
+
+def test_a_killed_worker_is_one_line_and_the_next_try_finishes(
+    large_corpus: Path, undisturbed: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    workers = wait_for_workers(process, output)
+
+    workers[-1].kill()
+    told, _ = process.communicate(timeout=TIMEOUT)
+
+    assert process.returncode == 1, told
+    assert "Traceback" not in told
+    assert "worker process" in told.strip().splitlines()[-1]
+    assert ended(workers, within=10)
+    assert finish(large_corpus, output) == undisturbed
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", range(20))
+def test_kills_at_any_moment_leave_no_trace_in_the_bytes(
+    number: int, large_corpus: Path, undisturbed: str, tmp_path: Path
+) -> None:
+    """SIGKILL to the command, to one worker or to the whole group, from its first moment on."""
+    rng = random.Random(number)
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    delay = rng.uniform(0, 8)
+    time.sleep(delay)
+
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    victim = rng.choice(["command", "worker", "group"])
+    if victim == "command":
+        process.kill()
+    elif victim == "worker":
+        family[-1].kill()
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+
+    process.communicate(timeout=TIMEOUT)
+    print(f"{victim} after {delay:.1f} s: exit {process.returncode}, {len(family) - 1} processes below it")
+    assert ended(family, within=10)
+    if (output / NAME).exists():
+        assert fingerprint(output) == undisturbed
+    else:
+        assert finish(large_corpus, output) == undisturbed
