@@ -1,28 +1,33 @@
-"""Starting a wired job: which runner, how many workers, which flags are Beam's, and errors brought back whole."""
+"""Starting a wired job: which runner, how many workers, which flags are Beam's, and errors brought back whole.
+
+Importing this changes no logger; what Beam logs is left to the process that imports it (see terminal_logs.py).
+"""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable
 from typing import Any
 
-logging.getLogger().setLevel(logging.CRITICAL)  # Beam warns while it is imported, and logs what it also raises
-import apache_beam as beam  # noqa: E402
-from apache_beam.options import pipeline_options  # noqa: E402
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions  # noqa: E402
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner  # noqa: E402
-from apache_beam.transforms.environments import SubprocessSDKEnvironment  # noqa: E402
+import apache_beam as beam
+from apache_beam.options import pipeline_options
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+    TestOptions,
+)
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from schemas import errors  # noqa: E402
-from schemas.errors import ClozelineError, UsageError, nearest  # noqa: E402
+from pipeline import runners
+from pipeline.carried_errors import carried_error
+from schemas.errors import UsageError, nearest
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
-_MARK = "clozeline-error"
 
 
 WORKER_ENVIRONMENT = {
@@ -45,9 +50,16 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     if unknown:
         flags = [*known_flags, *(flag for action in _beam_parser()._actions for flag in action.option_strings)]
         raise UsageError("; ".join(f"Unknown flag {flag}.{nearest(flag.split('=')[0], flags)}" for flag in unknown))
+
     options = PipelineOptions(arguments)
-    standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
+    standard = options.view_as(StandardOptions)
+    direct = options.view_as(DirectOptions)
     standard.runner = standard.runner or "FnApiRunner"
+    if runners.is_local(options) and any(a.partition("=")[0] == "--num_workers" for a in arguments):
+        raise UsageError(
+            f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
+            "Use --direct_num_workers N for N worker processes."
+        )
     if standard.runner == "FnApiRunner" and not any(a.startswith("--direct_") for a in arguments):
         direct.direct_num_workers = (os.cpu_count() or 1) if input_bytes >= WORTH_A_PROCESS else 1
     return options
@@ -60,18 +72,101 @@ def _beam_parser() -> Any:
     return parser
 
 
-def run(build: Callable[[beam.Pipeline], Any], options: PipelineOptions) -> None:
-    """Build and run a job to its end. A ClozelineError raised in a worker is raised here as it was."""
+def build(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
+    """The wired job. Nothing runs yet and nothing is written; a fault of the graph or of the runner shows here."""
     for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+    pipeline = beam.Pipeline(runner=_local_runner(options), options=options)
+    _ = pipeline | label >> graph
+    return pipeline
+
+
+def is_dry_run(options: PipelineOptions) -> bool:
+    """Whether the job is to be checked and not to be run. Beam takes any value of --dry_run for a yes."""
+    return bool(options.view_as(TestOptions).dry_run)
+
+
+def check_only(pipeline: beam.Pipeline) -> None:
+    """Let Dataflow translate the job without submitting it. Other runners have no dry run: for them it is built."""
+    if "dataflow" in runners.short_name(pipeline.options):
+        pipeline.run()
+
+
+def run(pipeline: beam.Pipeline) -> None:
+    """Run a job to its end.
+
+    Raises a ClozelineError of a worker as it was raised there, and JobStoppedError when Ctrl-C met a job that runs in
+    another process.
+    """
+    options = pipeline.options
     try:
-        with beam.Pipeline(runner=_local_runner(options), options=options) as pipeline:
-            build(pipeline)
+        result = pipeline.run()
+        if not runners.is_local(options):
+            print(f"clozeline: {described(result, options)} has been submitted.", file=sys.stderr, flush=True)
+        try:
+            result.wait_until_finish()
+        except KeyboardInterrupt:
+            if runners.is_local(options):
+                raise
+            raise cancelled(result, options) from None
     except Exception as error:
         carried = carried_error(str(error))
         if carried is None:
             raise
         raise carried from None
+
+
+class JobStoppedError(KeyboardInterrupt):
+    """Ctrl-C while a job ran in another process; says what became of it. `still_runs`: it could not be cancelled."""
+
+    def __init__(self, message: str, still_runs: bool):
+        super().__init__(message)
+        self.still_runs = still_runs
+
+
+def cancelled(result: Any, options: PipelineOptions) -> JobStoppedError:
+    """Cancel a submitted job, and return the error to raise. A second Ctrl-C leaves the job running."""
+    job = described(result, options)
+    print(f"clozeline: cancelling {job}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
+    try:
+        result.cancel()
+    except (Exception, KeyboardInterrupt) as error:  # whatever the runner's client raises, the user must know the job
+        reason = str(error) or type(error).__name__
+        return JobStoppedError(
+            f"{job} was not cancelled ({reason}) and may still run. {how_to_cancel(result, options)}", still_runs=True
+        )
+    return JobStoppedError(
+        f"{job} was cancelled. Run the same command again to continue; finished pieces are reused.", still_runs=False
+    )
+
+
+def described(result: Any, options: PipelineOptions) -> str:
+    """Example: "job 2026-11-22_01_02_03-456 of DataflowRunner"."""
+    return f"job {job_id(result)} of {runner_name(options)}"
+
+
+def runner_name(options: PipelineOptions) -> str:
+    """As the user wrote it. Beam empties the option once it has submitted a job to a job service."""
+    return options.view_as(StandardOptions).runner or "the job service"
+
+
+def job_id(result: Any) -> str:
+    """The engine's name for a submitted job. Dataflow's result has a method for it, others a private attribute."""
+    found = getattr(result, "job_id", None) or getattr(result, "_job_id", "(unknown)")
+    return str(found() if callable(found) else found)
+
+
+def how_to_cancel(result: Any, options: PipelineOptions) -> str:
+    cloud = options.view_as(GoogleCloudOptions)
+    if "dataflow" in runners.short_name(options):
+        place = f"--project {cloud.project} --region {cloud.region}"
+        return (
+            f"Look at it with `gcloud dataflow jobs show {job_id(result)} {place}`, and cancel it with "
+            f"`gcloud dataflow jobs cancel {job_id(result)} {place}`."
+        )
+    endpoint = options.view_as(PortableOptions).job_endpoint or "the engine"
+    return f"Look at it and cancel it by this id at {endpoint} or on the engine's own page."
 
 
 def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
@@ -84,25 +179,3 @@ def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
     direct.direct_running_mode = "in_memory"  # means: the environment given here, as many times as there are workers
     command = f"{shlex.quote(sys.executable)} -m pipeline.beam_worker"
     return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
-
-
-def carrying_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function for Beam, which hands exceptions on as the text of a traceback: ours travel as JSON inside it."""
-
-    def wrapped(element, *side_inputs):  # no annotations: Beam would choose coders by them
-        try:
-            return function(element, *side_inputs)
-        except ClozelineError as error:
-            carried = json.dumps([type(error).__name__, str(error)])
-            raise RuntimeError(f"<{_MARK}>{carried}</{_MARK}>") from error
-
-    return wrapped
-
-
-def carried_error(text: str) -> ClozelineError | None:
-    """The error that `carrying_errors` put into a traceback's text, if it did."""
-    found = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
-    if found is None:
-        return None
-    name, message = json.loads(found[1])
-    return getattr(errors, name)(message)

@@ -27,7 +27,7 @@ class Piece:
     """The records that begin in bytes [start, end) of one file; in Parquet, its row groups [start, end).
 
     `weight` is about how many bytes of text it holds. `version` changes when the file does: reading ends with an error
-    if it is another one by then.
+    if it is another one by then. `given` is the path as the user wrote it, where workers need another one.
     """
 
     path: str
@@ -38,6 +38,7 @@ class Piece:
     version: str
     format: Format
     compression: str | None
+    given: str = ""
 
 
 @dataclass(frozen=True)
