@@ -77,7 +77,10 @@ def build(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.
     for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
-    pipeline = beam.Pipeline(runner=_local_runner(options), options=options)
+    try:
+        pipeline = beam.Pipeline(runner=_local_runner(options), options=options)
+    except (ImportError, ValueError) as error:  # the runner's package is missing, or its flags do not fit
+        raise UsageError(f"--runner {runner_name(options)} cannot be used: {error}") from error
     _ = pipeline | label >> graph
     return pipeline
 

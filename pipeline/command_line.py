@@ -263,6 +263,5 @@ def _report(manifest: Manifest | None, output: str) -> None:
         return
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
     place = one_line(storage.shown(output))
-    print(f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}")
-    for entry in manifest.ledger:
-        print(f"  left out: {entry.count:,} x {entry.reason} ({entry.source})")
+    left_out = [f"  left out: {entry.count:,} x {entry.reason} ({entry.source})" for entry in manifest.ledger]
+    print_lines([f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}", *left_out])

@@ -27,7 +27,7 @@ def unreachable(url: str, error: Exception) -> StorageError:
 
 def refused(url: str, error: OSError) -> StorageError:
     """The error for a local path that the system neither reads nor changes."""
-    reason = error.strerror or type(error).__name__
+    reason = error.strerror or error
     return StorageError(f"{url} cannot be read or changed: {reason}. Check its permissions and the disk.")
 
 
@@ -47,7 +47,7 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
             "Free some space and run the same command again; finished pieces are reused."
         )
 
-    reason = error.strerror or type(error).__name__
+    reason = error.strerror or error
     if error.errno == errno.EEXIST:  # of makedirs, where a file stands in the folder's place
         reason = os.strerror(errno.ENOTDIR)
     return StorageError(f"{url} cannot be written: {reason}. Check the folder, or give another one.")
