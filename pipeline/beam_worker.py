@@ -19,8 +19,14 @@ class QuietErrors(io.TextIOWrapper):
     still appears.
     """
 
+    _after_traceback = False
+
     def write(self, text: str) -> int:
-        return len(text) if is_carried(text) else super().write(text)
+        line_end_only = text == "\n" and self._after_traceback  # print writes a text and its line end apart
+        self._after_traceback = is_carried(text)
+        if self._after_traceback or line_end_only:
+            return len(text)
+        return super().write(text)
 
 
 def main() -> None:
