@@ -146,9 +146,19 @@ class _RemoteFile(io.RawIOBase):
 
 
 def read(url: str) -> bytes:
-    """The whole file. Raises as `open_input` does."""
-    with open_input(url) as file, reaching(url):
-        return file.read()
+    """The whole file. Raises as `open_input` does.
+
+    From a store it comes in one request, so that a file which is replaced meanwhile is read as it was or as it is.
+    """
+    fs, path = filesystem(url)
+    if isinstance(fs, LocalFileSystem):
+        with open_input(url) as file, reaching(url):
+            return file.read()
+    try:
+        with reaching(url, FileNotFoundError):
+            return fs.cat_file(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{url} does not exist.") from error
 
 
 def names(url: str) -> list[str]:

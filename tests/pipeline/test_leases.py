@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from pipeline import leases
@@ -22,17 +24,21 @@ HOLD = "from pipeline import leases\nwith leases.held({!r}, 'other'):\n    print
 
 
 @pytest.fixture(params=["disk", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A folder for a job's output."""
     if request.param == "disk":
-        return str(tmp_path / "out")
+        yield str(tmp_path / "out")
+        return
     if request.param == "memory":
-        return f"memory://leases/{tmp_path.name}"
+        yield f"memory://leases/{tmp_path.name}"
+        return
     store = request.getfixturevalue("store")
     store.bucket("leases")
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
         monkeypatch.setenv(name, value)
-    return f"s3://leases/{tmp_path.name}"
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield f"s3://leases/{tmp_path.name}"
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 def elsewhere(out: Path, age: float) -> Path:
@@ -63,7 +69,8 @@ def test_of_many_that_come_at_once_one_holds(place) -> None:
     """Two never do. Those refused see who holds the folder, or who was about to."""
     barrier = threading.Barrier(4)
     inside: list[str] = []
-    most, ended = [0], []
+    most = [0]
+    ended: list[str] = []
 
     def job(token: str) -> None:
         barrier.wait()

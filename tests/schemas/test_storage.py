@@ -74,11 +74,7 @@ def test_what_the_system_refuses_names_the_path_and_the_reason(tmp_path) -> None
         storage.publish("/proc/x/y", b"1")
 
 
-def test_a_store_out_of_reach_is_one_error_for_every_use(monkeypatch) -> None:
-    for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "any")
+def test_a_store_out_of_reach_is_one_error_for_every_use(store_out_of_reach) -> None:
     url = "s3://nowhere/x"
     uses = (storage.exists, storage.read, storage.names, storage.size, storage.remove, storage.modified)
     for use in (*uses, lambda url: storage.publish(url, b"1")):
