@@ -1,4 +1,4 @@
-"""Starting a wired job: which runner, how many workers, which flags are Beam's, and errors brought back whole.
+"""Starting a wired job: which runner, how many workers, which flags are Beam's.
 
 Importing this changes no logger; what Beam logs is left to the process that imports it (see terminal_logs.py).
 """
@@ -14,16 +14,14 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options
 from apache_beam.options.pipeline_options import (
     DirectOptions,
-    GoogleCloudOptions,
     PipelineOptions,
-    PortableOptions,
     StandardOptions,
     TestOptions,
 )
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipeline import runners
+from pipeline import remote_jobs, runners
 from pipeline.carried_errors import carried_error
 from schemas.errors import UsageError, nearest
 
@@ -102,17 +100,12 @@ def run(pipeline: beam.Pipeline) -> None:
     Raises a ClozelineError of a worker as it was raised there, and JobStoppedError when Ctrl-C met a job that runs in
     another process.
     """
-    options = pipeline.options
+    runner = runner_name(pipeline.options)  # Beam empties the option once a job is submitted to a job service
     try:
-        result = pipeline.run()
-        if not runners.is_local(options):
-            print(f"clozeline: {described(result, options)} has been submitted.", file=sys.stderr, flush=True)
-        try:
-            result.wait_until_finish()
-        except KeyboardInterrupt:
-            if runners.is_local(options):
-                raise
-            raise cancelled(result, options) from None
+        if runners.is_local(pipeline.options):
+            pipeline.run().wait_until_finish()
+        else:
+            remote_jobs.follow(pipeline.run(), runner, pipeline.options)
     except Exception as error:
         carried = carried_error(str(error))
         if carried is None:
@@ -120,56 +113,9 @@ def run(pipeline: beam.Pipeline) -> None:
         raise carried from None
 
 
-class JobStoppedError(KeyboardInterrupt):
-    """Ctrl-C while a job ran in another process; says what became of it. `still_runs`: it could not be cancelled."""
-
-    def __init__(self, message: str, still_runs: bool):
-        super().__init__(message)
-        self.still_runs = still_runs
-
-
-def cancelled(result: Any, options: PipelineOptions) -> JobStoppedError:
-    """Cancel a submitted job, and return the error to raise. A second Ctrl-C leaves the job running."""
-    job = described(result, options)
-    print(f"clozeline: cancelling {job}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
-    try:
-        result.cancel()
-    except (Exception, KeyboardInterrupt) as error:  # whatever the runner's client raises, the user must know the job
-        reason = str(error) or type(error).__name__
-        return JobStoppedError(
-            f"{job} was not cancelled ({reason}) and may still run. {how_to_cancel(result, options)}", still_runs=True
-        )
-    return JobStoppedError(
-        f"{job} was cancelled. Run the same command again to continue; finished pieces are reused.", still_runs=False
-    )
-
-
-def described(result: Any, options: PipelineOptions) -> str:
-    """Example: "job 2026-11-22_01_02_03-456 of DataflowRunner"."""
-    return f"job {job_id(result)} of {runner_name(options)}"
-
-
 def runner_name(options: PipelineOptions) -> str:
-    """As the user wrote it. Beam empties the option once it has submitted a job to a job service."""
-    return options.view_as(StandardOptions).runner or "the job service"
-
-
-def job_id(result: Any) -> str:
-    """The engine's name for a submitted job. Dataflow's result has a method for it, others a private attribute."""
-    found = getattr(result, "job_id", None) or getattr(result, "_job_id", "(unknown)")
-    return str(found() if callable(found) else found)
-
-
-def how_to_cancel(result: Any, options: PipelineOptions) -> str:
-    cloud = options.view_as(GoogleCloudOptions)
-    if "dataflow" in runners.short_name(options):
-        place = f"--project {cloud.project} --region {cloud.region}"
-        return (
-            f"Look at it with `gcloud dataflow jobs show {job_id(result)} {place}`, and cancel it with "
-            f"`gcloud dataflow jobs cancel {job_id(result)} {place}`."
-        )
-    endpoint = options.view_as(PortableOptions).job_endpoint or "the engine"
-    return f"Look at it and cancel it by this id at {endpoint} or on the engine's own page."
+    """As the user wrote it."""
+    return str(options.view_as(StandardOptions).runner)
 
 
 def _local_runner(options: PipelineOptions) -> FnApiRunner | None:

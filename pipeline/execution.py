@@ -10,6 +10,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline import beam_runner, leases, progress
+from pipeline.remote_jobs import JobStoppedError
 from pipeline.staging import Staging
 from schemas.manifest import Kind, Manifest, read_manifest
 
@@ -50,7 +51,7 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
         with progress.shown(command, work.staging, work.weights):
             try:
                 beam_runner.run(pipeline)
-            except beam_runner.JobStoppedError as stopped:
+            except JobStoppedError as stopped:
                 lease.keep = stopped.still_runs  # so that it can still publish, and no other job meets it
                 raise
             if finish is not None:

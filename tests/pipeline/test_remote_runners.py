@@ -63,7 +63,8 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
 @contextlib.contextmanager
 def service(module: str, *flags: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server of Beam's in a session of its own, so that a terminal's Ctrl-C does not reach it."""
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts whatever python it finds
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "PATH": path}
     arguments = [sys.executable, "-m", f"apache_beam.runners.{module}", *flags]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(arguments, cwd=folder, env=environment, start_new_session=True, **quiet)
@@ -99,9 +100,14 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     flags = [*job_service[1], "--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
     with service("worker.worker_pool_main", "--service_port", str(port), folder=pool):
         done = subprocess.run(
-            [*python, "--output", "remote", *flags], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            [*python, "--output", "remote", *flags],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+            timeout=200,
+        )
     assert done.returncode == 0, done.stderr
     assert "of PortableRunner has been submitted" in done.stderr
     monkeypatch.chdir(tmp_path)
@@ -138,11 +144,11 @@ def test_ctrl_c_cancels_a_remote_job(command, remote_job) -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in told, told
-    assert "cancelling job " in told and "was cancelled. Run the same command again to continue" in told
+    assert "canceling job " in told and "was canceled. Run the same command again to continue" in told
     assert not (out / "manifest.json").exists() and not list(out.glob("_lease-*"))
 
 
-def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_cancelled(job_service, remote_job) -> None:
+def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_canceled(job_service, remote_job) -> None:
     """The service does not answer: the first Ctrl-C waits for it, the second leaves the job, and its lease, alone."""
     process, out = remote_job
     os.killpg(job_service[0].pid, signal.SIGSTOP)
@@ -155,6 +161,6 @@ def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_cancelled(job_ser
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in told, told
-    assert "was not cancelled (KeyboardInterrupt) and may still run" in told
+    assert "was not canceled (KeyboardInterrupt) and may still run" in told
     assert "cancel it by this id at localhost:" in told
     assert list(out.glob("_lease-*"))
