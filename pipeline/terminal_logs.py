@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator
 
-LOCAL_RUNNERS = ("", "fnapirunner", "directrunner", "bundlebaseddirectrunner")
+LOCAL_RUNNERS = ("", "fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def shown(arguments: list[str]) -> Iterator[None]:
         return
 
     handler: logging.Handler
-    if runner_flag(arguments).lower() in LOCAL_RUNNERS:
+    if runner_flag(arguments).rpartition(".")[2].lower().removesuffix("runner") in LOCAL_RUNNERS:
         handler = logging.NullHandler()
     else:
         handler = logging.StreamHandler(sys.stderr)
