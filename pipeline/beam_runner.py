@@ -1,28 +1,31 @@
-"""Starting a wired job: which runner, how many workers, which flags are Beam's, and errors brought back whole."""
+"""Starting a wired job: which runner, how many workers, which flags are Beam's.
+
+Importing this changes no logger; what Beam logs is left to the process that imports it (see terminal_logs.py).
+"""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable
 from typing import Any
 
-logging.getLogger().setLevel(logging.CRITICAL)  # Beam warns while it is imported, and logs what it also raises
-import apache_beam as beam  # noqa: E402
-from apache_beam.options import pipeline_options  # noqa: E402
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions  # noqa: E402
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner  # noqa: E402
-from apache_beam.transforms.environments import SubprocessSDKEnvironment  # noqa: E402
+import apache_beam as beam
+from apache_beam.options import pipeline_options
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+    TestOptions,
+)
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from schemas import errors  # noqa: E402
-from schemas.errors import ClozelineError, UsageError, nearest  # noqa: E402
+from pipeline import remote_jobs, runners
+from pipeline.carried_errors import carried_error
+from schemas.errors import UsageError, nearest
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
-_MARK = "clozeline-error"
 
 
 WORKER_ENVIRONMENT = {
@@ -45,9 +48,16 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     if unknown:
         flags = [*known_flags, *(flag for action in _beam_parser()._actions for flag in action.option_strings)]
         raise UsageError("; ".join(f"Unknown flag {flag}.{nearest(flag.split('=')[0], flags)}" for flag in unknown))
+
     options = PipelineOptions(arguments)
-    standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
+    standard = options.view_as(StandardOptions)
+    direct = options.view_as(DirectOptions)
     standard.runner = standard.runner or "FnApiRunner"
+    if runners.is_local(options) and any(a.partition("=")[0] == "--num_workers" for a in arguments):
+        raise UsageError(
+            f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
+            "Use --direct_num_workers N for N worker processes."
+        )
     if standard.runner == "FnApiRunner" and not any(a.startswith("--direct_") for a in arguments):
         direct.direct_num_workers = (os.cpu_count() or 1) if input_bytes >= WORTH_A_PROCESS else 1
     return options
@@ -60,18 +70,52 @@ def _beam_parser() -> Any:
     return parser
 
 
-def run(build: Callable[[beam.Pipeline], Any], options: PipelineOptions) -> None:
-    """Build and run a job to its end. A ClozelineError raised in a worker is raised here as it was."""
+def build(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
+    """The wired job. Nothing runs yet and nothing is written; a fault of the graph or of the runner shows here."""
     for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
     try:
-        with beam.Pipeline(runner=_local_runner(options), options=options) as pipeline:
-            build(pipeline)
+        pipeline = beam.Pipeline(runner=_local_runner(options), options=options)
+    except (ImportError, ValueError) as error:  # the runner's package is missing, or its flags do not fit
+        raise UsageError(f"--runner {runner_name(options)} cannot be used: {error}") from error
+    _ = pipeline | label >> graph
+    return pipeline
+
+
+def is_dry_run(options: PipelineOptions) -> bool:
+    """Whether the job is to be checked and not to be run. Beam takes any value of --dry_run for a yes."""
+    return bool(options.view_as(TestOptions).dry_run)
+
+
+def check_only(pipeline: beam.Pipeline) -> None:
+    """Let Dataflow translate the job without submitting it. Other runners have no dry run: for them it is built."""
+    if "dataflow" in runners.short_name(pipeline.options):
+        pipeline.run()
+
+
+def run(pipeline: beam.Pipeline) -> None:
+    """Run a job to its end.
+
+    Raises a ClozelineError of a worker as it was raised there, and JobStoppedError when Ctrl-C met a job that runs in
+    another process.
+    """
+    runner = runner_name(pipeline.options)  # Beam empties the option once a job is submitted to a job service
+    try:
+        if runners.is_local(pipeline.options):
+            pipeline.run().wait_until_finish()
+        else:
+            remote_jobs.follow(pipeline.run(), runner, pipeline.options)
     except Exception as error:
         carried = carried_error(str(error))
         if carried is None:
             raise
         raise carried from None
+
+
+def runner_name(options: PipelineOptions) -> str:
+    """As the user wrote it."""
+    return str(options.view_as(StandardOptions).runner)
 
 
 def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
@@ -84,25 +128,3 @@ def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
     direct.direct_running_mode = "in_memory"  # means: the environment given here, as many times as there are workers
     command = f"{shlex.quote(sys.executable)} -m pipeline.beam_worker"
     return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
-
-
-def carrying_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function for Beam, which hands exceptions on as the text of a traceback: ours travel as JSON inside it."""
-
-    def wrapped(element, *side_inputs):  # no annotations: Beam would choose coders by them
-        try:
-            return function(element, *side_inputs)
-        except ClozelineError as error:
-            carried = json.dumps([type(error).__name__, str(error)])
-            raise RuntimeError(f"<{_MARK}>{carried}</{_MARK}>") from error
-
-    return wrapped
-
-
-def carried_error(text: str) -> ClozelineError | None:
-    """The error that `carrying_errors` put into a traceback's text, if it did."""
-    found = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
-    if found is None:
-        return None
-    name, message = json.loads(found[1])
-    return getattr(errors, name)(message)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import NoReturn
+from collections.abc import Iterable
 
+from pipeline import terminal_logs
+from pipeline.arguments import HelpFormatter, Parser, one_line
+from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest
+from schemas.manifest import Manifest
 from schemas.masking import KINDS
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with our exit code and one line instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     try:
         options, rest = parser().parse_known_args(arguments)
-        options.command(options, rest, options.known_flags)
+        with terminal_logs.shown(rest):
+            options.command(options, rest, options.known_flags)
         return 0
     except ClozelineError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
+        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("clozeline: stopped. Run the same command again to go on; finished pieces are reused.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        stopped = "stopped. Run the same command again to continue; finished pieces are reused."
+        print(f"clozeline: {interrupt or stopped}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, `head` for one, has seen enough
-        sys.stderr.close()
-        return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         ("verify", "every shard against its manifest; exit 3 when one is wrong", _verify_flags, _run_verify),
     ):
         sub = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False,
-                                  formatter_class=argparse.ArgumentDefaultsHelpFormatter)  # fmt: skip
+                                  formatter_class=HelpFormatter)  # fmt: skip
         fill(sub)
         known = [flag for action in sub._actions for flag in action.option_strings]
         sub.set_defaults(command=command, known_flags=known)
@@ -56,11 +53,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _output_flags(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--output", required=True, help="folder to write, local or a URL (s3://, gs://)")
+    sub.add_argument("--output", type=folder, required=True, help="folder to write, local or a URL (s3://, gs://)")
     sub.add_argument(
-        "--overwrite", action="store_true", help="replace a finished result; kept until the new one is ready"
+        "--overwrite", action="store_true", help="replace a finished result, which is kept until the new one is ready"
     )
-    sub.epilog = "Any other flag goes to Beam: --runner, --direct_num_workers, --project ..."
+    sub.epilog = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 
 
 def _shard_flags(sub: argparse.ArgumentParser) -> None:
@@ -68,7 +65,10 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
         "--input", required=True, help="files, patterns or a comma list of them; .gz .bz2 .xz .zst are read"
     )
     sub.add_argument(
-        "--format", choices=("auto", "text", "jsonl", "parquet", "wikiextractor"), default="auto", help="of the input"
+        "--format",
+        choices=("auto", "text", "jsonl", "parquet", "wikiextractor"),
+        default="auto",
+        help="format of the input; auto tells it by name and content",
     )
     sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
                      help="what makes a document in plain text")  # fmt: skip
@@ -82,54 +82,89 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
         default="none",
         help="drop documents with equal text, or nearly equal text too",
     )
-    sub.add_argument("--num_shards", type=positive, help="how many; by default about 8 million characters each")
+    sub.add_argument(
+        "--num_shards", type=positive, help="number of text shards (default: one per 8 million characters or so)"
+    )
     sub.add_argument("--max_bad_ratio", type=share, default=0.01, help="share of bad records above which the job fails")
-    sub.add_argument("--seed", type=int, default=0, help="of the shuffle")
+    sub.add_argument("--seed", type=int, default=0, help="seed for shuffling")
     _output_flags(sub)
 
 
 def _vocab_flags(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--text", required=True, help="folder written by shard")
+    sub.add_argument("--text", type=folder, required=True, help="folder written by shard")
     sub.add_argument("--model", choices=("wordpiece", "bytebpe"), required=True, help="BERT's kind or RoBERTa's")
-    sub.add_argument("--size", type=positive, required=True, help="tokens, special tokens included")
+    sub.add_argument("--size", type=positive, required=True, help="number of tokens, special tokens included")
     case = sub.add_mutually_exclusive_group()
-    case.add_argument("--lowercase", action="store_true", default=None, help="wordpiece only, where it is the default")
-    case.add_argument("--no_lowercase", dest="lowercase", action="store_false", help="keep case and accents")
+    case.add_argument(
+        "--lowercase",
+        action="store_true",
+        default=None,
+        help="ignore case and accents: wordpiece only, and its default",
+    )
+    case.add_argument(
+        "--no_lowercase", dest="lowercase", action="store_false", help="keep case and accents: the default of bytebpe"
+    )
     sub.add_argument("--min_frequency", type=positive, default=2, help="pairs that occur less often are not merged")
-    sub.add_argument("--max_alphabet", type=positive, help="characters in a wordpiece alphabet; rarer ones are [UNK]")
-    sub.add_argument("--pad_to_multiple", type=positive, default=1, help="fill up to a multiple, with [unusedN]")
+    sub.add_argument(
+        "--max_alphabet",
+        type=positive,
+        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: no maximum)",
+    )
+    sub.add_argument(
+        "--pad_to_multiple", type=positive, default=1, help="round the size up to a multiple with [unusedN] tokens"
+    )
     _output_flags(sub)
 
 
 def _pairs_flags(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--text", required=True, help="folder written by shard")
-    sub.add_argument("--vocab", required=True, help="folder written by vocab")
+    sub.add_argument("--text", type=folder, required=True, help="folder written by shard")
+    sub.add_argument(
+        "--vocab", type=folder, required=True, help="folder written by vocab, or a published tokenizer's folder"
+    )
     objectives = ("nsp", "sop", "full_sentences", "doc_sentences")
     sub.add_argument(
         "--objective", choices=objectives, required=True, help="BERT's or ALBERT's pairs, or RoBERTa's rows"
     )
-    sub.add_argument("--max_length", type=positive, default=128, help="tokens a row, special tokens included")
+    sub.add_argument("--max_length", type=positive, default=128, help="maximum tokens per row, special tokens included")
     sub.add_argument(
         "--short_seq_prob", type=share, help="pairs: share of documents cut to shorter rows (default: 0.1)"
     )
-    sub.add_argument("--dupe_factor", type=positive, default=1, help="passes over the text, each drawn anew")
-    sub.add_argument("--word_segmenter", choices=("none", "jieba"), default="none", help="what a word is in Chinese")
-    sub.add_argument("--static_masks", type=positive, metavar="K", help="store K masks with each row")
+    sub.add_argument(
+        "--dupe_factor", type=positive, default=1, help="passes over the text, each with its own random draws"
+    )
+    sub.add_argument(
+        "--word_segmenter", choices=("none", "jieba"), default="none", help="how Chinese text is divided into words"
+    )
+    sub.add_argument(
+        "--static_masks",
+        type=positive,
+        metavar="K",
+        help="store K masks with each row (default: none; the trainer masks)",
+    )
     sub.add_argument("--masking", choices=KINDS, help="kind of the static masks (default: token)")
-    sub.add_argument("--mask_prob", type=share, help="share of a row that they mask (default: 0.15)")
-    sub.add_argument("--max_predictions", type=positive, help="at most so many tokens of a row")
-    sub.add_argument("--seed", type=int, default=0, help="of the pairs, the order of rows and the masks")
+    sub.add_argument("--mask_prob", type=share, help="share of a row's tokens in a static mask (default: 0.15)")
+    sub.add_argument(
+        "--max_predictions", type=positive, help="maximum masked tokens per row in a static mask (default: no maximum)"
+    )
+    sub.add_argument("--seed", type=int, default=0, help="seed for the pairs, the order of rows and the static masks")
     _output_flags(sub)
 
 
 def _inspect_flags(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("path", help="a shard or a finished folder")
-    sub.add_argument("other", nargs="?", help="a second vocabulary, to compare with the first")
-    sub.add_argument("--rows", type=positive, default=5, help="how many to show")
+    sub.add_argument("path", type=folder, help="a shard or a finished folder")
+    sub.add_argument("other", type=folder, nargs="?", help="a second vocabulary, to compare with the first")
+    sub.add_argument("--rows", type=positive, default=5, help="number of rows to show")
 
 
 def _verify_flags(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("folder", help="a finished folder")
+    sub.add_argument("folder", type=folder, help="a finished folder")
+
+
+def folder(text: str) -> str:
+    """An argument that names a place. An empty one, from an unset variable perhaps, would mean the root folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; give a path or a URL")
+    return text
 
 
 def positive(text: str) -> int:
@@ -168,7 +203,7 @@ def _run_vocab(options: argparse.Namespace, beam_arguments: list[str], known_fla
     options.lowercase = options.model == "wordpiece" if options.lowercase is None else options.lowercase
     manifest = run(VocabJob(**_fields(options)), beam_arguments, known_flags)
     _report(manifest, options.output)
-    reached = manifest.totals["tokens"]
+    reached = options.size if manifest is None else manifest.totals["tokens"]
     if reached < options.size:
         print(
             f"Note: the text filled {reached:,} of the {options.size:,} tokens asked for; the vocabulary is that small."
@@ -194,16 +229,25 @@ def _run_inspect(options: argparse.Namespace, rest: list[str], known_flags: list
 
     _refuse(rest, known_flags)
     lines = compare(options.path, options.other) if options.other else inspect(options.path, options.rows)
-    for line in lines:
-        print(line)
+    print_lines(lines)
 
 
 def _run_verify(options: argparse.Namespace, rest: list[str], known_flags: list[str]) -> None:
     from pipeline.inspection import verify
 
     _refuse(rest, known_flags)
-    for line in verify(options.folder):
-        print(line)
+    print_lines(verify(options.folder))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print to the end, or until the reader, `head` for one, has seen enough."""
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered has no reader; the interpreter would try to write it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(rest: list[str], known_flags: list[str]) -> None:
@@ -213,8 +257,11 @@ def _refuse(rest: list[str], known_flags: list[str]) -> None:
         )
 
 
-def _report(manifest, output: str) -> None:
+def _report(manifest: Manifest | None, output: str) -> None:
+    """Print what a job published; nothing after a dry run."""
+    if manifest is None:
+        return
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
-    print(f"{output}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}")
-    for entry in manifest.ledger:
-        print(f"  left out: {entry.count:,} x {entry.reason} ({entry.source})")
+    place = one_line(storage.shown(output))
+    left_out = [f"  left out: {entry.count:,} x {entry.reason} ({entry.source})" for entry in manifest.ledger]
+    print_lines([f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}", *left_out])

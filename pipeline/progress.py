@@ -6,6 +6,7 @@ left; elsewhere a line now and then.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from tqdm import tqdm
 
 from pipeline.staging import Staging
 from schemas import storage
+from schemas.errors import StorageError
 
 LOOK_EVERY, TELL_EVERY = 0.5, 30.0  # seconds; listing an object store is a request, so it is looked at less often
 
@@ -37,9 +39,11 @@ def _watch(what: str, staging: Staging, weights: Mapping[str, int], done: thread
     total = sum(weights.values())
     on_terminal = sys.stderr.isatty()
     started = told = monotonic()
+    finished = 0
     with tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=not on_terminal, leave=False) as bar:
         while not done.wait(LOOK_EVERY if storage.is_local(staging.output) else 10 * LOOK_EVERY):
-            finished = sum(weights.get(name, 0) for name in storage.names(staging.url("")))
+            with contextlib.suppress(StorageError):  # the job itself meets it too, and names it
+                finished = sum(weights.get(name, 0) for name in storage.names(staging.url("")))
             bar.update(finished - bar.n)
             if not on_terminal and monotonic() - told >= TELL_EVERY:
                 told = monotonic()

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from pipeline.command_line import main
-from tests.object_store import ObjectStore
+from tests.object_store import KEYS, ObjectStore
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
@@ -202,3 +203,14 @@ def store() -> Iterator[ObjectStore]:
     made = ObjectStore()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def store_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """s3:// leads to an address where nothing answers."""
+    nowhere = KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
+    for name, value in nowhere.items():
+        monkeypatch.setenv(name, value)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield
+    fsspec.get_filesystem_class("s3").clear_instance_cache()

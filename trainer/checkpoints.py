@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
-from schemas.errors import CheckpointError, DataError
+from schemas.errors import CheckpointError, DataError, StorageError
 from trainer.trouble import History
 
 MANIFEST, STATE, WEIGHTS, FIGURES = "manifest.json", "state.json", "model.safetensors", "evaluation.json"
@@ -218,12 +218,12 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the disk refuses becomes a CheckpointError."""
+    """Turn what the disk refuses into a StorageError that names the checkpoint."""
     try:
         yield
-    except (OSError, DataError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(f"{path} could not be written: {told}.") from error
+    except (OSError, StorageError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(f"{path} could not be written: {reason}.") from error
 
 
 def _sha256(path: Path) -> str:

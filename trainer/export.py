@@ -31,7 +31,7 @@ from trainer.models.huggingface import config_of, to_theirs
 from trainer.models.pretraining import PretrainingModel
 from trainer.recipe import load_recipe
 from trainer.recipe_sections import Recipe
-from trainer.remote_run import bring_run, reaching
+from trainer.remote_run import bring_run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def write_folder(folder: Path, model: PretrainingModel, vocabulary: Vocabulary, 
 
 def check_saved(run: str, step: int | None) -> None:
     """Raises UsageError when a run, which may be a URL, has no checkpoint, or none of this step."""
-    with reaching(run):
+    with storage.reaching(run):
         saved = checkpoints.steps_saved(run)
     if not saved:
         raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
@@ -111,7 +111,7 @@ def at_hand(run: str, step: int | None) -> Iterator[str]:
         yield run
         return
     with tempfile.TemporaryDirectory() as folder:
-        with reaching(run):
+        with storage.reaching(run):
             bring_run(run, folder, step)
         yield folder
 

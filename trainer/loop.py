@@ -9,7 +9,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import CheckpointError, PreemptedError
+from schemas.errors import PreemptedError, StorageError
 from schemas.randomness import key
 from trainer import checkpoints, saving
 from trainer.agreement import any_rank
@@ -138,8 +138,12 @@ class Loop:
             values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
             try:
                 self.metrics.log(values | measured)
-            except OSError as error:  # the line is kept and written with a later one, once there is room again
-                print(f"{run.output}: metrics.jsonl cannot be written: {error.strerror}. Training goes on.", flush=True)
+            except (
+                OSError,
+                StorageError,
+            ) as error:  # the line is kept and written with a later one, once there is room
+                reason = error.strerror if isinstance(error, OSError) else error
+                print(f"{run.output}: metrics.jsonl cannot be written: {reason}. Training goes on.", flush=True)
 
     def save(self, state: TrainingState, measured: Figures, must: bool) -> None:
         """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
@@ -148,10 +152,10 @@ class Loop:
         check_replicas(self.engine, state.step)
         try:
             saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
-        except CheckpointError as error:
+        except StorageError as error:
             told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
             if must:
-                raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
+                raise StorageError(f"Step {state.step} could not be saved: {told}, and start again.") from error
             if dist.get_rank() == 0:
                 print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
         self.publish(state)
@@ -159,7 +163,7 @@ class Loop:
     def publish(self, state: TrainingState) -> None:
         """Let others see how far the run is: its report, and the URL that follows it."""
         if self.metrics is not None:
-            with contextlib.suppress(OSError):  # the next save writes it again
+            with contextlib.suppress(OSError, StorageError):  # the next save writes it again
                 write_report(self.recipe.run.folder, state.resumed_at)
         if self.remote is not None:
             self.remote.follow()

@@ -42,7 +42,9 @@ def validated(content: dict[str, Any], path: str) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{path}: " + "; ".join(_fault(fault) for fault in error.errors()) + ".") from error
+        faults = "; ".join(_fault(fault) for fault in error.errors())
+        end = "" if faults.endswith("?") else "."
+        raise UsageError(f"{path}: {faults}{end}") from error
 
 
 def phase_recipe(recipe: Recipe, number: int, path: str = "") -> Recipe:

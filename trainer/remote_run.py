@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
 from schemas import storage
-from schemas.errors import CheckpointError, ClozelineError
+from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer import checkpoints
 from trainer.checkpoints import FIGURES, MANIFEST, location
 from trainer.run_folder import LOCK
@@ -37,9 +36,9 @@ class RemoteRun:
     def fetch(self) -> None:
         """Bring the newest checkpoint and the metrics, when there is a newer one than here, and begin to follow.
 
-        Raises CheckpointError when the URL cannot be read or written.
+        Raises StorageError when the URL cannot be read or written, CheckpointError when no checkpoint there verifies.
         """
-        with reaching(self._url):
+        with storage.reaching(self._url):
             put(Path(self._folder, LOCK), storage.join(self._url, LOCK))  # tells who runs, and that it can be written
             if (there := max(checkpoints.steps_saved(self._url), default=-1)) > newest_here(self._folder):
                 bring_run(self._url, self._folder, None)
@@ -51,13 +50,13 @@ class RemoteRun:
         self._wanted.set()
 
     def close(self) -> None:
-        """Wait until all is copied. Raises CheckpointError when it could not be."""
+        """Wait until all is copied. Raises StorageError when it could not be."""
         print(f"Copying what is new to {self._url}.", flush=True)
         self._closing = True
         self._wanted.set()
         self._thread.join()
         if self._failed:
-            raise CheckpointError(
+            raise StorageError(
                 f"{self._failed} What is missing there lies in {self._folder}; the same command copies it."
             )
 
@@ -72,7 +71,7 @@ class RemoteRun:
 
     def _copy(self) -> None:
         try:
-            with reaching(self._url):
+            with storage.reaching(self._url):
                 self._send_beside()
                 there = checkpoints.steps_saved(self._url)
                 for step in checkpoints.steps_saved(self._folder):
@@ -164,17 +163,3 @@ def get(url: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fs, there = storage.filesystem(url)
     fs.get_file(there, str(path))
-
-
-@contextlib.contextmanager
-def reaching(url: str) -> Iterator[None]:
-    """What goes wrong on the way to a store becomes a CheckpointError; its package has errors of its own."""
-    try:
-        yield
-    except ClozelineError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"{url} cannot be reached ({type(error).__name__}: {error}). Check the address, the credentials and the "
-            "network."
-        ) from error

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from trainer import checkpoints, tensor_files
 from trainer.agreement import from_rank_0, together
 from trainer.checkpoints import STATE, WEIGHTS, TrainingState
@@ -31,7 +31,7 @@ _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis
 def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]) -> None:
     """Write, check and publish a checkpoint with its evaluation's figures, then prune older ones. A collective call.
 
-    Raises CheckpointError on every rank when one of them cannot write; what was published before is still there.
+    Raises StorageError on every rank when one of them cannot write; what was published before is still there.
     """
     parts = [part for part in parts_of(engine) if part.written]
     whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
@@ -41,7 +41,7 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, fig
         entries = together(lambda: _describe(partial))
         listed = [entry for mine in entries for entry in mine]
         from_rank_0(lambda: _publish(partial, run, whole.step, listed, keep))
-    except CheckpointError:
+    except (CheckpointError, StorageError):
         from_rank_0(lambda: checkpoints.remove_partial(run))
         raise
 

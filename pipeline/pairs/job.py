@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
 import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline import beam_runner, progress
+from pipeline import beam_runner
+from pipeline.execution import Execution, execute
 from pipeline.pairs.card import data_card
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.pairing import Objective, Pairing
 from pipeline.pairs.rows import Making, build_shard
 from pipeline.pairs.statistics import commonest_tokens
 from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
-from pipeline.staging import Staging, open_staging, publish_folder
+from pipeline.runners import path_for_workers
+from pipeline.staging import Staging, plan_staging, publish_folder
 from pipeline.transforms import WritePairs
 from pipeline.vocab.words import check_rules
 from schemas import FORMAT_VERSION, manifest, shards, storage
@@ -48,8 +51,8 @@ class PairsJob:
     overwrite: bool
 
 
-def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
-    """Run the job to its end and return what it published. Raises UsageError or DataError, as `shard` does."""
+def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
+    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     text, vocabulary = read_manifest(job.text, "text"), read_vocabulary(job.vocab)
     tokenizer_json = storage.read(storage.join(job.vocab, FILE))
     check(job, vocabulary)
@@ -58,10 +61,12 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     unrecorded = ("text", "vocab", "output", "seed", "overwrite")
     recorded = {name: value for name, value in asdict(job).items() if name not in unrecorded}
     identity = {"options": recorded, "seed": job.seed, "text": text.fingerprint, "vocab": vocabulary.fingerprint}
-    staging = open_staging(job.output, "pairs", job.overwrite, identity)
+    given = job
+    job = _for_workers(job, options)
+    staging = plan_staging(job.output, "pairs", job.overwrite, identity)
     inputs = [
-        Input(path=job.text, fingerprint=text.fingerprint),
-        Input(path=job.vocab, fingerprint=vocabulary.fingerprint),
+        Input(path=storage.shown(given.text), fingerprint=text.fingerprint),
+        Input(path=storage.shown(given.vocab), fingerprint=vocabulary.fingerprint),
     ]
     build = partial(_build, job, tokenizer_json, vocabulary.model, staging, text.shards)
     graph = WritePairs(
@@ -73,9 +78,17 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         f"{pair_shard(index, text.shards, job)}.json": text.shards[index % len(text.shards)].bytes
         for index in graph.shards
     }
-    with progress.shown("pairs", staging, weights):
-        beam_runner.run(lambda pipeline: pipeline | "Write pairs" >> graph, options)
-    return read_manifest(job.output, "pairs")
+    return execute(Execution("pairs", "Write pairs", graph, options, staging, weights), "pairs")
+
+
+def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
+    """The job with paths that workers can open."""
+    return replace(
+        job,
+        text=path_for_workers("--text", job.text, options),
+        vocab=path_for_workers("--vocab", job.vocab, options),
+        output=path_for_workers("--output", job.output, options),
+    )
 
 
 def check(job: PairsJob, vocabulary: Vocabulary) -> None:
@@ -144,10 +157,13 @@ def _finish(
             f"No row could be made from {job.text} ({reasons}). A pair needs documents of two sentences or more, "
             "and nsp two documents a shard: look at `python -m pipeline inspect`, or use fewer --num_shards."
         )
+
+    extra = {"card.html": "card.html"}
+    staging.put("card.html", data_card(finished, sample, vocabulary).encode())
     for name in {*storage.names(job.vocab)} & TOKENIZER_FILES:  # the ids' meaning travels with them
-        storage.publish(storage.join(job.output, FOLDER, name), storage.read(storage.join(job.vocab, name)))
-    storage.publish(storage.join(job.output, "card.html"), data_card(finished, sample, vocabulary).encode())
-    publish_folder(staging, finished)
+        staging.put(f"{FOLDER}-{name}", storage.read(storage.join(job.vocab, name)))
+        extra[f"{FOLDER}-{name}"] = f"{FOLDER}/{name}"
+    publish_folder(staging, finished, extra)
 
 
 def _manifest(

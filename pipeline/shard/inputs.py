@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 from pipeline.shard.decompression import compression_of, open_plain
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.storage_errors import unreadable
 
 Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
 SPLIT_BYTES = (
     16 << 20
 )  # about a second's work; small enough that the last worker to finish does not keep others waiting
 COMPRESSED_WEIGHT = 4  # a compressed byte is about so many bytes of text
+MAX_COMMAS = 8  # parts of a comma list that are tried as one name
 _WIKI_BLOCK = re.compile(rb'\s*<doc id="')
 
 
@@ -27,7 +29,7 @@ class Piece:
     """The records that begin in bytes [start, end) of one file; in Parquet, its row groups [start, end).
 
     `weight` is about how many bytes of text it holds. `version` changes when the file does: reading ends with an error
-    if it is another one by then.
+    if it is another one by then. `given` is the path as the user wrote it, where workers need another one.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Piece:
     version: str
     format: Format
     compression: str | None
+    given: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,13 @@ class Split:
 def matching_files(patterns: str) -> list[tuple[str, int]]:
     """(URL, bytes) of every file that a comma list of patterns names, sorted, each once.
 
-    Raises UsageError for a pattern that matches no file.
+    A path that exists as it is spelled means that file, whatever commas and brackets its name holds. Raises UsageError
+    for a pattern that matches no file or cannot be opened, and StorageError when the disk or the store refuses.
     """
     found: dict[str, int] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+    for pattern in _separate(patterns):
         fs, path = storage.filesystem(pattern)
-        matches = fs.glob(path, detail=True) if any(c in path for c in "*?[") else _single(fs, path)
+        matches = _matches(fs, path, pattern)
         files = {fs.unstrip_protocol(name): info["size"] for name, info in matches.items() if info["type"] == "file"}
         if not files:
             if any(info["type"] == "directory" for info in matches.values()):
@@ -74,6 +78,27 @@ def matching_files(patterns: str) -> list[tuple[str, int]]:
     return sorted(found.items())
 
 
+def _separate(patterns: str) -> list[str]:
+    """The members of a comma list. Names of local files may hold commas themselves, alone or as members of a list."""
+    if _is_local_file(patterns):
+        return [patterns]
+
+    parts = patterns.split(",")
+    separate: list[str] = []
+    while parts:
+        taken = 1
+        if not _is_local_file(parts[0].strip()):
+            joined = (n for n in range(2, min(len(parts), MAX_COMMAS) + 1) if _is_local_file(",".join(parts[:n])))
+            taken = next(joined, 1)
+        separate.append(",".join(parts[:taken]))
+        parts = parts[taken:]
+    return [part.strip() if "," not in part else part for part in separate if part.strip()]
+
+
+def _is_local_file(path: str) -> bool:
+    return bool(path) and "://" not in path and os.path.isfile(storage.filesystem(path)[1])
+
+
 def _as_given(url: str, pattern: str) -> str:
     """Local files by path, relative ones relative, so that a manifest does not tell whose machine it was made on."""
     path = url.removeprefix("file://")
@@ -81,11 +106,16 @@ def _as_given(url: str, pattern: str) -> str:
     return os.path.relpath(path) if relative else path
 
 
-def _single(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
+    """Name -> facts of every file and folder that a pattern names."""
     try:
-        return {path: fs.info(path)}
-    except FileNotFoundError:
+        with storage.reaching(pattern, OSError):
+            is_pattern = any(c in path for c in "*?[") and not _is_local_file(pattern)
+            return fs.glob(path, detail=True) if is_pattern else {path: fs.info(path)}
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise unreadable(f"--input {pattern}", error) from error
 
 
 def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"]) -> list[Split]:
@@ -142,4 +172,5 @@ def detect_format(path: str) -> Format:
 def version_of(path: str) -> str:
     """Changes when the file does: its time and size, or the store's tag."""
     fs, inner = storage.filesystem(path)
-    return str(fs.ukey(inner))
+    with storage.reaching(path):
+        return str(fs.ukey(inner))

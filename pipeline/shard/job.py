@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from pipeline import beam_runner, progress
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from pipeline import beam_runner
+from pipeline.execution import Execution, execute
 from pipeline.reports import Report, add_by_name, add_histograms, add_ledgers, total
+from pipeline.runners import path_for_workers
 from pipeline.shard import near_duplicates
 from pipeline.shard.gather import Dedup, gather
-from pipeline.shard.inputs import Format, matching_files, plan_splits, version_of
+from pipeline.shard.inputs import Format, Split, matching_files, plan_splits, version_of
 from pipeline.shard.records import TextLayout
 from pipeline.shard.sentences import Splitter
 from pipeline.shard.spread import Reading, report_name, spread
 from pipeline.shard.survey import Corpus, survey
-from pipeline.staging import Staging, open_staging, publish_folder
+from pipeline.staging import Staging, plan_staging, publish_folder
 from pipeline.transforms import NearDuplicates, ShardCorpora
-from schemas import FORMAT_VERSION, manifest
+from schemas import FORMAT_VERSION, manifest, storage
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard
 
 
@@ -39,32 +43,43 @@ class ShardJob:
     overwrite: bool
 
 
-def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
-    """Run the job to its end and return what it published.
+def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
+    """Run the job to its end and return what it published; None after a dry run.
 
-    Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished) and DataError
-    when the input is too bad to publish.
+    Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
+    when the input is too bad to publish, and StorageError when a disk or a store refuses.
     """
     files = matching_files(job.input)
     options = beam_runner.beam_options(beam_arguments, known_flags, sum(size for _, size in files))
     recorded = {name: v for name, v in asdict(job).items() if name not in ("input", "output", "seed", "overwrite")}
     versions = [[path, size, version_of(path)] for path, size in files]
     identity = {"options": recorded, "seed": job.seed, "files": versions}
-    staging = open_staging(job.output, "text", job.overwrite, identity)
+    output = path_for_workers("--output", job.output, options)
+    staging = plan_staging(output, "text", job.overwrite, identity)
+
     near = job.dedup == "minhash"
     reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, near, job.seed)
-    splits = plan_splits(files, job.format)
+    splits = [_for_workers(split, options) for split in plan_splits(files, job.format)]
+    inputs = [Input(path=storage.shown(path), bytes=size) for path, size in files]
     graph = ShardCorpora(
         splits=splits,
         spread=partial(spread, reading=reading, num_shards=job.num_shards, staging=staging),
         survey=partial(_survey, job),
         near=_near_duplicates(staging) if near else None,
         gather=partial(_gather, job, staging),
-        finish=partial(_finish, job, recorded, [Input(path=path, bytes=size) for path, size in files], staging),
+        finish=partial(_finish, job, recorded, inputs, staging),
     )
-    with progress.shown("shard", staging, {report_name(split) + ".json": split.weight for split in splits}):
-        beam_runner.run(lambda pipeline: pipeline | "Shard corpora" >> graph, options)
-    return manifest.read_manifest(job.output, "text")
+    weights = {report_name(split) + ".json": split.weight for split in splits}
+    return execute(Execution("text", "Shard corpora", graph, options, staging, weights), "shard")
+
+
+def _for_workers(split: Split, options: PipelineOptions) -> Split:
+    """The split with paths that workers can open; `given` keeps them as the user wrote them, for what is published."""
+    pieces = (
+        replace(piece, path=path_for_workers("--input", piece.path, options), given=piece.path)
+        for piece in split.pieces
+    )
+    return replace(split, pieces=tuple(pieces))
 
 
 def _near_duplicates(staging: Staging) -> NearDuplicates:
@@ -125,5 +140,5 @@ def _finish(
             },
             ledger=[LedgerEntry(reason=reason, source=source, count=n) for reason, source, n in ledger],
         ),
-        beside={f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in corpus.rejected},
+        extra={f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in corpus.rejected},
     )

@@ -24,6 +24,7 @@ from pipeline.shard.near_duplicates import encode_signatures
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
 from pipeline.shard.sentences import Splitter, split_sentences
 from pipeline.staging import Staging
+from schemas import storage
 from schemas.randomness import key, mix
 from schemas.shards import TEXT
 
@@ -72,7 +73,8 @@ class Documents:
     def reject(self, record: Rejected, piece: Piece) -> None:
         self.ledger[record.reason, record.source] += 1
         if record.reason not in HARMLESS:
-            told = {"reason": record.reason, "source": record.source, "path": piece.path, "place": record.place}
+            path = storage.shown(piece.given or piece.path)
+            told = {"reason": record.reason, "source": record.source, "path": path, "place": record.place}
             self.rejected.append(told | {"shown": record.shown})
 
 

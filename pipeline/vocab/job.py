@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import beam_runner, progress
-from pipeline.staging import Staging, open_staging, publish_folder
+from pipeline import beam_runner
+from pipeline.execution import Execution, execute
+from pipeline.runners import path_for_workers
+from pipeline.staging import Staging, plan_staging, publish_folder
 from pipeline.transforms import CountWords
 from pipeline.vocab.counting import (
     BY_SOURCE,
@@ -47,12 +49,19 @@ class VocabJob:
     overwrite: bool
 
 
-def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest:
-    """Run the job to its end and return what it published. Raises UsageError or DataError, as `shard` does."""
+def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
+    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     text = read_manifest(job.text, "text")
+    source = Input(path=storage.shown(job.text), fingerprint=text.fingerprint)
     options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     recorded = {name: value for name, value in asdict(job).items() if name not in ("text", "output", "overwrite")}
-    staging = open_staging(job.output, "vocab", job.overwrite, {"options": recorded, "text": text.fingerprint})
+    job = replace(
+        job,
+        text=path_for_workers("--text", job.text, options),
+        output=path_for_workers("--output", job.output, options),
+    )
+    staging = plan_staging(job.output, "vocab", job.overwrite, {"options": recorded, "text": text.fingerprint})
+
     sources = sources_told_apart(text.statistics["documents_by_source"])
     graph = CountWords(
         shards=text.shards,
@@ -60,10 +69,9 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         count=partial(_count, job, sources, staging),
         add=partial(_add, staging),
     )
-    with progress.shown("vocab", staging, {f"{counts_of(shard)}.json": shard.bytes for shard in text.shards}):
-        beam_runner.run(lambda pipeline: pipeline | "Count words" >> graph, options)
-        _finish(job, recorded, Input(path=job.text, fingerprint=text.fingerprint), sources, staging)
-    return read_manifest(job.output, "vocab")
+    weights = {f"{counts_of(shard)}.json": shard.bytes for shard in text.shards}
+    work = Execution("vocab", "Count words", graph, options, staging, weights)
+    return execute(work, "vocab", finish=partial(_finish, job, recorded, source, sources, staging))
 
 
 def counts_of(shard: Shard) -> str:

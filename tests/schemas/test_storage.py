@@ -4,7 +4,7 @@ import os
 import pytest
 
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import StorageError, UsageError
 
 
 def test_publish_is_read_back_and_leaves_nothing_else(tmp_path) -> None:
@@ -29,7 +29,7 @@ def test_a_full_disk_names_needed_and_free_bytes_and_keeps_the_old(tmp_path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match=r"needs 3 bytes and [\d,]+ are free"):
+    with pytest.raises(StorageError, match=r"needs 3 bytes and [\d,]+ are free"):
         storage.publish(url, b"new")
     assert storage.names(str(tmp_path)) == ["x.bin"]
     assert storage.read(url) == b"old"
@@ -43,3 +43,40 @@ def test_unknown_protocol_is_a_usage_error() -> None:
 def test_join() -> None:
     assert storage.join("s3://b/run/", "a", "x.arrow") == "s3://b/run/a/x.arrow"
     assert storage.join("/", "a") == "/a"
+
+
+def test_a_path_without_a_scheme_is_local_whatever_it_holds(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a::b.bin", "[c].bin", "d,e.bin", "f%41.bin"):
+        storage.publish(name, name.encode())
+        assert storage.read(name) == storage.read(str(tmp_path / name)) == name.encode()
+    assert storage.names(".") == ["[c].bin", "a::b.bin", "d,e.bin", "f%41.bin"]
+
+
+def test_an_empty_base_is_not_the_root_folder() -> None:
+    with pytest.raises(UsageError, match=r"folder that holds manifest\.json is empty"):
+        storage.join("", "manifest.json")
+    with pytest.raises(UsageError, match="path is empty"):
+        storage.exists("")
+
+
+def test_what_the_system_refuses_names_the_path_and_the_reason(tmp_path) -> None:
+    """Loops and folders are mistakes in a path; a folder that cannot be made is the disk's."""
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="loop cannot be opened: Too many levels of symbolic links"):
+        storage.read(str(tmp_path / "loop"))
+    with pytest.raises(UsageError, match="cannot be opened: Is a directory"):
+        storage.read(str(tmp_path))
+    with pytest.raises(StorageError, match="file/x cannot be written: Not a directory"):
+        storage.publish(str(tmp_path / "file" / "x"), b"1")
+    with pytest.raises(StorageError, match="/proc/x/y cannot be written: No such file or directory"):
+        storage.publish("/proc/x/y", b"1")
+
+
+def test_a_store_out_of_reach_is_one_error_for_every_use(store_out_of_reach) -> None:
+    url = "s3://nowhere/x"
+    uses = (storage.exists, storage.read, storage.names, storage.size, storage.remove, storage.modified)
+    for use in (*uses, lambda url: storage.publish(url, b"1")):
+        with pytest.raises(StorageError, match=r"s3://nowhere/x cannot be reached \(EndpointConnectionError"):
+            use(url)

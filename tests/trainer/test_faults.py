@@ -116,7 +116,7 @@ def test_a_file_system_without_room(training, tmp_path) -> None:
         time.sleep(0.005)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))
     told, _ = process.communicate()
-    assert process.returncode == 4 and "Traceback" not in told
+    assert process.returncode == 5 and "Traceback" not in told
     assert "Step 100 was not saved, and training goes on: " in told and "File too large" in told
     assert "Step 200 could not be saved" in told
     assert not list((tmp_path / "checkpoints").iterdir())

@@ -35,7 +35,7 @@ def test_set_takes_toml_and_bare_words() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("run.max_step=5", r"unknown key run\.max_step\. Did you mean run\.max_steps\?"),
+        ("run.max_step=5", r"unknown key run\.max_step\. Did you mean run\.max_steps\?$"),
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
         ("run.seed", r"expected section\.key=value"),
         ("seed=1", r"expected section\.key=value"),

@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from schemas import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from tests.object_store import ObjectStore
 from trainer import checkpoints, export
 from trainer.checkpoints import TrainingState, checkpoint_path, steps_saved
@@ -73,7 +73,7 @@ def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, stor
 def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, bucket, tmp_path) -> None:
     store.fail(403, "lock", method="PUT")
     done = training.run("python", Path("-"), run__output=URL, run__local=tmp_path)
-    assert done.returncode == 4 and "Traceback" not in done.stderr and "step 1" not in done.stdout
+    assert done.returncode == 5 and "Traceback" not in done.stderr and "step 1" not in done.stdout
     assert "s3://runs/a cannot be reached" in done.stderr and "credentials" in done.stderr
 
 
@@ -83,7 +83,7 @@ def test_a_copy_that_fails_half_way_is_no_checkpoint_and_is_made_up_for(store, b
     follow(tmp_path)
     saved(tmp_path, 2)
     store.fail(403, f"step-00000002/{place}", method="PUT")
-    with pytest.raises(CheckpointError, match=r"s3://runs/a cannot be reached .* lies in"):
+    with pytest.raises(StorageError, match=r"s3://runs/a cannot be reached .* lies in"):
         follow(tmp_path)
     assert "Training goes on" in capsys.readouterr().out
     assert steps_saved(URL) == [1]
