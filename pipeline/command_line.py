@@ -221,7 +221,14 @@ def _run_pairs(options: argparse.Namespace, beam_arguments: list[str], known_fla
     defaults = {"short_seq_prob": 0.1, "static_masks": 0, "masking": "token", "mask_prob": 0.15}
     for name, value in defaults.items():
         setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
-    _report(run(PairsJob(**_fields(options)), beam_arguments, known_flags), options.output)
+    manifest = run(PairsJob(**_fields(options)), beam_arguments, known_flags)
+    _report(manifest, options.output)
+    if "removed_dropout" in manifest.options:
+        dropout = manifest.options["removed_dropout"]
+        print(
+            f"Note: the tokenizer's BPE dropout of {dropout} is turned off, here and in the copy of its folder "
+            "that lies with the pairs. With it the same text would give other tokens in every run."
+        )
 
 
 def _run_inspect(options: argparse.Namespace, rest: list[str], known_flags: list[str]) -> None:

@@ -223,9 +223,14 @@ def _group_begins(words: Rows, may_T: NDArray[np.bool_], kind: Kind) -> Ints:
 
 @lru_cache
 def _length_table(kind: Kind) -> NDArray[np.int64]:
-    """65,536 lengths of groups in their shares, to be looked up by 16 random bits."""
+    """65,536 lengths of groups in their shares, to be looked up by 16 random bits.
+
+    All threads of a process share the table, so nobody may write to it. Two threads may compute it at once: equal ones.
+    """
     steps = (np.arange(1 << 16) + 0.5) / (1 << 16)
-    return np.searchsorted(np.cumsum(LENGTHS[kind])[:-1], steps, side="right") + 1
+    table = np.searchsorted(np.cumsum(LENGTHS[kind])[:-1], steps, side="right") + 1
+    table.setflags(write=False)
+    return table
 
 
 def _fill(groups: Rows, words: Rows, size_W: Ints, budget_B: Ints) -> NDArray[np.bool_]:

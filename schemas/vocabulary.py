@@ -55,11 +55,15 @@ _BYTES = _byte_alphabet()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`tokens[i]` is the token of id i; `fingerprint` names tokens, ids and normalisation together."""
+    """`tokens[i]` is the token of id i; `fingerprint` names tokens, ids and normalisation together.
+
+    `added` are the ids of the tokens that a published tokenizer finds in the text as they are, special ones excepted.
+    """
 
     model: Model
     tokens: tuple[str, ...]
     fingerprint: str
+    added: frozenset[int] = frozenset()
 
     @property
     def size(self) -> int:
@@ -77,6 +81,8 @@ class Vocabulary:
         token = self.tokens[token_id]
         if self.model == "wordpiece" or token_id in self.special_ids:
             return token.removeprefix("##")
+        if token_id in self.added:  # plain text, not in the alphabet of bytes
+            return token
         if self.model == "unigram":
             return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
         return bytes(_BYTES[character] for character in token).decode(errors="replace").strip(" ")
@@ -89,20 +95,23 @@ class Vocabulary:
     @cached_property
     def ordinary_ids(self) -> NDArray[np.int64]:
         """All other ids, in order: what a random token is drawn from."""
-        return np.flatnonzero(~self.is_special_V)
+        return _constant(np.flatnonzero(~self.is_special_V))
 
     @cached_property
     def is_special_V(self) -> NDArray[np.bool_]:
         """(V,) true at the special ids, [UNK] among them: nothing is learnt from predicting an unknown word."""
-        return np.isin(np.arange(self.size), self.special_ids)
+        return _constant(np.isin(np.arange(self.size), self.special_ids))
 
     @cached_property
     def starts_word_V(self) -> NDArray[np.bool_]:
-        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in the others."""
+        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in the others, added tokens."""
         if self.model == "wordpiece":
-            return np.array([not token.startswith("##") for token in self.tokens])
-        space = SPACE if self.model == "bytebpe" else SENTENCEPIECE_SPACE
-        return np.array([token.startswith(space) for token in self.tokens])
+            starts_V = np.array([not token.startswith("##") for token in self.tokens])
+        else:
+            space = SPACE if self.model == "bytebpe" else SENTENCEPIECE_SPACE
+            starts_V = np.array([token.startswith(space) for token in self.tokens])
+        starts_V[list(self.added)] = True
+        return _constant(starts_V)
 
     @property
     def separators(self) -> int:
@@ -125,6 +134,7 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
         model = KINDS[content["model"]["type"]]
         vocab = _ids(model, content["model"]["vocab"])
         vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
+        found_in_text = frozenset(added["id"] for added in content["added_tokens"] if not added["special"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{url} is not a WordPiece, byte-level BPE or Unigram tokenizer.json ({error!r}).") from error
     if sorted(vocab.values()) != list(range(len(vocab))):
@@ -132,7 +142,14 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     missing = [token for token in SPECIALS[model].values() if token not in vocab]
     if missing:
         raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
-    return Vocabulary(model, tuple(sorted(vocab, key=vocab.__getitem__)), _fingerprint(content))
+    tokens = tuple(sorted(vocab, key=vocab.__getitem__))
+    return Vocabulary(model, tokens, _fingerprint(content), found_in_text)
+
+
+def _constant(array: NDArray[Any]) -> NDArray[Any]:
+    """Make an array read-only: the threads of a process share a vocabulary and what it computed."""
+    array.setflags(write=False)
+    return array
 
 
 def _ids(model: Model, vocab: Any) -> dict[str, int]:

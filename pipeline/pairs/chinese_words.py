@@ -7,6 +7,7 @@ Nothing of this reaches an id: only `word_starts` changes. The rule is Chinese-B
 
 from __future__ import annotations
 
+import threading
 import warnings
 from functools import lru_cache
 from typing import Any
@@ -33,12 +34,24 @@ def is_ideograph(character: str) -> bool:
     return point >= 0x3400 and any(first <= point <= last for first, last in _GOOGLES_RANGES)
 
 
-@lru_cache(maxsize=1)
+_loading = threading.Lock()
+
+
 def segmenter() -> Any:
-    """jieba's own dictionary, read from its package: neither words that other code teaches it nor a cache in /tmp."""
+    """jieba's own dictionary, read from its package: neither words that other code teaches it nor a cache in /tmp.
+
+    All threads of a process share it, for cutting only reads it. The lock saves loading it once for each thread, which
+    would take a second and 150 MB each time.
+    """
+    with _loading:
+        return _load()
+
+
+@lru_cache(maxsize=1)
+def _load() -> Any:
     made = jieba.Tokenizer()
     made.FREQ, made.total = made.gen_pfdict(made.get_dict_file())
-    made.initialized = True
+    made.initialized = True  # cutting would otherwise load the dictionary again, and write to it
     return made
 
 
@@ -47,9 +60,18 @@ def joined_words(run: str, words: list[str]) -> list[bool]:
 
     Example: `joined_words("我爱北京", ["我", "爱", "北", "京"])` -> `[False, False, False, True]`.
     """
-    ideographs = [len(word) == 1 and is_ideograph(word) for word in words]
-    if not any(ideographs):
+    if not any(map(is_ideograph, run)):
         return [False] * len(words)
-    goes_on = iter([i > 0 and is_ideograph(part[i - 1]) for part in segmenter().cut(run)
-                    for i, character in enumerate(part) if is_ideograph(character)])  # fmt: skip
-    return [ideograph and next(goes_on, False) for ideograph in ideographs]
+
+    goes_on = []
+    for part in segmenter().cut(run):
+        goes_on += [i > 0 and is_ideograph(part[i - 1]) for i, character in enumerate(part) if is_ideograph(character)]
+
+    # The k-th ideograph of the words is the k-th of the run. Some words hold several, or one among other characters:
+    # added tokens, and ideographs that a published tokenizer does not set apart.
+    joined = []
+    flags = iter(goes_on)
+    for word in words:
+        flags_of_word = [next(flags, False) for character in word if is_ideograph(character)]
+        joined.append(len(word) == 1 and any(flags_of_word))
+    return joined

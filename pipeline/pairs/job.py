@@ -12,8 +12,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipeline import beam_runner
 from pipeline.execution import Execution, execute
 from pipeline.pairs.card import data_card
-from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.pairing import Objective, Pairing
+from pipeline.pairs.published import check_encoding, without_dropout
 from pipeline.pairs.rows import Making, build_shard
 from pipeline.pairs.statistics import commonest_tokens
 from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
@@ -53,10 +54,13 @@ class PairsJob:
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    text, vocabulary = read_manifest(job.text, "text"), read_vocabulary(job.vocab)
-    tokenizer_json = storage.read(storage.join(job.vocab, FILE))
+    text = read_manifest(job.text, "text")
+    published = read_vocabulary(job.vocab)
+    tokenizer_json, dropout = without_dropout(storage.read(storage.join(job.vocab, FILE)))
+    vocabulary = parse_vocabulary(tokenizer_json, storage.join(job.vocab, FILE))
     check(job, vocabulary)
     check_rules(tokenizer_json, vocabulary.model, job.vocab)
+    check_encoding(tokenizer_json, vocabulary, job.vocab)
     options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     unrecorded = ("text", "vocab", "output", "seed", "overwrite")
     recorded = {name: value for name, value in asdict(job).items() if name not in unrecorded}
@@ -66,13 +70,13 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(job.output, "pairs", job.overwrite, identity)
     inputs = [
         Input(path=storage.shown(given.text), fingerprint=text.fingerprint),
-        Input(path=storage.shown(given.vocab), fingerprint=vocabulary.fingerprint),
+        Input(path=storage.shown(given.vocab), fingerprint=published.fingerprint),
     ]
     build = partial(_build, job, tokenizer_json, vocabulary.model, staging, text.shards)
     graph = WritePairs(
         shards=list(range(len(text.shards) * job.dupe_factor)),
         build=build,
-        finish=partial(_finish, job, recorded, inputs, vocabulary, staging),
+        finish=partial(_finish, job, recorded | removed_dropout(dropout), inputs, vocabulary, tokenizer_json, staging),
     )
     weights = {
         f"{pair_shard(index, text.shards, job)}.json": text.shards[index % len(text.shards)].bytes
@@ -108,9 +112,21 @@ def pair_shard(index: int, text: list[Shard], job: PairsJob) -> str:
     return shards.shard_name("pairs", index, len(text) * job.dupe_factor)
 
 
+def removed_dropout(dropout: float) -> dict[str, float]:
+    """Return what the manifest records of the dropout that a published tokenizer had; nothing if it had none."""
+    return {"removed_dropout": dropout} if dropout else {}
+
+
 @lru_cache(maxsize=1)
-def _encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
-    """One a worker process, so that what it remembers serves all its shards."""
+def _encoders(tokenizer_json: bytes, model: Model, word_segmenter: str) -> EncoderPool:
+    """The encoders of a worker process, so that what one remembers serves further shards.
+
+    Two threads that come first may make a pool each. The one that is not kept serves the shard that it was made for.
+    """
+    return EncoderPool(partial(_new_encoder, tokenizer_json, model, word_segmenter))
+
+
+def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
     if word_segmenter == "none":
         return Encoder(tokenizer_json, model)
     from pipeline.pairs.chinese_words import joined_words  # its dictionary takes a second and 150 MB
@@ -128,9 +144,10 @@ def _build(
         return done
     pairing = Pairing(job.objective, job.max_length, job.short_seq_prob, job.seed)
     making = Making(pairing, job.static_masks, Masking(job.masking, job.mask_prob, job.max_predictions))
-    encoder, vocabulary = _encoder(tokenizer_json, model, job.word_segmenter), parse_vocabulary(tokenizer_json, FILE)
+    vocabulary = parse_vocabulary(tokenizer_json, FILE)
     pass_number, place = divmod(index, len(text))
-    data, report = build_shard(job.text, text[place], name, encoder, vocabulary, making, pass_number)
+    with _encoders(tokenizer_json, model, job.word_segmenter).lend() as encoder:
+        data, report = build_shard(job.text, text[place], name, encoder, vocabulary, making, pass_number)
     staging.keep(name, data, report)
     return report
 
@@ -140,6 +157,7 @@ def _finish(
     recorded: dict[str, Any],
     inputs: list[Input],
     vocabulary: Vocabulary,
+    tokenizer_json: bytes,
     staging: Staging,
     _: None,
     reports: list[dict[str, Any]],
@@ -161,7 +179,8 @@ def _finish(
     extra = {"card.html": "card.html"}
     staging.put("card.html", data_card(finished, sample, vocabulary).encode())
     for name in {*storage.names(job.vocab)} & TOKENIZER_FILES:  # the ids' meaning travels with them
-        staging.put(f"{FOLDER}-{name}", storage.read(storage.join(job.vocab, name)))
+        data = tokenizer_json if name == FILE else storage.read(storage.join(job.vocab, name))
+        staging.put(f"{FOLDER}-{name}", data)
         extra[f"{FOLDER}-{name}"] = f"{FOLDER}/{name}"
     publish_folder(staging, finished, extra)
 

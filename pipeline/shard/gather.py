@@ -16,6 +16,7 @@ from pipeline.shard.spread import placements
 from pipeline.shard.survey import Corpus
 from pipeline.staging import Staging
 from schemas import shards, storage
+from schemas.randomness import key
 
 Dedup = Literal["none", "exact", "minhash"]
 Dropped = list[tuple[str, str, int]]
@@ -48,11 +49,28 @@ def read_runs(index: int, corpus: Corpus, staging: Staging) -> pa.Table:
 
 
 def in_order(table: pa.Table, seed: int) -> pa.Table:
-    """By placement, then source: the order of arrival leaves no trace."""
+    """Sort documents by placement, source and content: a total order, so the order of arrival leaves no trace.
+
+    Documents of one placement have the same text, but it may have been cut into other sentences. What is still equal
+    after that is equal in every column.
+    """
     placed = placements(table["document"].to_numpy(), seed)
-    sortable = pa.table({"placed": placed, "source": table["source"]})
-    order = pc.sort_indices(sortable, [("placed", "ascending"), ("source", "ascending")])  # type: ignore[attr-defined]
-    return table.take(order)
+    sortable = pa.table({"placed": placed, "source": table["source"], "content": content_keys(table)})
+    keys = [("placed", "ascending"), ("source", "ascending"), ("content", "ascending")]
+    return table.take(pc.sort_indices(sortable, keys))  # type: ignore[attr-defined]
+
+
+def content_keys(table: pa.Table) -> np.ndarray:
+    """Return (documents,) uint64 a hash of each document's sentences with their boundaries; 0 where no id repeats.
+
+    Only documents of one id can tie, and few do, so the others need no hash.
+    """
+    ids = table["document"].to_numpy()
+    _, group, count = np.unique(ids, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(count[group] > 1)
+    hashes = np.zeros(len(ids), dtype=np.uint64)
+    hashes[repeated] = [key("content", *sentences) for sentences in table["sentences"].take(repeated).to_pylist()]
+    return hashes
 
 
 def repeats_of_the_one_before(table: pa.Table) -> np.ndarray:

@@ -37,6 +37,7 @@ Ids = NDArray[np.uint64]
 
 @cache
 def _empty() -> Any:
+    """The signature of no shingle. Threads share it, and only copy it; two that compute it at once get equal ones."""
     from datasketch import MinHash  # with scipy it takes a second to import, and few jobs need it
 
     return MinHash(num_perm=PERMUTATIONS, seed=1, scheme="affine32")
@@ -67,7 +68,8 @@ def encode_signatures(ids: list[int], sentences: list[list[str]]) -> dict[str, b
 
 def band_keys(minima_DP: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """(D, BANDS) a hash of each band's minima and of the band's number."""
-    parts = np.ascontiguousarray(minima_DP).view(np.uint64).reshape(len(minima_DP), BANDS, -1)
+    # Each width is written out: numpy cannot infer one for a run without documents.
+    parts = np.ascontiguousarray(minima_DP).view(np.uint64).reshape(len(minima_DP), BANDS, PERMUTATIONS // BANDS // 2)
     keys = np.broadcast_to(np.arange(BANDS, dtype=np.uint64), parts.shape[:2])
     for i in range(parts.shape[2]):
         keys = mix((keys + np.uint64(GOLDEN)) ^ parts[:, :, i])

@@ -1,8 +1,9 @@
 """What a word is to a vocabulary: BERT's basic tokens, or GPT-2's pre-tokens over bytes.
 
 The rules are `tokenizers`' own objects, which the finished tokenizer.json holds too, so counting and encoding can
-never disagree. Most runs of non-spaces in most languages of Europe are plain ASCII, for which the same rules are one
-regular expression, several times faster; a property test holds the two equal.
+never disagree. A published tokenizer's text is cut by the rules in its own file, whatever they are. Most runs of
+non-spaces in most languages of Europe are plain ASCII, for which the same rules are one regular expression, several
+times faster; a property test holds the two equal, and a published tokenizer for which they are not does without it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from schemas.vocabulary import FILE, SPACE, Model
 
 Cut = Callable[[str], list[str]]
 _PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2", "two words"]
+_PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
+_ASCII_PAIRS = "".join(left + right for left in _PRINTABLE for right in _PRINTABLE)
+"""Every pair of printable ASCII characters, one after the other: shows any difference between two sets of rules."""
 RULES: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
 _BERT_ASCII = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
@@ -39,22 +43,49 @@ def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
 
 def word_cutter(model: Model, lowercase: bool) -> Cut:
     """A function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
-    exact, plain = _library_cutter(model, lowercase), _ascii_cutter(model, lowercase)
-    return lambda run: plain(run) if run.isascii() and run.isprintable() and " " not in run else exact(run)
+    return _cutter(_library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
 
 
 def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
-    """The cutter of a tokenizer, made here or published: BERT's or GPT-2's rules, or in Unigram the tokenizer's own."""
-    own: Any = tokenizer
+    """Return the cutter of a tokenizer, made here or published: its own rules, the faster way where both agree."""
+    own = _own_cutter(tokenizer, model)
     if model == "unigram":
-        return lambda run: _words(own, run)
-    return word_cutter(model, bool(getattr(own.normalizer, "lowercase", False)))
+        return own
+
+    lowercase = bool(getattr(tokenizer.normalizer, "lowercase", False))
+    plain = _ascii_cutter(model, lowercase)
+    return _cutter(own, plain) if plain(_ASCII_PAIRS) == own(_ASCII_PAIRS) else own
+
+
+def _cutter(exact: Cut, plain: Cut) -> Cut:
+    """Return a cutter that takes `plain` for printable ASCII without spaces, and `exact` for everything else."""
+    return lambda run: plain(run) if run.isascii() and run.isprintable() and " " not in run else exact(run)
+
+
+def _own_cutter(tokenizer: Any, model: Model) -> Cut:
+    """Return a tokenizer's own rules. In byte-level BPE every run begins with a space, wherever it is in a text."""
+    # Asked for once: each access to these properties makes another object.
+    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    split = tokenizer.pre_tokenizer.pre_tokenize_str if tokenizer.pre_tokenizer else lambda text: []
+
+    def cut(run: str) -> list[str]:
+        needs_space = model == "bytebpe" and run and not run.startswith(" ")
+        text = " " + run if needs_space else run
+        return [word for word, _ in split(normalize(text))]
+
+    return cut
 
 
 def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
-    """Raises DataError when a published tokenizer finds other words in a text than its cutter in each of its runs."""
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    cut = cutter_of(tokenizer, model)
+    """Raise DataError when a published tokenizer cuts plain text by other rules than its model's.
+
+    They are BERT's, GPT-2's or, in Unigram, the tokenizer's own, applied to each run of non-spaces alone.
+    """
+    tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    if model == "unigram":
+        cut = cutter_of(tokenizer, model)
+    else:
+        cut = word_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
     for runs in _PROBES:
         found = _words(tokenizer, f" {runs}" if model == "bytebpe" else runs)
         expected = [word for run in runs.split(" ") for word in cut(run)]

@@ -1,10 +1,13 @@
 """spread and gather together, without Beam: what goes in comes out once, in an order that nothing else decides."""
 
+import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
@@ -12,20 +15,33 @@ from pipeline.shard import near_duplicates
 from pipeline.shard import spread as spreading
 from pipeline.shard.gather import gather
 from pipeline.shard.inputs import matching_files, plan_splits
-from pipeline.shard.spread import Reading, document_id, spread
+from pipeline.shard.sentences import Splitter
+from pipeline.shard.spread import Reading, document_id, placements, spread
 from pipeline.shard.survey import survey
 from pipeline.staging import Staging
 from schemas import shards
 from schemas.errors import DataError
+from schemas.randomness import key
 
 
-def shuffle(folder: Path, lines: list[str], num_shards: int | None, dedup: Any = "none", max_bad_ratio: float = 0.5):
-    """The reports and tables of all shards."""
+def shuffle(
+    folder: Path,
+    lines: list[str],
+    num_shards: int | None,
+    dedup: Any = "none",
+    max_bad_ratio: float = 0.5,
+    splitter: Splitter = "sentencex",
+    more: tuple[Path, ...] = (),
+):
+    """The reports and tables of all shards, of a file of the lines and of more files, each a split."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))
     staging = Staging(str(folder / "out"), "job")
-    reading = Reading("text", "blank_line", "en", "sentencex", near_duplicates=dedup == "minhash", seed=0)
-    splits = plan_splits(matching_files(str(folder / "x.jsonl")), "auto")
+    reading = Reading("text", "blank_line", "en", splitter, near_duplicates=dedup == "minhash", seed=0)
+    splits = []
+    for path in (folder / "x.jsonl", *more):
+        (split,) = plan_splits(matching_files(str(path)), "auto")
+        splits.append(replace(split, index=len(splits)))
     corpus = survey([spread(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio)
     near = None
     if dedup == "minhash":
@@ -55,6 +71,58 @@ def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], mon
     reordered = random.Random(1).sample(documents, len(documents))
     two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
+
+
+TIED = [
+    {"text": "A b. C d.\nE f.", "source": "x"},
+    {"text": "A b.\nC d. E f.", "source": "x"},
+    {"text": "A b.\nC d.\nE f.", "source": "x"},
+    {"text": "A b. C d. E f.", "source": "x"},
+    {"text": "A b. C d. E f.", "source": "w"},
+    {"text": "A b.\nC d.\nE f.", "source": "x"},
+]
+"""Documents of one text, and so of one id and placement, cut into other sentences or from another source."""
+
+
+@pytest.mark.parametrize("dedup", ["none", "exact"])
+def test_documents_that_differ_in_their_sentences_alone_have_an_order(tmp_path: Path, dedup: str) -> None:
+    lines = [json.dumps(record) + "\n" for record in TIED if record["source"] == "x"]
+    found = set()
+    for i, order in enumerate(itertools.permutations(lines)):
+        if i % 8 == 0:  # 15 of the 120 orders
+            reports, _ = shuffle(tmp_path / str(i), list(order), 1, dedup, splitter="newline")
+            found.add(reports[0]["shard"]["sha256"])
+    assert len(found) == 1
+
+
+def test_the_order_in_a_shard_is_placement_then_source_then_content(tmp_path: Path, documents: list[str]) -> None:
+    lines = [json.dumps(record) + "\n" for record in TIED] + lines_of(documents)
+    _, (table,) = shuffle(tmp_path / "a", lines, 1, splitter="newline")
+    placed = placements(table["document"].to_numpy(), 0).tolist()
+    assert placed == sorted(placed)
+
+    tied = [row for row in table.to_pylist() if " ".join(row["sentences"]) == "A b. C d. E f."]
+    assert [row["source"] for row in tied] == ["w", *["x"] * 5]
+    contents = [key("content", *row["sentences"]) for row in tied[1:]]
+    assert contents == sorted(contents) and len(set(contents)) == 4
+
+
+def test_near_duplicates_with_a_run_that_holds_no_document(tmp_path: Path, documents: list[str]) -> None:
+    """A file of rejected records alone, or of blank lines alone, makes such a run."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "bad.jsonl").write_text("{\n" * 3)
+    (folder / "blank.jsonl").write_text("\n\n")
+    reports, _ = shuffle(
+        folder / "b", lines_of(documents), 3, "minhash", more=(folder / "bad.jsonl", folder / "blank.jsonl")
+    )
+    assert sum(report["shard"]["rows"] for report in reports) > 0
+
+
+def test_no_document_has_no_signature() -> None:
+    files = near_duplicates.encode_signatures([], [])
+    assert set(files) == {"signatures.arrow", "bands.arrow"}
+    assert near_duplicates.band_keys(np.zeros((0, near_duplicates.PERMUTATIONS), np.uint32)).shape == (0, 16)
 
 
 def test_exact_duplicates_keep_one(tmp_path: Path, documents: list[str]) -> None:
