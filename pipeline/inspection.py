@@ -13,6 +13,7 @@ from pipeline.pairs import card, charts
 from schemas import manifest, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest
+from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
 from schemas.vocabulary import COUNTS, FILE, FOLDER, Vocabulary, read_vocabulary
 
 WIDTH = 100  # of a line in the terminal, as far as it is ours to break
@@ -27,9 +28,20 @@ def inspect(path: str, rows: int) -> Iterator[str]:
     if not storage.exists(url):
         raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {manifest.NAME}.")
     found = manifest.parse_manifest(storage.read(url), url)
-    yield from show_manifest(found)
+    yield from described(found, url)
     if found.kind != "vocab" and found.shards:
         yield from show_shard(storage.join(path, max(found.shards, key=lambda shard: shard.rows).path), rows)
+
+
+def described(found: Manifest, url: str) -> list[str]:
+    """Return the lines of `show_manifest`. Raises DataError when the statistics are not those that a job writes."""
+    try:
+        return list(show_manifest(found))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{url} holds statistics that cannot be shown ({error!r}). "
+            "Copy the folder again or rebuild it with --overwrite."
+        ) from error
 
 
 def compare(a: str, b: str) -> Iterator[str]:
@@ -178,27 +190,49 @@ def verify(folder: str) -> Iterator[str]:
     if not storage.exists(url):
         raise DataError(f"{folder} is not finished: it holds no {manifest.NAME}.")
     found = manifest.parse_manifest(storage.read(url), url)
+    vocabulary = check_vocabulary(folder, found)
     for shard in found.shards:
         data = manifest.read_shard_bytes(folder, shard)
         if shard.path.endswith(".arrow"):
-            check_rows(folder, found, shard, data)
+            check_rows(folder, found, shard, data, vocabulary)
         yield f"ok  {shard.path}  {shard.rows:,} rows"
 
 
-def check_rows(folder: str, found: Manifest, shard: manifest.Shard, data: bytes) -> None:
-    """The shard opens with the layout of its kind and holds the rows that the manifest counts."""
-    schema = {
-        "text": lambda: shards.TEXT,
-        "vocab": lambda: shards.COUNTS,
-        "pairs": lambda: shards.pairs_schema(
-            int(found.options["vocabulary_size"]), bool(found.options.get("static_masks"))
-        ),
-    }[found.kind]()
+def check_vocabulary(folder: str, found: Manifest) -> Vocabulary | None:
+    """Return the vocabulary of a folder, None for text. Raises DataError when it is not the one that is stated."""
+    if found.kind == "text":
+        return None
+
+    if found.kind == "pairs":
+        return read_pairs_vocabulary(folder, found)
+
+    vocabulary = read_vocabulary(folder)
+    if vocabulary.fingerprint != found.fingerprint:
+        raise DataError(
+            f"{storage.join(folder, manifest.NAME)} states fingerprint {found.fingerprint}, but {FILE} has "
+            f"{vocabulary.fingerprint}. Copy the folder again or rebuild it with --overwrite."
+        )
+    return vocabulary
+
+
+def check_rows(folder: str, found: Manifest, shard: manifest.Shard, data: bytes, vocabulary: Vocabulary | None) -> None:
+    """Check that a shard has the layout of its kind, the rows that the manifest counts, and values in range."""
     path = storage.join(folder, shard.path)
-    table = shards.decode_table(data, path, schema)
+    table = shards.decode_table(data, path, row_schema(found))
     if table.num_rows != shard.rows:
         raise DataError(
             f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild the folder."
         )
-    if found.kind == "pairs":
-        shards.check_pairs(table, path, int(found.options["vocabulary_size"]))
+    if found.kind == "pairs" and vocabulary is not None:
+        check_pairs(table, path, PairLimits.of(found, vocabulary))
+    if found.kind != "vocab":  # there the fingerprint of each file is part of its sha256
+        shards.check_fingerprint(table, path, shard.fingerprint)
+
+
+def row_schema(found: Manifest) -> pa.Schema:
+    """Return the schema that the shards of a folder have."""
+    if found.kind == "text":
+        return shards.TEXT
+    if found.kind == "vocab":
+        return shards.COUNTS
+    return shards.pairs_schema(int(found.options["vocabulary_size"]), bool(found.options.get("static_masks")))

@@ -7,15 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+import re
+from collections import Counter
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 
 NAME = "manifest.json"
 Kind = Literal["text", "vocab", "pairs"]
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def _plain(name: str) -> str:
+    if not PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a plain file name; files lie in the folder itself")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain)]
+"""The name of a file inside the folder. A path here would let a manifest name any file of the machine."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
 
 
 class _Strict(BaseModel):
@@ -26,19 +41,19 @@ class Input(_Strict):
     """One thing that the job read: a corpus file (with its bytes) or a finished folder (with its fingerprint)."""
 
     path: str
-    bytes: int | None = None
+    bytes: Count | None = None
     fingerprint: str | None = None
 
 
 class Shard(_Strict):
     """One file of the folder. `tokens` is 0 where there are only words; `fingerprint` is of the rows alone."""
 
-    path: str
-    rows: int
-    tokens: int
-    bytes: int
-    sha256: str
-    fingerprint: str
+    path: PlainName
+    rows: Count
+    tokens: Count
+    bytes: Count
+    sha256: Hex
+    fingerprint: Hex
 
 
 class LedgerEntry(_Strict):
@@ -52,14 +67,14 @@ class LedgerEntry(_Strict):
 class Manifest(_Strict):
     """The whole of manifest.json."""
 
-    format_version: int
+    format_version: Annotated[int, Field(ge=1)]
     kind: Kind
     options: dict[str, Any]
     inputs: list[Input]
     seed: int
-    fingerprint: str
+    fingerprint: Hex
     shards: list[Shard]
-    totals: dict[str, int]
+    totals: dict[str, Count]
     statistics: dict[str, Any]
     ledger: list[LedgerEntry]
 
@@ -67,9 +82,56 @@ class Manifest(_Strict):
         return (json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def fingerprint(kind: Kind, shards: list[Shard], identity: str = "") -> str:
-    """Of the content: equal content, equal fingerprint. `identity`, the vocabulary's, gives ids their meaning."""
-    parts = [kind, str(FORMAT_VERSION), identity, *(f"{shard.path} {shard.fingerprint}" for shard in shards)]
+class _Needed(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _PairOptions(_Needed):
+    objective: Literal["nsp", "sop", "full_sentences", "doc_sentences"]
+    max_length: Annotated[int, Field(gt=0, lt=2**31)]
+    static_masks: Count = 0
+    vocabulary: Hex
+    vocabulary_size: Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class _PairTotals(_Needed):
+    rows: Count
+    tokens: Count
+
+
+class _PairStatistics(_Needed):
+    lengths: list[Count]
+
+
+class _Pairs(_Needed):
+    options: _PairOptions
+    totals: _PairTotals
+    statistics: _PairStatistics
+
+
+class _TextTotals(_Needed):
+    text_bytes: Count
+
+
+class _TextStatistics(_Needed):
+    documents_by_source: dict[str, Count]
+
+
+class _Text(_Needed):
+    totals: _TextTotals
+    statistics: _TextStatistics
+
+
+NEEDED: dict[Kind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
+"""What readers of each kind take from the open tables of a manifest, beyond the form that all kinds share."""
+
+
+def fingerprint(kind: Kind, shards: list[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
+    """Return the fingerprint of a folder's content: equal content, equal fingerprint.
+
+    `identity` is the vocabulary's fingerprint, which gives ids their meaning; text has none.
+    """
+    parts = [kind, str(version), identity, *(f"{shard.path} {shard.fingerprint}" for shard in shards)]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -96,12 +158,49 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
             raise DataError(
                 f"{url} has format version {version}, but this Clozeline reads up to {FORMAT_VERSION}. Upgrade it."
             )
-        return Manifest.model_validate(fields)
+        manifest = Manifest.model_validate(fields)
+        NEEDED[manifest.kind].model_validate(manifest.model_dump(include={"options", "totals", "statistics"}))
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise DataError(f"{url} is not a manifest of this version: {faults}.") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{url} is not JSON of a manifest ({error}). Run the job that made it again.") from error
+    check_consistency(manifest, url)
+    return manifest
+
+
+def check_consistency(manifest: Manifest, url: str) -> None:
+    """Raise DataError when parts of a manifest contradict each other: it was edited, or put together from others."""
+    advice = "Copy the folder again or rebuild it with --overwrite."
+    names = Counter(shard.path for shard in manifest.shards)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise DataError(f"{url} names {twice[0]} twice. {advice}")
+
+    if manifest.kind == "pairs":
+        check_totals(manifest, url, advice)
+
+    if manifest.kind != "vocab":  # a vocabulary's fingerprint is of tokenizer.json
+        identity = manifest.options["vocabulary"] if manifest.kind == "pairs" else ""
+        found = fingerprint(manifest.kind, manifest.shards, identity, manifest.format_version)
+        if found != manifest.fingerprint:
+            raise DataError(
+                f"{url} states fingerprint {manifest.fingerprint}, but its shards have {found}: some were added, "
+                f"removed or replaced. {advice}"
+            )
+
+
+def check_totals(manifest: Manifest, url: str, advice: str) -> None:
+    """Raise DataError when the totals of pairs are not the sums of their shards and of their histogram."""
+    lengths = manifest.statistics["lengths"]
+    by_length = {"rows": sum(lengths), "tokens": sum(length * rows for length, rows in enumerate(lengths))}
+    for name, counted in by_length.items():
+        stated = manifest.totals[name]
+        in_shards = sum(getattr(shard, name) for shard in manifest.shards)
+        if stated != in_shards:
+            raise DataError(f"{url} has totals.{name} {stated:,}, but its shards have {in_shards:,}. {advice}")
+        if stated != counted:
+            raise DataError(f"{url} has totals.{name} {stated:,}, but statistics.lengths counts {counted:,}. {advice}")
 
 
 def read_shard_bytes(folder: str, shard: Shard) -> bytes:

@@ -17,6 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.errors import DataError
+from schemas.row_checks import check_nulls
+
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+"""What pyarrow raises on bytes that are not a sound Arrow file."""
 
 ROWS_PER_BATCH = 1024
 """Rows in every record batch but a shard's last, so that row i is in batch i // 1024."""
@@ -63,7 +67,7 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             return pairs_schema(vocabulary_size, static_masks="mask_positions" in reader.schema.names)
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
 
@@ -96,7 +100,10 @@ def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.Table:
-    """The rows of an Arrow file, fully validated. Raises DataError naming `path` and every difference."""
+    """Return the rows of an Arrow file, fully validated and without nulls where none may be.
+
+    Raises DataError naming `path` and every difference between its schema and the expected one.
+    """
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             problems = schema_differences(reader.schema, expected)
@@ -105,8 +112,10 @@ def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)  # offsets out of range would otherwise crash the process, not raise
-    except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError, OSError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
+
+    check_nulls(batches, path)
     return pa.Table.from_batches(batches, expected)
 
 
@@ -126,46 +135,19 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
     return missing + extra + wrong
 
 
-def check_pairs(table: pa.Table, path: str, vocabulary_size: int) -> None:
-    """Raises DataError naming the first row whose values are out of range; an id too large would crash a GPU kernel."""
-    if table.num_rows == 0:
-        return
-    ids, starts = table["input_ids"].combine_chunks(), table["word_starts"].combine_chunks()
-    lengths = np.diff(ids.offsets.to_numpy())
-    cut, label = table["segment_b_start"].to_numpy(), table["pair_label"].combine_chunks().fill_null(0).to_numpy()
-    is_wide = ids.flatten().to_numpy() >= vocabulary_size
-    wide = np.repeat(np.arange(len(lengths)), lengths)[is_wide] if is_wide.any() else np.zeros(0, dtype=int)
-    faults = {
-        f"an id of {vocabulary_size} or more": wide,
-        "no tokens": np.flatnonzero(lengths == 0),
-        "a segment_b_start outside of the row": np.flatnonzero((cut < 0) | (cut > lengths)),
-        "a pair_label other than 0, 1 or null": np.flatnonzero((label != 0) & (label != 1)),
-        "word_starts of another length than input_ids": np.flatnonzero(np.diff(starts.offsets.to_numpy()) != lengths),
-    }
-    if "mask_positions" in table.column_names:
-        faults |= _mask_faults(table, lengths, vocabulary_size)
-    for fault, rows in faults.items():
-        if len(rows):
-            raise DataError(f"{path}, row {rows[0]}, has {fault}. Rebuild the folder with --overwrite.")
-
-
-def _mask_faults(table: pa.Table, lengths: np.ndarray, vocabulary_size: int) -> dict[str, np.ndarray]:
-    """Rows whose stored masks are out of range, by what is wrong with them."""
-    positions, tokens = (table[name].combine_chunks() for name in ("mask_positions", "mask_tokens"))
-    sizes, token_sizes = (np.diff(column.flatten().offsets.to_numpy()) for column in (positions, tokens))
-    variants = np.diff(positions.offsets.to_numpy())
-    if not np.array_equal(variants, np.diff(tokens.offsets.to_numpy())) or not np.array_equal(sizes, token_sizes):
-        return {"mask_tokens of another length than mask_positions": np.zeros(1, dtype=int)}
-    row = np.repeat(np.repeat(np.arange(len(variants)), variants), sizes)
-    return {
-        "a mask position outside of the row": row[positions.flatten().flatten().to_numpy() >= lengths[row]],
-        f"a mask token of {vocabulary_size} or more": row[tokens.flatten().flatten().to_numpy() >= vocabulary_size],
-    }
-
-
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
     """A hash of the rows alone: independent of compression, so that it outlives a change of codec."""
     digest = hashlib.blake2b(digest_size=16)
     for batch in batches:
         digest.update(batch.serialize())
     return digest.hexdigest()
+
+
+def check_fingerprint(table: pa.Table, path: str, stated: str) -> None:
+    """Raise DataError when the rows are not those that a manifest's `stated` fingerprint names."""
+    found = content_fingerprint(equal_batches(table))
+    if found != stated:
+        raise DataError(
+            f"{path} has rows with fingerprint {found}, but its manifest states {stated}: its rows were replaced. "
+            "Copy it again or rebuild the folder with --overwrite."
+        )

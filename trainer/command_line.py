@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from schemas.errors import ClozelineError, UsageError
+from trainer.host_memory import check_memory
 from trainer.recipe import load_recipe
 from trainer.signals import StopRequest
 
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
             print(json.dumps(describe(recipe), indent=2))
             return 0
+        check_memory(recipe, options.config)
         from trainer.training import pretrain  # torch and DeepSpeed: only once the recipe is good
 
         pretrain(recipe, stop)

@@ -1,15 +1,15 @@
 """The recipe: everything that decides a run, as strict tables of a TOML file.
 
 A key that nobody knows is an error with the nearest name, for a typo that trains is the costliest kind. Values may be
-changed on the command line with `--set section.key=value`, value in TOML's spelling; a bare word is a string, and
-`none` takes a key out.
+changed on the command line with `--set section.key=value`, value in TOML's spelling; a bare word is a string, and so is
+anything but a list for a key that takes text. `none` takes a key out.
 """
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -66,24 +66,52 @@ def phase_recipe(recipe: Recipe, number: int, path: str = "") -> Recipe:
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Example: `apply_change(recipe, "run.seed=7")`; the value `none` takes a key out of the recipe."""
+    """Apply one `--set` to the content of a recipe file. Raises UsageError when it is not of the form section.key=value.
+
+    Example: `apply_change(recipe, "run.seed=7")`; the value `none` takes a key out of the recipe.
+    """
     name, separator, value = change.partition("=")
     keys = name.split(".")
     if not separator or len(keys) < 2:
         raise UsageError(f"--set {change}: expected section.key=value, as in --set run.seed=7.")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value
+
     table = content
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise UsageError(f"--set {change}: {key} is a value, not a section.")
+
     if value == "none":
         table.pop(keys[-1], None)
     else:
-        table[keys[-1]] = parsed
+        table[keys[-1]] = parsed_value(keys, value)
+
+
+def parsed_value(keys: list[str], value: str) -> Any:
+    """Return the value of a `--set` as TOML reads it, or as it is where it is not TOML.
+
+    A key that takes text gets text: `run.output=2026-11-21` names a folder, not a day.
+    """
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return value
+    if set(parsed) != {"value"}:  # lines below it, which TOML takes for further keys
+        return value
+    if takes_text(keys) and not isinstance(parsed["value"], str | list):
+        return value
+    return parsed["value"]
+
+
+def takes_text(keys: list[str]) -> bool:
+    """Return whether a key of the recipe may be a string of any content."""
+    section: Any = Recipe
+    for key in keys:
+        field = getattr(section, "model_fields", {}).get(key)
+        if field is None:
+            return False
+        section = field.annotation
+    return section is str or str in get_args(section)
 
 
 def _fault(fault: Any) -> str:

@@ -22,12 +22,51 @@ OWNED_BY_RECIPE = {
     "optimizer": "optimizer",
     "scheduler": "schedule",
     "bf16": "engine.precision",
+    "bfloat16": "engine.precision",
     "fp16": "engine.precision",
+    "amp": "engine.precision",
+    "torch_autocast": "engine.precision",
+    "elasticity": "batch.global_batch",
     "zero_optimization.stage": "engine.zero_stage",
     "zero_optimization.offload_optimizer": "engine.offload",
     "zero_optimization.offload_param": "engine.offload",
+    "zero_optimization.cpu_offload": "engine.offload",
+    "zero_optimization.cpu_offload_param": "engine.offload",
+    "zero_optimization.cpu_offload_params": "engine.offload",
+    "zero_optimization.cpu_offload_use_pin_memory": "engine.offload",
 }
-"""DeepSpeed's keys that a recipe's [deepspeed] table may not hold, and the recipe's own key for each."""
+"""DeepSpeed's keys that a recipe's [deepspeed] table may not hold, its old names among them, and the recipe's own."""
+
+DEEPSPEED_TABLES = (
+    "activation_checkpointing",
+    "aio",
+    "autotuning",
+    "checkpoint",
+    "comet",
+    "comms_logger",
+    "compile",
+    "compression_training",
+    "csv_monitor",
+    "curriculum_learning",
+    "data_efficiency",
+    "data_types",
+    "eigenvalue",
+    "flops_profiler",
+    "graph_harvesting",
+    "hybrid_engine",
+    "nebula",
+    "pipeline",
+    "progressive_layer_drop",
+    "quantize_training",
+    "sparse_attention",
+    "tensor_parallel",
+    "tensorboard",
+    "timers",
+    "wandb",
+    "weight_quantization",
+    "zero_optimization",
+)
+"""DeepSpeed's keys that hold a table. DeepSpeed looks into them without a check of its own."""
 
 
 def check_recipe(recipe: Recipe, path: str) -> None:
@@ -55,13 +94,18 @@ def check_phases(recipe: Recipe, path: str) -> None:
 
 def check_deepspeed(recipe: Recipe, path: str) -> None:
     """A [deepspeed] table that sets what the recipe sets, or what checkpoints could not be read with."""
+    for name in DEEPSPEED_TABLES:
+        value = recipe.deepspeed.get(name, {})
+        if not isinstance(value, dict):
+            raise UsageError(f"{path}: [deepspeed] {name} must be a table, found {value!r}.")
+
     zero = recipe.deepspeed.get("zero_optimization", {})
-    if not isinstance(zero, dict):
-        raise UsageError(f"{path}: [deepspeed] zero_optimization must be a table, found {zero!r}.")
     for name, owner in OWNED_BY_RECIPE.items():
         table, _, inner = name.partition(".")
-        if inner in zero if inner else table in recipe.deepspeed:
+        is_set = inner in zero if inner else table in recipe.deepspeed
+        if is_set:
             raise UsageError(f"{path}: [deepspeed] {name} is set by {owner}; set that instead.")
+
     if zero.get("round_robin_gradients"):
         raise UsageError(
             f"{path}: [deepspeed] zero_optimization.round_robin_gradients cannot be used: with it DeepSpeed's own map "

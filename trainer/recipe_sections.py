@@ -6,7 +6,7 @@ What no single key can get wrong is in recipe_checks.py; reading a recipe from i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,12 @@ from schemas.masking import Kind
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """A table without unknown keys whose numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ModelSection(_Section):
@@ -36,7 +41,7 @@ class ModelSection(_Section):
     vocabulary: int | None = Field(default=None, gt=0)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
-    initial_std: float = Field(default=0.02, gt=0)  # of the matrices
+    initial_std: float = Field(default=0.02, gt=0, le=10)  # of the matrices
     init_from: str | None = None
 
 
@@ -51,7 +56,7 @@ class DataSection(_Section):
     weights: list[float] | None = None
     vocab: str | None = None
     cache: str = "~/.cache/clozeline"
-    cache_gigabytes: float = Field(default=50.0, gt=0)
+    cache_gigabytes: float = Field(default=50.0, gt=0, le=1e9)
 
     @property
     def folders(self) -> list[str]:
@@ -76,7 +81,7 @@ class OptimizerSection(_Section):
 
     kind: Literal["adamw", "lamb"] = "adamw"
     lr: float = Field(gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-6, gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     clip: float = Field(default=1.0, ge=0)  # largest global gradient norm; 0 does not clip
@@ -98,9 +103,10 @@ class ScheduleSection(_Section):
 class BatchSection(_Section):
     """What a step computes over all ranks, and how much of it each computes at once; the rest is accumulated.
 
-    Either rows (`global_batch`, `micro_batch`) or, whatever the rows' lengths, tokens (`global_tokens`, and
-    `micro_tokens` at most at once). `shape` exact: no padding, every batch its own shape. fixed: filled up to one
-    shape, for compiled models. padded: every row filled up to the longest, as others do it, for comparison.
+    Either rows (`global_batch`, `micro_batch`) or tokens, whatever the rows' lengths (`global_tokens`, and
+    `micro_tokens`, which no micro-batch exceeds). `shape` exact: no padding, every batch has its own shape. fixed:
+    filled up to one shape of at most `micro_tokens` tokens, for compiled models. padded: every row filled up to the
+    longest, as others do it, for comparison; this padding comes on top of `micro_tokens`.
     """
 
     global_batch: int | None = Field(default=None, gt=0)
@@ -169,7 +175,7 @@ class EngineSection(_Section):
     offload: Literal["none", "optimizer", "parameters"] = "none"
     recompute: bool = False
     compile: bool = False
-    timeout_seconds: float = Field(default=600.0, gt=0)
+    timeout_seconds: float = Field(default=600.0, gt=0, le=1e9)
 
 
 class TroubleSection(_Section):

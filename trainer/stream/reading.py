@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
 from schemas.masking import Masks
 from schemas.ragged import offsets_of, places_of_ranges, take_ranges
-from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
+from schemas.row_checks import PairLimits, check_pairs, lengths_of, read_pairs_vocabulary
+from schemas.vocabulary import Vocabulary
 from trainer.models.packing import NO_LABEL
 from trainer.stream.cache import ShardCache
 
@@ -109,13 +110,9 @@ class PairFolder:
         """Of a folder that is elsewhere (s3://, gs://) up to `cache_bytes` of shards are kept in `cache`."""
         self.folder = folder
         self.manifest: Manifest = read_manifest(folder, "pairs")
-        self.vocabulary: Vocabulary = read_vocabulary(storage.join(folder, FOLDER))
-        stated = self.manifest.options.get("vocabulary")
-        if stated != self.vocabulary.fingerprint:
-            raise DataError(
-                f"{folder}/{FOLDER} is vocabulary {self.vocabulary.fingerprint}, but the pairs are of {stated}. "
-                "Rebuild the pairs or put their own vocabulary back."
-            )
+        self.vocabulary: Vocabulary = read_pairs_vocabulary(folder, self.manifest)
+        self._limits = PairLimits.of(self.manifest, self.vocabulary)
+        self._known_rows: set[str] = set()  # sha256 of shards whose rows have the fingerprint that the manifest states
         remote = not storage.is_local(folder)
         self._cache = ShardCache(folder, self.manifest.shards, cache, cache_bytes) if remote else None
         self._blocks: OrderedDict[tuple[int, ...], Future[Block]] = OrderedDict()
@@ -174,16 +171,28 @@ class PairFolder:
         table = shards.decode_table(data, path, schema).combine_chunks()  # once, not each time a column is looked at
         if table.num_rows != shard.rows:
             raise DataError(f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild it.")
-        shards.check_pairs(table, path, self.vocabulary.size)
+        check_pairs(table, path, self._limits)
+        self._check_fingerprint(table, shard, path)
         return table
+
+    def _check_fingerprint(self, table: pa.Table, shard: Shard, path: str) -> None:
+        """Raise DataError when the rows are not those that the manifest's fingerprint names.
+
+        Once for each version of a shard's bytes: the same bytes hold the same rows.
+        """
+        if shard.sha256 not in self._known_rows:
+            shards.check_fingerprint(table, path, shard.fingerprint)
+            self._known_rows.add(shard.sha256)
 
 
 def _rows(table: pa.Table) -> Rows:
-    ids, starts = table["input_ids"].combine_chunks(), table["word_starts"].combine_chunks()
+    """The rows of a shard that has passed its checks: no list is null, so the items of all lists lie end to end."""
+    ids = table["input_ids"].combine_chunks()
+    starts = table["word_starts"].combine_chunks()
     return Rows(
-        ids.values.to_numpy(),
-        starts.values.to_numpy(zero_copy_only=False),
-        ids.offsets.to_numpy().astype(np.int64),
+        ids.flatten().to_numpy(),
+        starts.flatten().to_numpy(zero_copy_only=False),
+        offsets_of(lengths_of(ids)),
         table["segment_b_start"].to_numpy().astype(np.int64),
         table["pair_label"].combine_chunks().fill_null(NO_LABEL).to_numpy().astype(np.int64),
     )
@@ -195,7 +204,7 @@ def _stored_masks(tables: list[pa.Table], variants: int) -> StoredMasks:
     )
     return StoredMasks(
         variants,
-        np.concatenate([part.values.to_numpy() for part in positions]),
-        np.concatenate([part.values.to_numpy() for part in tokens]),
-        offsets_of(np.concatenate([np.diff(part.offsets.to_numpy()) for part in positions])),
+        np.concatenate([part.flatten().to_numpy() for part in positions]),
+        np.concatenate([part.flatten().to_numpy() for part in tokens]),
+        offsets_of(np.concatenate([lengths_of(part) for part in positions])),
     )

@@ -1,14 +1,22 @@
-"""Several pair folders as one stream, with weights that are exact over any number of steps.
+"""Several pair folders as one stream, mixed by their weights.
 
-After n places of the stream a folder of weight w has given w * n of them, to within one. Each folder keeps its own
-endless order and its own epochs.
+The places of the stream are shared out by Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight
+w is due at time (2j - 1) / 2w, and the stream takes rows in the order of these times. So a folder's count never falls,
+every batch has exactly its size, and every row comes once an epoch. (Largest remainders do not have this property:
+the count of a small folder may fall as the stream grows, the Alabama paradox.)
+
+After n places, a folder of weight w among k folders has given w * n of them to within (1 + w * (k - 2)) / 2: less than
+one place for up to three folders, and for any folder that is small. Each folder keeps its own endless order and epochs.
 
 Letters: B rows.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +31,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Source:
-    """One folder, its order, and its share of the stream."""
+    """One folder, its order, and its weight in the stream: its share is weight / sum of all sources' weights."""
 
     folder: PairFolder
     order: Order
-    weight: float
+    weight: int
 
 
 @dataclass(frozen=True)
@@ -73,12 +81,23 @@ def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: 
             )
         if not folder.manifest.totals["rows"]:
             raise DataError(f"{folder.folder} holds no row to train on.")
-    sizes = [folder.manifest.totals["tokens" if by_tokens else "rows"] for folder in folders]
-    shares = np.array(sizes if weights is None else weights, dtype=np.float64)
+    whole_weights = integer_weights(folders, weights, by_tokens)
     return [
-        Source(folder, order_of(folder, seed, by_tokens), float(share))
-        for folder, share in zip(folders, shares / shares.sum(), strict=True)
+        Source(folder, order_of(folder, seed, by_tokens), weight)
+        for folder, weight in zip(folders, whole_weights, strict=True)
     ]
+
+
+def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_tokens: bool) -> list[int]:
+    """Return whole numbers in the same proportions as `weights`, or as the folders' sizes when there are none."""
+    if weights is None:
+        unit = "tokens" if by_tokens else "rows"
+        return [folder.manifest.totals[unit] for folder in folders]
+
+    # Through the decimal form: 0.3 means three tenths, not the binary fraction nearest to it.
+    exact = [Fraction(str(weight)) for weight in weights]
+    denominator = lcm(*(weight.denominator for weight in exact))
+    return [int(weight * denominator) for weight in exact]
 
 
 def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
@@ -96,10 +115,50 @@ def places(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]
 
 
 def given(sources: list[Source], n: int) -> list[int]:
-    """How many of the stream's first n places each source has given: whole parts, then the largest remainders."""
-    exact = [source.weight * n for source in sources]
-    counts = [int(value) for value in exact]
-    by_remainder = sorted(range(len(sources)), key=lambda i: (counts[i] - exact[i], i))
-    for i in by_remainder[: n - sum(counts)]:
-        counts[i] += 1
+    """Return how many of the stream's first n places each source has given."""
+    return apportion([source.weight for source in sources], n)
+
+
+def apportion(weights: list[int], n: int) -> list[int]:
+    """Share out the first n places of a Webster sequence by weights above 0.
+
+    Row j of a source is due at time (2j - 1) / (2 * weight); sources that tie take turns by their number. The counts
+    are those of the n earliest rows, so they never fall as n grows. Costs O(k log k) for k sources, whatever n is.
+    Example: `apportion([2, 1], 4)` -> `[3, 1]`.
+    """
+    # Each share rounded half up is the count of rows due at time n / total. Their sum misses n by at most k / 2.
+    total = sum(weights)
+    counts = [(2 * n * weight + total) // (2 * total) for weight in weights]
+    missing = n - sum(counts)
+
+    if missing > 0:
+        _add_earliest(counts, weights, missing)
+    elif missing < 0:
+        _drop_latest(counts, weights, -missing)
     return counts
+
+
+def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
+    """Add to `counts` the `number` earliest rows that are not counted yet."""
+    upcoming = [(_due(count + 1, weight), i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    heapq.heapify(upcoming)
+    for _ in range(number):
+        _, i = upcoming[0]
+        counts[i] += 1
+        heapq.heapreplace(upcoming, (_due(counts[i] + 1, weights[i]), i))
+
+
+def _drop_latest(counts: list[int], weights: list[int], number: int) -> None:
+    """Remove from `counts` the `number` latest of the rows that are counted."""
+    # Negated, because a heap yields its smallest element; a source without rows is never the latest.
+    latest = [(-_due(count, weight), -i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    heapq.heapify(latest)
+    for _ in range(number):
+        i = -latest[0][1]
+        counts[i] -= 1
+        heapq.heapreplace(latest, (-_due(counts[i], weights[i]), -i))
+
+
+def _due(j: int, weight: int) -> Fraction:
+    """Return the time of row number j, counted from 1, of a source."""
+    return Fraction(2 * j - 1, 2 * weight)
