@@ -174,14 +174,15 @@ def test_masks_equal_the_plain_algorithm(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_words_are_skipped_as_in_the_plain_algorithm(kind: Kind) -> None:
-    """Words of up to 12 pieces, so that most groups do not fit and rows are filled by all their groups."""
+    """Most words exceed the budget, so rows are filled only when all their groups have been looked through."""
     rng = np.random.default_rng(1)
     begin, inside = VOCABULARY.tokens.index("w1"), VOCABULARY.tokens.index("##p1")
     rows = []
     for _ in range(40):
-        words = [[begin] + [inside] * int(pieces) for pieces in rng.integers(0, 12, 30)]
-        rows.append([token for word in words for token in word])
+        pieces = rng.choice([1, 2, 8, 9, 10, 11, 12], 60)
+        rows.append([token for n in pieces.tolist() for token in [begin] + [inside] * (n - 1)])
 
+    assert_equal_to_plain(rows, Masking(kind, max_predictions=5))
     assert_equal_to_plain(rows, Masking(kind))
 
 
