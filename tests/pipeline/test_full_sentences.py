@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.full_sentences import EDGES, fill_rows
-from pipeline.pairs.pairing import Objective, Pairing
+from pipeline.pairs.full_sentences import CUT_SENTENCE, EDGES, fill_rows
+from pipeline.pairs.pairing import Corpus, Objective, Pairing
+from schemas.randomness import key, permutation
 from tests.pipeline.test_pairing import corpus
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=1, max_size=12)
@@ -48,3 +49,75 @@ def test_passes_go_over_the_documents_in_other_orders() -> None:
         for number in (0, 1, 0)
     ]
     assert orders[0] == orders[2] != orders[1]
+
+
+PlainRow = list[tuple[int, list[int]]]
+"""(document, tokens) of each document in a row."""
+
+
+def plain_pieces(corpus: Corpus, document: int, room: int) -> list[list[int]]:
+    """A document's sentences as lists of tokens, each cut at `room` tokens."""
+    pieces = []
+    for i in range(corpus.documents[document], corpus.documents[document + 1]):
+        tokens = list(range(corpus.sentences[i], corpus.sentences[i + 1]))
+        while tokens:
+            pieces.append(tokens[:room])
+            tokens = tokens[room:]
+
+    return pieces
+
+
+def plain_append(row: PlainRow, document: int, tokens: list[int]) -> PlainRow:
+    if row and row[-1][0] == document:
+        return [*row[:-1], (document, row[-1][1] + tokens)]
+
+    return [*row, (document, tokens)]
+
+
+def plain_rows(corpus: Corpus, pairing: Pairing, pass_number: int) -> list[PlainRow]:
+    """Rows made one sentence at a time: try the longer row, and begin another where it does not fit."""
+    room = pairing.max_length - 2
+    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
+    rows: list[PlainRow] = []
+    row: PlainRow = []
+    for document in permutation(len(corpus.ids), order_key).tolist():
+        if pairing.objective == "doc_sentences" and row:
+            rows.append(row)
+            row = []
+
+        for tokens in plain_pieces(corpus, document, room):
+            longer = plain_append(row, document, tokens)
+            separators = len(longer) - 1
+            if sum(len(part) for _, part in longer) + separators <= room:
+                row = longer
+            else:
+                rows.append(row)
+                row = [(document, tokens)]
+
+    rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
+@given(
+    documents=DOCUMENTS,
+    max_length=st.integers(4, 140),
+    seed=st.integers(0, 99),
+    ids=st.lists(st.integers(0, 10**6), min_size=12, max_size=12),
+)
+@settings(max_examples=100, deadline=None)
+def test_rows_equal_the_plain_algorithm(
+    objective: Objective, documents: list[list[int]], max_length: int, seed: int, ids: list[int]
+) -> None:
+    made = corpus(documents)
+    made.ids[:] = ids[: len(documents)]
+    pairing = Pairing(objective, max_length, 0.0, seed)
+
+    filled = fill_rows(made, pairing, seed % 3)
+
+    rows = [[(part.document, list(range(part.start, part.end))) for part in row] for row in filled.rows]
+    assert rows == plain_rows(made, pairing, seed % 3)
+    cuts = {
+        (CUT_SENTENCE, j): sum(length > max_length - 2 for length in document) for j, document in enumerate(documents)
+    }
+    assert filled.ledger == Counter(cuts)

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab.merges import MOST_PAIRS, Join, MergeLearner, join_bytes, join_wordpieces
+from pipeline.vocab import merges as merging
+from pipeline.vocab.merges import (
+    MOST_PAIRS,
+    Join,
+    MergeLearner,
+    every_other,
+    join_bytes,
+    join_wordpieces,
+    places_by_symbol,
+    sum_by_key,
+)
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -18,8 +28,10 @@ def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
     return replaced
 
 
-def naive_merges(words: dict[tuple[str, ...], int], size: int, join: Join) -> list[tuple[str, str]]:
-    """Byte-pair encoding as the paper writes it: count all pairs, merge the best, start again."""
+def naive_merges(
+    words: dict[tuple[str, ...], int], size: int, join: Join, min_frequency: int = 1
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """(merges, tokens) as the paper writes it: count all pairs, merge the best, start again."""
     split = {word: list(word) for word in words}
     order = sorted({symbol for word in words for symbol in word})
     merges: list[tuple[str, str]] = []
@@ -28,7 +40,7 @@ def naive_merges(words: dict[tuple[str, ...], int], size: int, join: Join) -> li
         for word, parts in split.items():
             for pair in itertools.pairwise(parts):
                 pairs[pair] += words[word]
-        if not pairs:
+        if max(pairs.values(), default=0) < min_frequency:
             break
         best = min(pairs, key=lambda pair: (-pairs[pair], order.index(pair[0]), order.index(pair[1])))
         if best not in merges:
@@ -36,7 +48,7 @@ def naive_merges(words: dict[tuple[str, ...], int], size: int, join: Join) -> li
         if join(*best) not in order:
             order.append(join(*best))
         split = {word: replace_pair(parts, best, join(*best)) for word, parts in split.items()}
-    return merges
+    return merges, order
 
 
 def learner_of(
@@ -60,7 +72,24 @@ def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int
     split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
     learner = learner_of(split, join, most_pairs)
     learner.learn(size, 1)
-    assert learner.merges == naive_merges(split, size, join)
+    assert (learner.merges, learner.tokens) == naive_merges(split, size, join)
+
+
+@given(
+    words=st.dictionaries(st.text("ab", min_size=1, max_size=20), st.integers(1, 40), min_size=1, max_size=25),
+    size=st.integers(2, 60),
+    min_frequency=st.integers(1, 60),
+    most_pairs=st.sampled_from([2, 4, 8, MOST_PAIRS]),
+)
+@settings(max_examples=300, deadline=None)
+def test_merging_ends_where_the_plain_algorithm_does(
+    words: dict[str, int], size: int, min_frequency: int, most_pairs: int
+) -> None:
+    """Two letters in long words: pairs overlap, are merged again, and fall below the frequency and rise over it."""
+    split = {tuple(word): count for word, count in words.items()}
+    learner = learner_of(split, join_bytes, most_pairs)
+    learner.learn(size, min_frequency)
+    assert (learner.merges, learner.tokens) == naive_merges(split, size, join_bytes, min_frequency)
 
 
 def test_ties_go_to_the_lower_ids() -> None:
@@ -91,3 +120,52 @@ def test_words_of_one_letter_repeated() -> None:
 def test_joining_wordpieces() -> None:
     assert join_wordpieces("un", "##able") == "unable"
     assert join_wordpieces("##a", "##b") == "##ab"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 2**40)), max_size=30))
+def test_sums_by_key(pairs: list[tuple[int, int]]) -> None:
+    keys_N = np.array([key for key, _ in pairs], dtype=np.int64)
+    amounts_N = np.array([amount for _, amount in pairs], dtype=np.int64)
+    keys_K, sums_K = sum_by_key(keys_N, amounts_N)
+    expected: Counter[int] = Counter()
+    for key, amount in pairs:
+        expected[key] += amount
+    assert list(zip(keys_K.tolist(), sums_K.tolist(), strict=True)) == sorted(expected.items())
+
+
+@pytest.mark.parametrize(
+    ("symbols", "at_once"),
+    [(1, 1), (3, 2), (255, 7), (256, 7), (257, 7), (300, 1 << 20), (70_000, 11), (70_000, 1 << 20)],
+)
+def test_the_places_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: int, at_once: int) -> None:
+    """However many positions are sorted at once and however many bits the symbols need."""
+    monkeypatch.setattr(merging, "AT_ONCE", at_once)
+    some = sorted({0, symbols // 2, symbols - 1})
+    symbol_P = np.random.default_rng(0).choice([*some, -1, -2], 20).astype(np.int32)
+
+    places = places_by_symbol(symbol_P, symbols)
+
+    assert len(places) == symbols
+    for symbol in some:
+        assert places[symbol].tolist() == np.flatnonzero(symbol_P == symbol).tolist()
+        assert places[symbol].dtype == np.int32
+    assert sum(len(place) for place in places) == (symbol_P >= 0).sum()
+
+
+def test_every_other_of_neighbors() -> None:
+    places_M = np.array([0, 1, 2, 5, 6, 7, 8, 10, 12], dtype=np.int32)
+
+    assert every_other(places_M, 1).tolist() == [0, 2, 5, 7, 10, 12]
+    assert every_other(np.array([3, 5, 7, 8, 10], dtype=np.int32), 2).tolist() == [3, 7, 8]
+
+
+def test_symbols_with_large_ids_are_merged() -> None:
+    """A symbol's id takes 25 bits of a pair's key and decides ties up to the last of them."""
+    alphabet = [f"<{i}>" for i in range(66_000)]
+    symbols = np.array([65_999, 3, 65_536, 4, 3, 65_536])
+    learner = MergeLearner(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]), alphabet, join_bytes)
+
+    learner.learn(66_003, 1)
+
+    assert learner.merges == [("<65536>", "<4>"), ("<65999>", "<3>"), ("<3>", "<65536>")]
+    assert learner.tokens[66_000:] == ["<65536><4>", "<65999><3>", "<3><65536>"]

@@ -1,8 +1,10 @@
+import hashlib
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.randomness import Draws, key, numbers, permutation, uniforms
+from schemas.randomness import GOLDEN, Draws, key, mix, numbers, permutation, uniforms
 
 
 def test_numbers_are_those_of_splitmix64() -> None:
@@ -32,3 +34,60 @@ def test_draws_look_uniform() -> None:
 @given(st.integers(0, 300), st.integers(0, 2**64 - 1))
 def test_a_permutation_holds_every_number_once(n: int, permutation_key: int) -> None:
     assert sorted(permutation(n, permutation_key).tolist()) == list(range(n))
+
+
+@given(st.lists(st.one_of(st.integers(), st.text("a1\u00e9\u4e2d\0"), st.binary()), max_size=4))
+def test_a_key_is_the_hash_of_its_parts_and_their_lengths(parts: list[int | str | bytes]) -> None:
+    text = b""
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        text += len(data).to_bytes(8, "little") + data
+
+    assert key(*parts) == int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+@given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**40), min_size=1, max_size=5))
+def test_arrays_and_single_draws_are_the_same_numbers(draw_key: int, counters: list[int]) -> None:
+    """For any key and counter, with sums and products above 2**64."""
+    expected = [Draws((draw_key + counter * GOLDEN) % 2**64).number() for counter in counters]
+    keys = np.full(len(counters), draw_key, dtype=np.uint64)
+
+    assert numbers(np.uint64(draw_key), np.array(counters)).tolist() == expected
+    assert numbers(keys, np.array(counters)).tolist() == expected
+    assert numbers(keys, counters[0]).tolist() == expected[:1] * len(counters)
+    assert uniforms(keys, np.array(counters)).tolist() == [(number >> 11) / 2**53 for number in expected]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 2**32))
+def test_uniform_and_below_are_made_of_the_next_number(draw_key: int, n: int) -> None:
+    plain = Draws(draw_key)
+    draws = Draws(draw_key)
+
+    assert draws.uniform() == (plain.number() >> 11) / 2**53
+    assert draws.below(n) == plain.number() * n // 2**64
+    assert draws.number() == plain.number()
+
+
+def test_draws_below_a_number_are_uniform() -> None:
+    draws = Draws(0)
+    counts = np.bincount([draws.below(7) for _ in range(7000)])
+
+    assert len(counts) == 7
+    assert abs(counts - 1000).max() < 150
+
+
+def test_mixing_leaves_its_argument_as_it_is() -> None:
+    x = np.arange(10, dtype=np.uint64)
+    mixed = mix(x)
+
+    assert x.tolist() == list(range(10))
+    assert mixed.dtype == np.uint64
+    assert len(set(mixed.tolist())) == 10
+
+
+@given(st.integers(0, 60), st.integers(0, 2**64 - 1))
+def test_a_permutation_sorts_by_the_numbers_of_its_key(n: int, permutation_key: int) -> None:
+    draws = Draws(permutation_key)
+    drawn = [draws.number() for _ in range(n)]
+
+    assert permutation(n, permutation_key).tolist() == sorted(range(n), key=lambda i: drawn[i])

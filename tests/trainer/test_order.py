@@ -1,8 +1,11 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.randomness import key, permutation
 from trainer.stream import order as ordering
 from trainer.stream.order import Order
 
@@ -75,6 +78,84 @@ def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: i
         seen += batch
         first += size
     assert sorted(seen) == [[epoch, shard, row] for epoch in (0, 1) for shard, n in enumerate(rows) for row in range(n)]
+
+
+PlainRow = tuple[int, tuple[int, ...], int, int]
+"""(epoch, shards of the block, number of the row in the block, place in the epoch where the row begins)."""
+
+
+def plain_epoch(rows: list[int], seed: int, epoch: int, lengths: list[list[int]] | None) -> list[PlainRow]:
+    """An epoch's rows, block by block; a row takes one place, or as many as it has tokens."""
+    shard_order = permutation(len(rows), key(seed, "f", "shard order", epoch)).tolist()
+    made: list[PlainRow] = []
+    place = 0
+    for first_shard in range(0, len(rows), 8):
+        shards = tuple(shard_order[first_shard : first_shard + 8])
+        numbers = [(shard, row) for shard in shards for row in range(rows[shard])]
+        row_key = key(seed, "f", "row order", epoch, first_shard // 8)
+        for number in permutation(len(numbers), row_key).tolist():
+            made.append((epoch, shards, number, place))
+            shard, row = numbers[number]
+            place += 1 if lengths is None else lengths[shard][row]
+
+    return made
+
+
+def assert_equal_to_plain(order: Order, epochs: list[list[PlainRow]], first: int, last: int) -> None:
+    """One stretch for each block that the places touch, each with the rows that begin in them."""
+    expected = {}
+    for number, epoch_rows in enumerate(epochs):
+        for epoch, shards, row, begin in epoch_rows:
+            if first <= number * order.epoch_size + begin < last:
+                expected.setdefault((epoch, shards), []).append(row)
+
+    stretches = list(order.stretches(first, last))
+
+    found = {(s.epoch, s.shards): s.rows_N.tolist() for s in stretches if len(s.rows_N)}
+    assert found == expected
+    assert list(found) == list(expected)
+    assert len({(s.epoch, s.shards) for s in stretches}) == len(stretches)
+
+
+@pytest.mark.parametrize("unit", ["rows", "tokens"])
+@given(rows=SHARDS, seed=st.integers(0, 9), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: int, data: st.DataObject) -> None:
+    """Whatever stretch of the sequence is asked for, over the ends of blocks and epochs."""
+    lengths = [np.random.default_rng(shard).integers(5, 40, n).tolist() for shard, n in enumerate(rows)]
+    if unit == "rows":
+        order = Order(rows, "f", seed)
+        epochs = [plain_epoch(rows, seed, epoch, None) for epoch in range(3)]
+    else:
+        tokens = [sum(part) for part in lengths]
+        order = Order(rows, "f", seed, tokens, lambda block: np.array([n for shard in block for n in lengths[shard]]))
+        epochs = [plain_epoch(rows, seed, epoch, lengths) for epoch in range(3)]
+
+    first = data.draw(st.integers(0, 2 * order.epoch_size))
+    last = data.draw(st.integers(first, 3 * order.epoch_size))
+
+    assert_equal_to_plain(order, epochs, first, last)
+    assert_equal_to_plain(order, epochs, 0, 3 * order.epoch_size)
+
+
+@pytest.mark.parametrize("shards", [1, 7, 8, 9, 16, 17])
+def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
+    """Within an epoch, and from an epoch's last block to the next one's first."""
+    order = Order([3] * shards, "f", 1)
+    stretches = list(order.stretches(0, 4 * order.epoch_size))
+
+    assert len(stretches) == 4 * -(-shards // 8)
+    for stretch, following in pairwise(stretches):
+        assert order.after(stretch) == following.shards
+
+
+def test_blocks_past_the_end_are_empty() -> None:
+    order = Order([3] * 9, "f", 1)
+
+    assert [len(order.block(0, block)) for block in range(3)] == [8, 1, 0]
+    assert sorted(order.block(0, 0) + order.block(0, 1)) == list(range(9))
+    assert order.block(0, 0) != order.block(1, 0)
+    assert list(order.stretches(5, 5)) == []
 
 
 GOLDEN = [

@@ -1,0 +1,75 @@
+"""Which items of a row come first in its random order: the same as by a plain sort, with little sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.masking import _near, first_in_order
+from schemas.ragged import offsets_of
+
+
+def test_items_are_ordered_by_32_bits_and_then_by_number() -> None:
+    """The order of items whose upper bits are equal is the same on every machine."""
+    order = np.array([7, 5, 7, 5, 9, 1], dtype=np.uint64) << np.uint64(32)
+    order[[1, 3]] += np.array([9, 1], dtype=np.uint64)  # lower bits do not count
+
+    items, counts_B = first_in_order(order, np.array([0, 4, 6]), np.array([4, 1]))
+
+    assert items.tolist() == [1, 3, 0, 2, 5]
+    assert counts_B.tolist() == [4, 1]
+
+
+RANDOM_ORDER = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.integers(2**64 - 2**34, 2**64 - 1),  # so high that no threshold includes it
+    st.integers(0, 2**34),
+)
+
+
+@given(
+    rows=st.lists(st.lists(st.tuples(RANDOM_ORDER, st.booleans()), max_size=60), min_size=1, max_size=4),
+    counts=st.lists(st.integers(0, 70), min_size=4, max_size=4),
+    use_may=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_first_in_order_equal_a_sort(rows: list[list[tuple[int, bool]]], counts: list[int], use_may: bool) -> None:
+    """However unevenly the random numbers lie, and however few items may be chosen."""
+    order = np.array([number for row in rows for number, _ in row], dtype=np.uint64)
+    may = np.array([allowed for row in rows for _, allowed in row], dtype=bool)
+    bounds_B1 = offsets_of(np.array([len(row) for row in rows]))
+
+    items, counts_B = first_in_order(order, bounds_B1, np.array(counts[: len(rows)]), may if use_may else None)
+
+    expected = []
+    expected_counts = []
+    for begin, row, count in zip(bounds_B1.tolist(), rows, counts, strict=False):
+        allowed = [i for i in range(len(row)) if row[i][1] or not use_may]
+        first = sorted(allowed, key=lambda i: (row[i][0] >> 32, i))[:count]
+        expected += [begin + i for i in first]
+        expected_counts.append(len(first))
+
+    assert items.tolist() == expected
+    assert counts_B.tolist() == expected_counts
+
+
+@pytest.mark.parametrize("share_allowed", [1.0, 0.5])
+def test_few_more_items_than_needed_are_sorted(share_allowed: float) -> None:
+    """Of 400 items in a row, where 60 are wanted, fewer than 120 are sorted; where all are wanted, all are."""
+    rng = np.random.default_rng(0)
+    order = rng.integers(0, 2**64, 100 * 400, dtype=np.uint64)
+    may = rng.random(100 * 400) < share_allowed
+    bounds_B1 = np.arange(101) * 400
+    found_B = np.add.reduceat(may, bounds_B1[:-1])
+
+    near = _near(order, bounds_B1, np.full(100, 60), found_B, may)
+    near_B = np.add.reduceat(near, bounds_B1[:-1])
+    assert not (near & ~may).any()
+    assert near_B.min() >= 60
+    assert near_B.max() < 120
+    assert near_B.mean() < 95
+
+    everything = _near(order, bounds_B1, found_B, found_B, may)
+    assert (everything == may).all()
