@@ -73,7 +73,8 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
                      help="what makes a document in plain text")  # fmt: skip
     sub.add_argument("--text_key", default="text", help="the JSON key or the Parquet column that holds the text")
-    sub.add_argument("--language", default="en", help="ISO 639 code, for the sentence splitter")
+    sub.add_argument("--encoding", default="utf-8", help="of text and JSON files: cp1252, gb18030, utf-16 ...")
+    sub.add_argument("--language", default="en", help="ISO 639 code or English name, for the sentence splitter")
     sub.add_argument("--sentence_splitter", choices=("sentencex", "newline"), default="sentencex",
                      help="newline: the input has one sentence a line")  # fmt: skip
     sub.add_argument(
@@ -84,6 +85,21 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--num_shards", type=positive, help="how many; by default about 8 million characters each")
     sub.add_argument("--max_bad_ratio", type=share, default=0.01, help="share of bad records above which the job fails")
+    sub.add_argument(
+        "--max_undecodable_ratio",
+        type=share,
+        default=0.001,
+        help="share of a file's bytes that are not in its encoding above which the job fails; below, they are removed",
+    )
+    sub.add_argument(
+        "--max_document_bytes", type=positive, default=16 << 20, help="larger documents are rejected as bad records"
+    )
+    sub.add_argument(
+        "--max_decompression_ratio",
+        type=positive,
+        default=200,
+        help="a compressed file of more than 256 MB of text may not be more times larger than itself",
+    )
     sub.add_argument("--seed", type=int, default=0, help="of the shuffle")
     _output_flags(sub)
 
@@ -156,8 +172,19 @@ def _fields(options: argparse.Namespace) -> dict:
 
 def _run_shard(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
     from pipeline.shard.job import ShardJob, run
+    from pipeline.shard.languages import fallback_note, find_language
+    from pipeline.shard.summary import summary_lines, warning_lines
 
-    _report(run(ShardJob(**_fields(options)), beam_arguments, known_flags), options.output)
+    note = fallback_note(find_language(options.language))
+    if note and options.sentence_splitter != "newline":
+        print(note, file=sys.stderr)
+
+    manifest = run(ShardJob(**_fields(options)), beam_arguments, known_flags)
+    print(_result_line(manifest, options.output))
+    for line in summary_lines(manifest):
+        print(line)
+    for line in warning_lines(manifest):
+        print(f"clozeline: warning: {line}", file=sys.stderr)
 
 
 def _run_vocab(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
@@ -213,8 +240,12 @@ def _refuse(rest: list[str], known_flags: list[str]) -> None:
         )
 
 
-def _report(manifest, output: str) -> None:
+def _result_line(manifest, output: str) -> str:
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
-    print(f"{output}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}")
+    return f"{output}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}"
+
+
+def _report(manifest, output: str) -> None:
+    print(_result_line(manifest, output))
     for entry in manifest.ledger:
         print(f"  left out: {entry.count:,} x {entry.reason} ({entry.source})")
