@@ -39,8 +39,8 @@ def survey(
 ) -> Corpus:
     """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
 
-    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, or when more than
-    `max_undecodable_ratio` of a file's bytes are not in its encoding.
+    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, or when more
+    than `max_undecodable_ratio` of a file's bytes are not in its encoding.
     """
     runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
     undecodable = tuple(report for run in runs for report in run["undecodable"])

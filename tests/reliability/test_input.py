@@ -1,12 +1,13 @@
-"""Bad, hostile and foreign input to `shard`: each try ends in time, with its exit code and one line that says what to do.
+"""Bad, hostile and foreign input to `shard`.
 
-Ids name the group of tries and the try.
+Each try ends in time, with its exit code and one line that says what happened and what to do. Ids name the group of tries and the try.
 """
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import os
@@ -14,6 +15,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from pipeline.shard import inputs
+from pipeline.shard.inputs import plan_splits
+from pipeline.shard.record import Record
+from pipeline.shard.records import read_records
+from pipeline.shard.undecodable import UndecodableBytes
 from schemas import shards
+from schemas.errors import DataError
 from schemas.manifest import Manifest, read_manifest
 
 COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -212,8 +220,8 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         ["left out: 1 x record above 1,000 bytes (text)"],
     ),
     (
-        "limit-document-above-default",
-        file_of("x.jsonl", json.dumps({"text": PROSE * 290_000}).encode(), "--max_document_bytes", 1000),
+        "limit-document-jsonl",
+        file_of("x.jsonl", json.dumps({"text": PROSE * 50}).encode(), "--max_document_bytes", 1000),
         3,
         ["record above 1,000 bytes, at byte 0 of"],
     ),
@@ -266,47 +274,67 @@ def shard(command, folder: Path, *arguments: object) -> tuple[Manifest, list[str
 
 
 READ = [
-    (FRENCH, "fr", "latin-1", "cp1252"),
-    (FRENCH, "fr", "cp1252", "cp1252"),
-    (FRENCH, "fr", "mac_roman", "mac_roman"),
-    (POLISH, "pl", "iso8859-2", "iso8859-2"),
-    (POLISH, "pl", "cp1250", "cp1250"),
-    (RUSSIAN, "ru", "cp1251", "cp1251"),
-    (RUSSIAN, "ru", "koi8-r", "koi8-r"),
-    (RUSSIAN, "ru", "cp866", "cp866"),
-    (RUSSIAN, "ru", "utf-16", "utf-16"),
-    (CHINESE, "zh", "gb18030", "gb18030"),
-    (CHINESE, "zh", "utf-16-le", "utf-16-le"),
-    (CHINESE, "zh", "utf-32", "utf-32"),
-    (JAPANESE, "ja", "shift_jis", "shift_jis"),
-    (JAPANESE, "ja", "euc_jp", "euc_jp"),
-    (KOREAN, "ko", "euc_kr", "cp949"),
-    ("A b. Plain words.\n" * 30, "en", "utf-16-be", "utf-16-be"),
+    ("fr-latin-1", FRENCH, "latin-1", "cp1252"),
+    ("fr-cp1252", FRENCH, "cp1252", "cp1252"),
+    ("fr-mac", FRENCH, "mac_roman", "mac_roman"),
+    ("pl-iso8859-2", POLISH, "iso8859-2", "iso8859-2"),
+    ("pl-cp1250", POLISH, "cp1250", "cp1250"),
+    ("ru-cp1251", RUSSIAN, "cp1251", "cp1251"),
+    ("ru-koi8-r", RUSSIAN, "koi8-r", "koi8-r"),
+    ("ru-cp866", RUSSIAN, "cp866", "cp866"),
+    ("ru-utf-16", RUSSIAN, "utf-16", "utf-16"),
+    ("zh-gb18030", CHINESE, "gb18030", "gb18030"),
+    ("zh-utf-16-le", CHINESE, "utf-16-le", "utf-16-le"),
+    ("zh-utf-32", CHINESE, "utf-32", "utf-32"),
+    ("ja-shift_jis", JAPANESE, "shift_jis", "shift_jis"),
+    ("ja-euc_jp", JAPANESE, "euc_jp", "euc_jp"),
+    ("ko-euc_kr", KOREAN, "euc_kr", "cp949"),
+    ("en-utf-16-be", "A b. Plain words.\n" * 30, "utf-16-be", "utf-16-be"),
 ]
 
 
-@pytest.mark.parametrize(("text", "language", "written", "named"), READ, ids=lambda value: str(value)[:12].strip())
-def test_the_encoding_that_the_error_names_reads_the_file(
-    command, tmp_path: Path, text: str, language: str, written: str, named: str
-) -> None:
-    (tmp_path / "utf8.txt").write_text(text)
-    (tmp_path / "x.txt").write_bytes(text.encode(written))
-    (tmp_path / "x.txt.xz").write_bytes(lzma.compress(text.encode(written)))
-
-    refused = command("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "out")
-    assert refused.returncode == 3 and f"--encoding {named}" in refused.stderr
-
-    language_flags = ("--language", language)
-    expected = shard(command, tmp_path / "0", "--input", tmp_path / "utf8.txt", *language_flags)[0]
-    for i, name in enumerate(("x.txt", "x.txt.xz"), 1):
-        manifest, _ = shard(
-            command, tmp_path / str(i), "--input", tmp_path / name, "--encoding", named, *language_flags
-        )
-        assert manifest.fingerprint == expected.fingerprint
-        assert manifest.options["encoding"] == named
+@pytest.mark.parametrize(("text", "written", "named"), [pytest.param(*case[1:], id=case[0]) for case in READ])
+def test_the_encoding_that_the_error_names_reads_the_file(tmp_path: Path, text: str, written: str, named: str) -> None:
+    for name, data in {"x.txt": text.encode(written), "x.txt.xz": lzma.compress(text.encode(written))}.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=rf"--encoding {named}\b"):
+            documents(path, "utf-8")
+        assert documents(path, named) == text.splitlines()
 
 
-@pytest.mark.parametrize("given", ["de", "DE", "deu", "ger", "German", "de-AT"])
+def documents(path: Path, encoding: str) -> list[str]:
+    """The lines of a file, read in pieces of 1,000 bytes where it can be cut."""
+    size = path.stat().st_size
+    (split,) = plan_splits([(str(path), size)], "text", encoding)
+    whole = split.pieces[0]
+    cuts = [0, size] if whole.is_whole_file else [*range(0, size, 1000), size]
+    pieces = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
+
+    found = []
+    for piece in pieces:
+        undecodable = UndecodableBytes(piece, max_ratio=0.001)
+        for record in read_records(piece, "text", "line"):
+            assert isinstance(record, Record)
+            undecodable.add(record)
+            found.append(record.text.rstrip("\n"))
+        undecodable.check()
+    return found
+
+
+def test_a_job_reads_another_encoding_and_records_it(command, tmp_path: Path) -> None:
+    (tmp_path / "utf8.txt").write_text(CHINESE)
+    (tmp_path / "gb.txt").write_bytes(CHINESE.encode("gb18030"))
+    (tmp_path / "wide.txt.bz2").write_bytes(bz2.compress(CHINESE.encode("utf-16")))
+    fingerprints = set()
+    for name, encoding in {"utf8.txt": "utf-8", "gb.txt": "GB18030", "wide.txt.bz2": "UTF16"}.items():
+        manifest, _ = shard(command, tmp_path / encoding, "--input", tmp_path / name, "--encoding", encoding)
+        assert manifest.options["encoding"] == {"UTF16": "utf-16"}.get(encoding, encoding.lower())
+        fingerprints.add(manifest.fingerprint)
+    assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("given", ["de", "GER", "German"])
 def test_names_of_a_language_are_one_language(command, tmp_path: Path, given: str) -> None:
     text = "Am 3. Oktober kam er bzw. sie. Das war z. B. am 4. Mai so. Ende."
     (tmp_path / "x.txt").write_text(text)
@@ -339,8 +367,6 @@ def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: 
 
 def test_undecodable_bytes_are_counted_over_the_pieces_of_a_file(command, tmp_path: Path, monkeypatch) -> None:
     """Damage in one piece of a large file is measured against the whole file, wherever the file is cut."""
-    from pipeline.shard import inputs
-
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 10_000)
     data = (PROSE.encode() * 20 + b"\n") * 40
     (tmp_path / "x.txt").write_bytes(data[:25_000] + b"\xff" * 60 + data[25_000:])
