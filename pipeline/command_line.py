@@ -73,7 +73,8 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
                      help="what makes a document in plain text")  # fmt: skip
     sub.add_argument("--text_key", default="text", help="the JSON key or the Parquet column that holds the text")
-    sub.add_argument("--language", default="en", help="ISO 639 code, for the sentence splitter")
+    sub.add_argument("--encoding", default="utf-8", help="of text and JSON files: cp1252, gb18030, utf-16 ...")
+    sub.add_argument("--language", default="en", help="ISO 639 code or English name, for the sentence splitter")
     sub.add_argument("--sentence_splitter", choices=("sentencex", "newline"), default="sentencex",
                      help="newline: the input has one sentence a line")  # fmt: skip
     sub.add_argument(
@@ -86,6 +87,21 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
         "--num_shards", type=positive, help="number of text shards (default: one per 8 million characters or so)"
     )
     sub.add_argument("--max_bad_ratio", type=share, default=0.01, help="share of bad records above which the job fails")
+    sub.add_argument(
+        "--max_undecodable_ratio",
+        type=share,
+        default=0.001,
+        help="share of a file's bytes that are not in its encoding above which the job fails; below, they are removed",
+    )
+    sub.add_argument(
+        "--max_document_bytes", type=positive, default=16 << 20, help="larger documents are rejected as bad records"
+    )
+    sub.add_argument(
+        "--max_decompression_ratio",
+        type=positive,
+        default=200,
+        help="a compressed file of more than 256 MB of text may not be more times larger than itself",
+    )
     sub.add_argument("--seed", type=int, default=0, help="seed for shuffling")
     _output_flags(sub)
 
@@ -191,8 +207,20 @@ def _fields(options: argparse.Namespace) -> dict:
 
 def _run_shard(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
     from pipeline.shard.job import ShardJob, run
+    from pipeline.shard.languages import fallback_note, find_language
+    from pipeline.shard.summary import summary_lines, warning_lines
 
-    _report(run(ShardJob(**_fields(options)), beam_arguments, known_flags), options.output)
+    note = fallback_note(find_language(options.language))
+    if note and options.sentence_splitter != "newline":
+        print(note, file=sys.stderr)
+
+    manifest = run(ShardJob(**_fields(options)), beam_arguments, known_flags)
+    if manifest is None:
+        return
+
+    print_lines([_result_line(manifest, options.output), *summary_lines(manifest)])
+    for line in warning_lines(manifest):
+        print(f"clozeline: warning: {line}", file=sys.stderr)
 
 
 def _run_vocab(options: argparse.Namespace, beam_arguments: list[str], known_flags: list[str]) -> None:
@@ -223,7 +251,7 @@ def _run_pairs(options: argparse.Namespace, beam_arguments: list[str], known_fla
         setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
     manifest = run(PairsJob(**_fields(options)), beam_arguments, known_flags)
     _report(manifest, options.output)
-    if "removed_dropout" in manifest.options:
+    if manifest is not None and "removed_dropout" in manifest.options:
         dropout = manifest.options["removed_dropout"]
         print(
             f"Note: the tokenizer's BPE dropout of {dropout} is turned off, here and in the copy of its folder "
@@ -264,11 +292,16 @@ def _refuse(rest: list[str], known_flags: list[str]) -> None:
         )
 
 
+def _result_line(manifest: Manifest, output: str) -> str:
+    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
+    place = one_line(storage.shown(output))
+    return f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}"
+
+
 def _report(manifest: Manifest | None, output: str) -> None:
     """Print what a job published; nothing after a dry run."""
     if manifest is None:
         return
-    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
-    place = one_line(storage.shown(output))
+
     left_out = [f"  left out: {entry.count:,} x {entry.reason} ({entry.source})" for entry in manifest.ledger]
-    print_lines([f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}", *left_out])
+    print_lines([_result_line(manifest, output), *left_out])

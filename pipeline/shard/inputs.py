@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from pipeline.shard.decompression import compression_of, open_plain
+from pipeline.shard.decompression import compression_of
+from pipeline.shard.encodings import UTF8, is_line_safe
+from pipeline.shard.formats import Format, detect_format
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.storage_errors import unreadable
 
-Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
 SPLIT_BYTES = (
     16 << 20
 )  # about a second's work; small enough that the last worker to finish does not keep others waiting
 COMPRESSED_WEIGHT = 4  # a compressed byte is about so many bytes of text
 MAX_COMMAS = 8  # parts of a comma list that are tried as one name
-_WIKI_BLOCK = re.compile(rb'\s*<doc id="')
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,17 @@ class Piece:
     format: Format
     compression: str | None
     given: str = ""
+    encoding: str = UTF8
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Whether the file can only be read from its beginning to its end."""
+        return self.compression is not None or not is_line_safe(self.encoding)
+
+    @property
+    def end_of_records(self) -> int:
+        """The place in the plain text behind which no record of the piece begins."""
+        return 1 << 62 if self.is_whole_file else self.end
 
 
 @dataclass(frozen=True)
@@ -118,12 +128,15 @@ def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
         raise unreadable(f"--input {pattern}", error) from error
 
 
-def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"]) -> list[Split]:
-    """Large plain files in pieces of SPLIT_BYTES, small files together; a compressed file is one piece."""
+def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
+    """Large plain files in pieces of SPLIT_BYTES, small files together.
+
+    A compressed file is one piece, and so is one whose encoding allows no cut at the byte 0x0A.
+    """
     splits: list[Split] = []
     together: list[Piece] = []
     weight = 0
-    for piece in (piece for path, size in files for piece in pieces_of(path, size, wanted)):
+    for piece in (piece for path, size in files for piece in pieces_of(path, size, wanted, encoding)):
         if together and weight + piece.weight > SPLIT_BYTES:
             splits.append(Split(len(splits), tuple(together)))
             together, weight = [], 0
@@ -132,18 +145,21 @@ def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"]) 
     return [*splits, Split(len(splits), tuple(together))]
 
 
-def pieces_of(path: str, size: int, wanted: Format | Literal["auto"]) -> Iterator[Piece]:
+def pieces_of(path: str, size: int, wanted: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
     """The pieces of one file, in order."""
     compression = compression_of(path)
-    form = detect_format(path) if wanted == "auto" else wanted
+    form = detect_format(path, encoding) if wanted == "auto" else wanted
     units = _row_groups(path) if form == "parquet" else size
-    whole = compression is not None or units == 0
+    can_be_cut = form == "parquet" or is_line_safe(encoding)
+    whole = compression is not None or units == 0 or not can_be_cut
     step = max(1, units) if whole else max(1, SPLIT_BYTES * units // max(size, SPLIT_BYTES))
     text = size * (COMPRESSED_WEIGHT if compression or form == "parquet" else 1)
     version = version_of(path)
+
     for start in range(0, max(units, 1), step):
         end = min(start + step, units)
-        yield Piece(path, start, end, size, text * (end - start) // max(units, 1), version, form, compression)
+        weight = text * (end - start) // max(units, 1)
+        yield Piece(path, start, end, size, weight, version, form, compression, encoding)
 
 
 def _row_groups(path: str) -> int:
@@ -152,21 +168,6 @@ def _row_groups(path: str) -> int:
             return pq.ParquetFile(file).num_row_groups
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
-
-
-def detect_format(path: str) -> Format:
-    """By name (.json, .jsonl, .ndjson, .parquet), else by the first bytes: a WikiExtractor block, else plain text."""
-    compression = compression_of(path)
-    name = path.rpartition(".")[0] if compression else path
-    if name.endswith((".jsonl", ".json", ".ndjson")):
-        return "jsonl"
-    if name.endswith(".parquet"):
-        return "parquet"
-    try:
-        with open_plain(path, compression) as file:
-            return "wikiextractor" if _WIKI_BLOCK.match(file.read(64)) else "text"
-    except (EOFError, OSError):
-        return "text"  # whoever reads it will say what is wrong with it
 
 
 def version_of(path: str) -> str:

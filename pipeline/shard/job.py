@@ -13,8 +13,11 @@ from pipeline.execution import Execution, execute
 from pipeline.reports import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runners import path_for_workers
 from pipeline.shard import near_duplicates
+from pipeline.shard.encodings import canonical_encoding
+from pipeline.shard.formats import Format
 from pipeline.shard.gather import Dedup, gather
-from pipeline.shard.inputs import Format, Split, matching_files, plan_splits, version_of
+from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
+from pipeline.shard.languages import find_language
 from pipeline.shard.records import TextLayout
 from pipeline.shard.sentences import Splitter
 from pipeline.shard.spread import Reading, report_name, spread
@@ -34,11 +37,15 @@ class ShardJob:
     format: Format | Literal["auto"]
     text_layout: TextLayout
     text_key: str
+    encoding: str
     language: str
     sentence_splitter: Splitter
     dedup: Dedup
     num_shards: int | None
     max_bad_ratio: float
+    max_undecodable_ratio: float
+    max_document_bytes: int
+    max_decompression_ratio: int
     seed: int
     overwrite: bool
 
@@ -49,6 +56,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
     when the input is too bad to publish, and StorageError when a disk or a store refuses.
     """
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
     files = matching_files(job.input)
     options = beam_runner.beam_options(beam_arguments, known_flags, sum(size for _, size in files))
     recorded = {name: v for name, v in asdict(job).items() if name not in ("input", "output", "seed", "overwrite")}
@@ -58,8 +66,18 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(output, "text", job.overwrite, identity)
 
     near = job.dedup == "minhash"
-    reading = Reading(job.text_key, job.text_layout, job.language, job.sentence_splitter, near, job.seed)
-    splits = [_for_workers(split, options) for split in plan_splits(files, job.format)]
+    reading = Reading(
+        text_key=job.text_key,
+        text_layout=job.text_layout,
+        language=job.language,
+        sentence_splitter=job.sentence_splitter,
+        near_duplicates=near,
+        seed=job.seed,
+        max_undecodable_ratio=job.max_undecodable_ratio,
+        max_document_bytes=job.max_document_bytes,
+        max_decompression_ratio=job.max_decompression_ratio,
+    )
+    splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
     inputs = [Input(path=storage.shown(path), bytes=size) for path, size in files]
     graph = ShardCorpora(
         splits=splits,
@@ -89,7 +107,7 @@ def _near_duplicates(staging: Staging) -> NearDuplicates:
 
 
 def _survey(job: ShardJob, _: None, reports: list[list[Report]]) -> Corpus:
-    return survey(reports, job.num_shards, job.max_bad_ratio)
+    return survey(reports, job.num_shards, job.max_bad_ratio, job.max_undecodable_ratio)
 
 
 def _join(staging: Staging, bucket: int, corpus: Corpus) -> Report:
@@ -134,6 +152,8 @@ def _finish(
             statistics={
                 "language": job.language,
                 "cleaning": corpus.cleaning,
+                "undecodable": list(corpus.undecodable),
+                "unbroken_documents": corpus.unbroken,
                 "documents_by_source": add_by_name(reports, "sources"),
                 "log2_sentences_per_document": add_histograms(reports, "sentences_per_document"),
                 "log2_characters_per_sentence": add_histograms(reports, "characters_per_sentence"),

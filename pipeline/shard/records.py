@@ -10,55 +10,39 @@ A record belongs to the piece in which it begins, so pieces can be cut anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Literal
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.shard.decompression import MAX_RECORD, UNREADABLE, plain_lines
+from pipeline.shard.decompression import UNREADABLE, Limits
 from pipeline.shard.inputs import Piece, version_of
-from schemas import storage
+from pipeline.shard.lines import Lines, plain_lines, until
+from pipeline.shard.parquet import parquet_records
+from pipeline.shard.record import TOO_LONG, Record, Rejected, decoded, shown, too_long
 from schemas.errors import DataError
 
+__all__ = ["TOO_LONG", "Record", "Rejected", "TextLayout", "parse_json_line", "read_records"]
+
 TextLayout = Literal["blank_line", "line", "file"]
-Lines = Iterable[tuple[int, bytes | None]]
-TOO_LONG = f"record above {MAX_RECORD >> 20} MB"
-SHOWN = 500  # characters of a rejected record that are kept to look at
+DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True)
-class Record:
-    """One document as it stood in the input. `source` names its kind of origin, never a path: paths change."""
-
-    text: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A record without a document in it: why, where it begins, and how it looks."""
-
-    reason: str
-    source: str
-    place: int
-    shown: str = ""
-
-
-def read_records(piece: Piece, text_key: str, layout: TextLayout) -> Iterator[Record | Rejected]:
-    """The records that begin in the piece.
+def read_records(
+    piece: Piece, text_key: str, layout: TextLayout, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[Record | Rejected]:
+    """Yield the records that begin in the piece.
 
     Raises DataError when the file cannot be read or decompressed to its end, or has changed since the job began.
     """
     try:
         if piece.format == "parquet":
-            yield from parquet_records(piece, text_key)
+            yield from parquet_records(piece, text_key, limits)
+        elif piece.format == "jsonl":
+            lines = until(plain_lines(piece, limits), piece.end_of_records)
+            yield from (parse_json_line(line, text_key, place, limits) for place, line in lines)
         else:
-            lines = plain_lines(piece.path, piece.start, piece.size, piece.compression)
-            end = 1 << 62 if piece.compression else piece.end  # a compressed file is read whole
-            yield from records_of(lines, piece, end, text_key, layout)
+            yield from text_records(plain_lines(piece, limits), piece, layout, limits)
     except UNREADABLE as error:
         raise DataError(
             f"{piece.path} cannot be read to its end ({error}). "
@@ -68,87 +52,84 @@ def read_records(piece: Piece, text_key: str, layout: TextLayout) -> Iterator[Re
         raise DataError(f"{piece.path} changed while it was read. Run the job again once nothing writes to its inputs.")
 
 
-def records_of(lines: Lines, piece: Piece, end: int, text_key: str, layout: TextLayout) -> Iterator[Record | Rejected]:
-    """The records of a format made of lines."""
-    if piece.format == "jsonl":
-        yield from (parse_json_line(line, text_key, place) for place, line in until(lines, end))
-    elif piece.format == "wikiextractor":
-        yield from wikiextractor_records(lines, end)
+def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:
+    """Yield the records of a format of plain lines."""
+    end = piece.end_of_records
+    if piece.format == "wikiextractor":
+        yield from wikiextractor_records(lines, end, limits)
     elif layout == "line":
-        yield from line_records(until(lines, end))
+        yield from line_records(until(lines, end), limits)
     elif layout == "file":
-        yield from whole_file(lines) if piece.start == 0 else ()
+        yield from whole_file(lines, limits) if piece.start == 0 else ()
     else:
-        yield from text_documents(lines, end, begun=piece.start == 0)
+        yield from text_documents(lines, end, piece.start == 0, limits)
 
 
-def until(lines: Lines, end: int) -> Lines:
-    """The lines that begin before `end`."""
-    for place, line in lines:
-        if place >= end:
-            return
-        yield place, line
-
-
-def parse_json_line(line: bytes | None, text_key: str, place: int) -> Record | Rejected:
-    """One JSONL line. Blank lines are rejected as such, for they hide no document."""
+def parse_json_line(
+    line: bytes | None, text_key: str, place: int, limits: Limits = DEFAULT_LIMITS
+) -> Record | Rejected:
+    """Return the record of one JSONL line. Blank lines are rejected as such, for they hide no document."""
     if line is None:
-        return Rejected(TOO_LONG, "jsonl", place)
-    if not line.strip():
-        return Rejected("blank line", "jsonl", place)
+        return Rejected(too_long(limits), "jsonl", place)
+    if line.isspace():
+        return Rejected("blank line", "jsonl", place, count=max(1, line.count(b"\n")))
+
     try:
         fields = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError:
-        return Rejected("line is not JSON", "jsonl", place, _shown(line))
+        undecodable = decoded(line, place)[1]
+        return Rejected("line is not JSON", "jsonl", place, shown(line), undecodable=undecodable, size=len(line))
     if not isinstance(fields, dict):
-        return Rejected("line is not a JSON object", "jsonl", place, _shown(line))
+        return Rejected("line is not a JSON object", "jsonl", place, shown(line), size=len(line))
+
     source = fields.get("source")
     source = source if isinstance(source, str) and source else "jsonl"
     text = fields.get(text_key)
     if not isinstance(text, str):
-        return Rejected(f"no text under {text_key!r}", source, place, _shown(line))
-    return Record(text, source)
+        return Rejected(f"no text under {text_key!r}", source, place, shown(line), size=len(line))
+    return Record(text, source, place=place, size=len(line))
 
 
-def line_records(lines: Lines) -> Iterator[Record | Rejected]:
+def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
     """Every line that is not blank is a document."""
     for place, line in lines:
         if line is None:
-            yield Rejected(TOO_LONG, "text", place)
-        elif line.strip():
-            yield Record(_decoded(line), "text")
+            yield Rejected(too_long(limits), "text", place)
+        elif not line.isspace():
+            text, undecodable = decoded(line, place)
+            yield Record(text, "text", undecodable, place, len(line), 1)
 
 
-def text_documents(lines: Lines, end: int, begun: bool) -> Iterator[Record | Rejected]:
+def text_documents(lines: Lines, end: int, begun: bool, limits: Limits) -> Iterator[Record | Rejected]:
     """Runs of lines between blank ones.
 
     A document belongs to the piece that holds the last blank line before it, or the start of the file (`begun`), so
     that a reader knows it without looking back.
     """
-    document = Collected(0) if begun else None
+    document = Collected(limits) if begun else None
     for place, line in lines:
-        if line is not None and not line.strip():
+        if line is not None and line.isspace():
             if document:
                 yield document.finished("text")
             if place >= end:
                 return
-            document = Collected(place + len(line))
+            document = Collected(limits)
         elif document is not None:
-            document.add(line)
+            document.add(line, place)
     if document:
         yield document.finished("text")
 
 
-def whole_file(lines: Lines) -> Iterator[Record | Rejected]:
+def whole_file(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
     """The file is one document."""
-    document = Collected(0)
-    for _, line in lines:
-        document.add(line)
+    document = Collected(limits)
+    for place, line in lines:
+        document.add(line, place)
     if document:
         yield document.finished("text")
 
 
-def wikiextractor_records(lines: Lines, end: int) -> Iterator[Record | Rejected]:
+def wikiextractor_records(lines: Lines, end: int, limits: Limits) -> Iterator[Record | Rejected]:
     """The <doc> blocks that begin before `end`. A block that never closes is rejected, not guessed at."""
     document: Collected | None = None
     for place, line in lines:
@@ -157,72 +138,54 @@ def wikiextractor_records(lines: Lines, end: int) -> Iterator[Record | Rejected]
                 yield document.unclosed()
             if place >= end:
                 return
-            document = Collected(place)
+            document = Collected(limits, place)
         elif line is not None and line.startswith(b"</doc>") and document is not None:
             yield document.finished("wikiextractor", skip=1)  # the first line repeats the title
             document = None
         elif document is not None:
-            document.add(line)
+            document.add(line, place)
     if document is not None:
         yield document.unclosed()
 
 
 class Collected:
-    """The lines of a document that began at `place`; past MAX_RECORD bytes they are counted and not kept."""
+    """The lines of a document; past --max_document_bytes they are counted and not kept.
 
-    def __init__(self, place: int):
+    `place` is where its record begins when that is before its first line.
+    """
+
+    def __init__(self, limits: Limits, place: int | None = None):
+        self._limits = limits
+        self._place = place
+        self._text_place = 0
         self._lines: list[bytes] = []
-        self._place, self._length = place, 0
+        self._length = 0
 
     def __bool__(self) -> bool:
         return self._length > 0
 
-    def add(self, line: bytes | None) -> None:
-        self._length += MAX_RECORD + 1 if line is None else len(line)
-        if line is not None and self._length <= MAX_RECORD:
+    def add(self, line: bytes | None, place: int) -> None:
+        if self._length == 0:
+            self._text_place = place
+
+        self._length += self._limits.document_bytes + 1 if line is None else len(line)
+        if line is not None and self._length <= self._limits.document_bytes:
             self._lines.append(line)
 
     def finished(self, source: str, skip: int = 0) -> Record | Rejected:
-        if self._length > MAX_RECORD:
-            return Rejected(TOO_LONG, source, self._place, _shown(b"".join(self._lines[:3])))
-        return Record(_decoded(b"".join(self._lines[skip:])), source)
+        """Return the document without its first `skip` lines."""
+        if self._length > self._limits.document_bytes:
+            return Rejected(too_long(self._limits), source, self._record_place(), self._beginning())
+
+        text_place = self._text_place + sum(map(len, self._lines[:skip]))
+        text, undecodable = decoded(b"".join(self._lines[skip:]), text_place)
+        return Record(text, source, undecodable, self._record_place(), self._length, len(self._lines))
 
     def unclosed(self) -> Rejected:
-        return Rejected("<doc> without </doc>", "wikiextractor", self._place, _shown(b"".join(self._lines[:3])))
+        return Rejected("<doc> without </doc>", "wikiextractor", self._record_place(), self._beginning())
 
+    def _record_place(self) -> int:
+        return self._text_place if self._place is None else self._place
 
-def parquet_records(piece: Piece, text_key: str) -> Iterator[Record | Rejected]:
-    """The rows of row groups [start, end). Raises DataError when there is no such column of strings."""
-    with storage.open_input(piece.path) as file:
-        table = pq.ParquetFile(file)
-        schema = table.schema_arrow
-        if text_key not in schema.names or not _is_text(schema.field(text_key).type):
-            strings = [name for name in schema.names if _is_text(schema.field(name).type)]
-            raise DataError(
-                f"{piece.path} has no text column {text_key!r}; give --text_key one of {', '.join(strings)}."
-            )
-        columns = [text_key, *(["source"] if "source" in schema.names and text_key != "source" else [])]
-        groups = list(range(piece.start, piece.end))
-        place = 0
-        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=columns):
-            for row in batch.to_pylist():
-                source = row.get("source")
-                source = source if isinstance(source, str) and source else "parquet"
-                text = row[text_key]
-                yield (
-                    Record(text, source) if text is not None else Rejected(f"no text under {text_key!r}", source, place)
-                )
-                place += 1
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _decoded(data: bytes) -> str:
-    """As text; bytes that are not UTF-8 become U+FFFD, which `cleaning` counts and removes."""
-    return data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
-
-
-def _shown(line: bytes) -> str:
-    return line[: 4 * SHOWN].decode(errors="replace")[:SHOWN].rstrip("\n")
+    def _beginning(self) -> str:
+        return shown(b"".join(self._lines[:3]))

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from pipeline.reports import Report
 from pipeline.runs import encode_buckets
 from pipeline.shard.cleaning import clean, drop_long_words
+from pipeline.shard.decompression import MAX_RATIO, MAX_RECORD, Limits
 from pipeline.shard.inputs import Piece, Split
 from pipeline.shard.near_duplicates import encode_signatures
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
 from pipeline.shard.sentences import Splitter, split_sentences
+from pipeline.shard.undecodable import UndecodableBytes
 from pipeline.staging import Staging
 from schemas import storage
 from schemas.randomness import key, mix
@@ -31,6 +33,7 @@ from schemas.shards import TEXT
 MAX_SHARDS = 1024  # when the number of shards is ours to choose; a power of two, as is the choice
 RUN_CHARACTERS = 32 << 20  # with its Arrow form a worker holds about five times as much
 HARMLESS = ("blank line",)  # reasons for a rejection that do not make a corpus bad
+MANY_LINES = 1000  # a document with so many lines and none of them blank may be as many documents
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class Reading:
     sentence_splitter: Splitter
     near_duplicates: bool
     seed: int
+    max_undecodable_ratio: float = 0.001
+    max_document_bytes: int = MAX_RECORD
+    max_decompression_ratio: int = MAX_RATIO
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_document_bytes, self.max_decompression_ratio)
 
 
 @dataclass
@@ -56,6 +66,8 @@ class Documents:
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
     rejected: list[Report] = field(default_factory=list)
+    undecodable: list[Report] = field(default_factory=list)
+    unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, reading: Reading) -> None:
         """Clean, split and keep one document, or note that it holds nothing."""
@@ -70,8 +82,13 @@ class Documents:
         self.sentences.append(sentences)
         self.characters += sum(map(len, sentences))
 
+    def note_unbroken(self, record: Record, piece: Piece) -> None:
+        """Remember a document of many lines in plain text, where a blank line should end it."""
+        if record.lines >= MANY_LINES and piece.format == "text":
+            self.unbroken.append({"path": piece.path, "place": record.place, "lines": record.lines})
+
     def reject(self, record: Rejected, piece: Piece) -> None:
-        self.ledger[record.reason, record.source] += 1
+        self.ledger[record.reason, record.source] += record.count
         if record.reason not in HARMLESS:
             path = storage.shown(piece.given or piece.path)
             told = {"reason": record.reason, "source": record.source, "path": path, "place": record.place}
@@ -121,6 +138,9 @@ def report_of(name: str, documents: Documents) -> Report:
         "cleaning": dict(sorted(documents.cleaning.items())),
         "rejected": len(documents.rejected),
         "first_rejected": documents.rejected[0] if documents.rejected else None,
+        "undecodable": documents.undecodable,
+        "unbroken": len(documents.unbroken),
+        "first_unbroken": documents.unbroken[0] if documents.unbroken else None,
     }
 
 
@@ -128,14 +148,24 @@ def documents_of(split: Split, reading: Reading) -> Iterator[Documents]:
     """The split's documents, RUN_CHARACTERS at a time; at least one lot, for its ledger."""
     documents = Documents()
     for piece in split.pieces:
-        for record in read_records(piece, reading.text_key, reading.text_layout):
+        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio)
+
+        for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
+            undecodable.add(record)
             if isinstance(record, Rejected):
                 documents.reject(record, piece)
             else:
                 documents.add(record, reading)
+                if reading.text_layout == "blank_line":
+                    documents.note_unbroken(record, piece)
+
             if documents.characters >= RUN_CHARACTERS:
                 yield documents
                 documents = Documents()
+
+        if undecodable.count:
+            undecodable.check()
+            documents.undecodable.append(undecodable.report())
     yield documents
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.reports import Ledger, Report, add_by_name, add_ledgers, total
+from pipeline.shard.cleaning import MAX_WORD
 from pipeline.shard.spread import MAX_SHARDS
+from pipeline.shard.undecodable import refuse_undecodable
 from schemas.errors import DataError
 
 SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily into one worker's memory
@@ -14,7 +16,10 @@ SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily int
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `spread` found in all: enough to gather any shard. `rejected` names the runs that rejected records."""
+    """What `spread` found in all: enough to gather any shard. `rejected` names the runs that rejected records.
+
+    `undecodable` are reports of files with a few undecodable bytes, `unbroken` describes documents of many lines.
+    """
 
     runs: tuple[str, ...]
     rejected: tuple[str, ...]
@@ -22,19 +27,28 @@ class Corpus:
     num_shards: int
     ledger: Ledger
     cleaning: dict[str, int]
+    undecodable: tuple[Report, ...] = ()
+    unbroken: Report | None = None
 
 
-def survey(reports: Iterable[list[Report]], num_shards: int | None, max_bad_ratio: float) -> Corpus:
+def survey(
+    reports: Iterable[list[Report]],
+    num_shards: int | None,
+    max_bad_ratio: float,
+    max_undecodable_ratio: float = 1.0,
+) -> Corpus:
     """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
 
-    Raises DataError when there is no document, or when more than `max_bad_ratio` of the records were bad.
+    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, or when more
+    than `max_undecodable_ratio` of a file's bytes are not in its encoding.
     """
     runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
+    undecodable = tuple(report for run in runs for report in run["undecodable"])
+    # First, for it is why records of JSON are bad.
+    refuse_undecodable(undecodable, max_undecodable_ratio)
     check_bad_ratio(runs, max_bad_ratio)
     if total(runs, "documents") == 0:
-        raise DataError(
-            "The input holds no document with any text in it. Check --format, --text_layout and --text_key."
-        )
+        raise DataError(nothing_left(runs))
     return Corpus(
         runs=tuple(run["run"] for run in runs),
         rejected=tuple(run["run"] for run in runs if run["rejected"]),
@@ -42,7 +56,32 @@ def survey(reports: Iterable[list[Report]], num_shards: int | None, max_bad_rati
         num_shards=num_shards or shards_for(total(runs, "characters")),
         ledger=add_ledgers(run["ledger"] for run in runs),
         cleaning=add_by_name(runs, "cleaning"),
+        undecodable=undecodable,
+        unbroken=unbroken_documents(runs),
     )
+
+
+def unbroken_documents(runs: list[Report]) -> Report | None:
+    """How many documents of plain text have many lines and no blank one, and the first of them."""
+    first = next((run["first_unbroken"] for run in runs if run["unbroken"]), None)
+    return None if first is None else {"count": total(runs, "unbroken"), "first": first}
+
+
+def nothing_left(runs: list[Report]) -> str:
+    """Why no document is left, out of what became of the records."""
+    causes = [f"{count:,} x {reason} ({source})" for reason, source, count in add_ledgers(r["ledger"] for r in runs)]
+    cleaning = [f"{rule}: {count:,}" for rule, count in add_by_name(runs, "cleaning").items()]
+    message = "The input holds no document with any text in it. "
+    if causes:
+        message += f"Left out: {', '.join(causes)}. "
+    if cleaning:
+        message += f"Cleaning: {', '.join(cleaning)}. "
+    if any(run["cleaning"].get("long words removed") for run in runs):
+        return (
+            message
+            + f"A word of more than {MAX_WORD:,} characters without a space is removed; put spaces between words."
+        )
+    return message + "Check --format, --text_layout and --text_key."
 
 
 def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
@@ -51,10 +90,16 @@ def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
     ratio = bad / max(1, total(runs, "documents") + bad)
     if ratio > max_bad_ratio:
         example = next(run["first_rejected"] for run in runs if run["rejected"])
+        where = (
+            f"at {'row' if example['path'].endswith('.parquet') else 'byte'} {example['place']:,} of {example['path']}"
+        )
+        looks = f": {example['shown'][:80]!r}" if example["shown"] else ""
+        advice = "Fix the input, or raise --max_bad_ratio."
+        if example["reason"].startswith("record above"):
+            advice += " Documents may be longer with --max_document_bytes; --text_layout line makes each line one."
         raise DataError(
             f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
-            f"{example['reason']}, at {example['place']:,} of {example['path']}: {example['shown'][:80]!r}. "
-            "Nothing was published. Mend the input, or raise --max_bad_ratio."
+            f"{example['reason']}, {where}{looks}. Nothing was published. {advice}"
         )
 
 
