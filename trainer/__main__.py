@@ -1,6 +1,17 @@
 """`python -m trainer`, also as started by torchrun and deepspeed."""
 
-from trainer.command_line import main
+from trainer.signals import StopRequest
+
+
+def run() -> int:
+    """Train and return the exit code."""
+    # The imports of the command line take a while. An interrupt during them must end without a traceback, too.
+    stop = StopRequest().listen()
+
+    from trainer.command_line import main
+
+    return main(stop=stop)
+
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

@@ -28,6 +28,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, StorageError
+from trainer.interval import Interval
+from trainer.recipe_changes import RecipeChange, shown
 from trainer.trouble import History
 
 MANIFEST, STATE, WEIGHTS, FIGURES = "manifest.json", "state.json", "model.safetensors", "evaluation.json"
@@ -41,6 +43,10 @@ class TrainingState(BaseModel):
     updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
     left out in this phase because they went wrong. trouble: what later steps are judged by. resumed_at: the steps after
     which the run was taken up again.
+
+    interval: sums since the last logged line. recipe: the values of the run's recipe by their full names, as in
+    "optimizer.lr". folders: the folders of pairs whose fingerprints are in the identity. changes: how the recipe
+    changed at resumes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,6 +60,10 @@ class TrainingState(BaseModel):
     left_out: int = 0
     trouble: History = History()
     resumed_at: list[int] = []
+    interval: Interval = Interval()
+    recipe: dict[str, Any] = {}
+    folders: list[str] = []
+    changes: list[RecipeChange] = []
 
 
 def location(run: str, step: int) -> str:
@@ -207,7 +217,9 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
     """Raises CheckpointError with every difference when a run would go on with something else than it began with."""
     names = sorted({*saved, *now})
     changed = [
-        f"{name} was {saved.get(name)}, is {now.get(name)}" for name in names if saved.get(name) != now.get(name)
+        f"{name} was {shown(saved.get(name))}, is {shown(now.get(name))}"
+        for name in names
+        if saved.get(name) != now.get(name)
     ]
     if changed:
         raise CheckpointError(

@@ -21,9 +21,9 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train as a recipe says and return the process's exit code."""
-    stop = StopRequest().listen()
+def main(arguments: list[str] | None = None, stop: StopRequest | None = None) -> int:
+    """Train as a recipe says and return the process's exit code. stop: what listens to signals, if something does."""
+    stop = stop or StopRequest().listen()
     try:
         options = parser().parse_args(arguments)
         recipe = load_recipe(options.config, options.set)

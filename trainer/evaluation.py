@@ -88,15 +88,17 @@ class Evaluation:
         sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
         model: PretrainingModel = engine.module  # type: ignore[assignment]
         engine.eval()
-        for kind, batches in self.batches():
-            if stopping():
-                return None
-            sums_6 = sums[KINDS.index(kind)]
-            for batch in batches:
-                sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
-                counts = [batch.predicted, model.labelled_pairs(batch)]
-                sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
-        engine.train()
+        try:
+            for kind, batches in self.batches():
+                if stopping():
+                    return None
+                sums_6 = sums[KINDS.index(kind)]
+                for batch in batches:
+                    sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
+                    counts = [batch.predicted, model.labelled_pairs(batch)]
+                    sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
+        finally:
+            engine.train()
         return sums
 
 

@@ -2,8 +2,8 @@
 
 config.json  model.safetensors  README.md  tokenizer.json ...   transformers' Auto classes load them as they are
 
-The folder is written aside and, where transformers is installed, loaded there and compared with our model; only then
-does it take its name.
+The files are written into a scratch folder and, where transformers is installed, loaded there and compared with our
+model and our vocabulary; only then are they copied to HF_DIR.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -25,24 +26,30 @@ from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
 from trainer import checkpoints
 from trainer.command_line import Parser
 from trainer.export_check import check_export
+from trainer.export_folder import check_output, publish_folder, scratch_folder, scratch_room, tokenizer_files
 from trainer.model_card import model_card
 from trainer.models.families import encoder_shape
 from trainer.models.huggingface import config_of, to_theirs
 from trainer.models.pretraining import PretrainingModel
 from trainer.recipe import load_recipe
+from trainer.recipe_changes import flatten
 from trainer.recipe_sections import Recipe
 from trainer.remote_run import bring_run
+from trainer.signals import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Export and return the process's exit code."""
     try:
         options = parser().parse_args(arguments)
-        print(export(options.run, options.output, options.step))
+        print(export(options.run, options.output, options.step, options.best, options.overwrite))
         return 0
     except ClozelineError as error:
         print(f"clozeline: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("clozeline: interrupted. The run is as it was; run the same command again.", file=sys.stderr)
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,32 +57,68 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m trainer.export", description="A checkpoint as a Hugging Face folder.", allow_abbrev=False
     )
     top.add_argument("run", metavar="RUN_DIR", help="the run.output of a recipe")
-    top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write")
-    top.add_argument("--step", type=int, help="which checkpoint; the newest by default")
+    top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR")
+    which = top.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="which checkpoint; the newest by default")
+    which.add_argument("--best", action="store_true", help="the checkpoint with the lowest loss on held-out pairs")
+    top.add_argument("--overwrite", action="store_true", help="replace an earlier export in HF_DIR")
     return top
 
 
-def export(run: str, output: str, step: int | None) -> str:
-    """Write the folder and return what to tell of it.
+def export(run: str, output: str, step: int | None, best: bool = False, overwrite: bool = False) -> str:
+    """Write the folder and return a sentence about it.
 
-    Raises UsageError when the run or the step does not exist, CheckpointError when the checkpoint does not verify or
-    the folder computes something else than our model; `output` is then as it was.
+    Raises UsageError when the run or the step does not exist or `output` is no place for it, CheckpointError when the
+    checkpoint does not verify, does not belong to the run folder, or the exported folder computes something else,
+    DataError when the run's vocabulary is damaged, StorageError when something cannot be written. `output` is then as
+    it was, except after a failure while the checked files are copied into it.
     """
+    check_output(run, output, overwrite)
     check_saved(run, step)
-    with at_hand(run, step) as folder, tempfile.TemporaryDirectory(suffix=storage.PARTIAL) as aside:
+    if best:
+        step = best_step(run)
+
+    with at_hand(run, step) as folder, scratch_folder() as aside:
         path = find_checkpoint(folder, step)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / FOLDER))
+        check_belongs(path, recipe, vocabulary)
         model = read_model(path, recipe, vocabulary)
-        write_folder(Path(aside), model, vocabulary, model_card(folder, path, recipe))
-        for name in storage.names(str(Path(folder) / FOLDER)):
-            storage.publish(str(Path(aside) / name), storage.read(str(Path(folder) / FOLDER / name)), durable=False)
-        difference = check_export(Path(aside), model, vocabulary)
-        for file in sorted(Path(aside).iterdir()):
-            storage.publish(storage.join(output, file.name), file.read_bytes())
+        texts = tokenizer_files(Path(folder) / FOLDER, model.shape)
+        texts |= {
+            "README.md": model_card(folder, path, recipe).encode(),
+            "config.json": config_json(model, vocabulary),
+        }
+
+        with scratch_room(aside, model):
+            write_folder(aside, model, texts)
+        difference = check_export(aside, model, vocabulary)
+        publish_folder(aside, output)
+
     told = "unchecked, for transformers is not installed" if difference is None else f"checked, to {difference:.0e}"
     checkpoint = storage.join(run, checkpoints.FOLDER, path.name)
     return f"{output}: exported {checkpoint} ({told}). Load it with transformers' AutoModelForPreTraining."
+
+
+def best_step(run: str) -> int:
+    """Return the step with the lowest loss on held-out pairs. Raises UsageError when none was evaluated."""
+    with storage.reaching(run):
+        step = checkpoints.best(run)
+    if step is None:
+        raise UsageError(
+            f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
+        )
+    return step
+
+
+def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Raises CheckpointError when a run folder's recipe or vocabulary is not what its checkpoint was trained with."""
+    saved = checkpoints.read_state(path).identity
+    now = {
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocabulary"}),
+        "vocabulary": vocabulary.fingerprint,
+    }
+    checkpoints.check_identity(path, flatten({name: saved.get(name) for name in now}), flatten(now))
 
 
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
@@ -86,12 +129,22 @@ def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> Pretrainin
     return model.eval()
 
 
-def write_folder(folder: Path, model: PretrainingModel, vocabulary: Vocabulary, card: str) -> None:
-    """All but the tokenizer's files."""
+def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
+    """Return the model's config.json, with its dtype and the versions that wrote it."""
+    versions = {"clozeline_version": "clozeline", "transformers_version": "transformers"}
+    config = config_of(model.shape, vocabulary) | {"dtype": "float32"}
+    for key, package in versions.items():
+        with contextlib.suppress(PackageNotFoundError):
+            config[key] = version(package)
+    return (json.dumps(config, indent=2) + "\n").encode()
+
+
+def write_folder(folder: Path, model: PretrainingModel, texts: dict[str, bytes]) -> None:
+    """Write the weights and all other files, given by name."""
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     save_file(to_theirs(weights, model.shape.family), folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config_of(model.shape, vocabulary), indent=2) + "\n")
-    (folder / "README.md").write_text(card)
+    for name, content in texts.items():
+        (folder / name).write_bytes(content)
 
 
 def check_saved(run: str, step: int | None) -> None:

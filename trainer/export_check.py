@@ -1,5 +1,7 @@
 """Whether transformers computes from an exported folder what we compute: its logits and ours on a few rows.
 
+Its tokenizer must load, too, and give each token the id that the model was trained with.
+
 The one place of the trainer that imports transformers, and only where it is installed.
 """
 
@@ -26,10 +28,11 @@ LENGTHS = (1, 5, 17, 40)  # tokens in the rows that are compared
 def check_export(folder: Path, model: PretrainingModel, vocabulary: Vocabulary) -> float | None:
     """The largest difference of logits, None where transformers is not installed.
 
-    Raises CheckpointError when it is above the limit.
+    Raises CheckpointError when it is above the limit, or when the tokenizer is not the vocabulary's.
     """
     if find_spec("transformers") is None:
         return None
+    check_tokenizer(folder, vocabulary)
     from transformers import AutoModelForPreTraining
 
     theirs = AutoModelForPreTraining.from_pretrained(folder, dtype=torch.float32).eval()
@@ -41,6 +44,29 @@ def check_export(folder: Path, model: PretrainingModel, vocabulary: Vocabulary) 
             "transformers in constraints.txt, and report this."
         )
     return found
+
+
+def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
+    """Raises CheckpointError when AutoTokenizer cannot load the folder or gives a token another id."""
+    from transformers import AutoTokenizer
+
+    try:
+        ids = AutoTokenizer.from_pretrained(folder).get_vocab()
+    except Exception as error:  # whatever a damaged file makes of it
+        raise CheckpointError(
+            f"transformers cannot load the exported tokenizer ({type(error).__name__}: {error}). Nothing was "
+            "published. Put the files of the run's vocabulary/ back from the folder of pairs."
+        ) from error
+
+    expected = {token: i for i, token in enumerate(vocabulary.tokens)}
+    wrong = sorted(token for token in {*ids, *expected} if ids.get(token) != expected.get(token))
+    if wrong:
+        first = wrong[0]
+        raise CheckpointError(
+            f"The exported tokenizer gives {len(wrong):,} tokens other ids than the model was trained with: "
+            f"{first!r} is {ids.get(first)}, expected {expected.get(first)}. Nothing was published. Put the files of "
+            "the run's vocabulary/ back from the folder of pairs."
+        )
 
 
 def sample_rows(model: PretrainingModel, vocabulary: Vocabulary) -> list[PackedBatch]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import torch.distributed as dist
@@ -16,17 +15,45 @@ from trainer.agreement import any_rank
 from trainer.checkpoints import TrainingState
 from trainer.evaluation import Evaluation, Figures, due
 from trainer.guard import Guard
+from trainer.interval import Interval
 from trainer.metrics import Meter, Metrics
 from trainer.phases import Phase
+from trainer.presentation import presentation
 from trainer.recipe_sections import Recipe
 from trainer.remote_run import RemoteRun
 from trainer.replicas import check_replicas
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
-from trainer.signals import StopRequest
-from trainer.steps import Step, count, take_step
+from trainer.steps import Step, count, seed_dropout, take_step
+from trainer.stop_agreement import StopAgreement
 from trainer.stream.batches import Stream
+from trainer.trouble import History
 from trainer.watchdog import Watchdog
+
+
+class Progress:
+    """How far a run is: counts over its resumes, and the interval since the last logged line."""
+
+    def __init__(self, state: TrainingState):
+        self._state = state
+        self.meter = Meter(state.tokens, state.seconds)
+        self.interval = state.interval.model_copy()
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        self.meter.add(int(step.counts.tokens))
+        self.interval.add(step)
+
+    def state_at(self, step: int, history: History) -> TrainingState:
+        """Return the state to save after `step`."""
+        now = {
+            "step": step,
+            "tokens": self.meter.tokens,
+            "seconds": self.meter.seconds,
+            "trouble": history,
+            "interval": self.interval.model_copy(),
+        }
+        return self._state.model_copy(update=now)
 
 
 @dataclass
@@ -41,40 +68,49 @@ class Loop:
     guard: Guard
     metrics: Metrics | None
     remote: RemoteRun | None
-    stop: StopRequest
+    stop: StopAgreement
     watchdog: Watchdog
 
     def run(self, state: TrainingState, last: int) -> int | None:
-        """Step from `state` to `last`, saving every checkpoint.every steps, at the end, and when asked to stop.
+        """Train from `state` to `last`.
+
+        Saves a checkpoint every checkpoint.every steps, at the last step, and when a stop was requested.
 
         Returns None, or the step at which too many in a row have made no update.
+        Raises PreemptedError after saving if a stop was requested.
         """
-        recipe, run = self.recipe, self.recipe.run
+        self.stop.training_begins()
         self.make_up(state)
-        meter = Meter(state.tokens, state.seconds)
+        progress = Progress(state)
+        saved = state.step  # step 0 of a new run is not, but it has its own case below
+        measured: Figures = {}
+
         for step in range(state.step + 1, last + 1):
-            done, fault, stopping = self.step(step, state.left_out)
-            meter.add(done.tokens)
-            found = self.measure(step, stopping)
-            measured, cut_short = found or {}, found is None
-            stopping = stopping or cut_short
-            meter.skip(measured.get("eval_seconds") or 0.0)
-            self.log(step, done, fault, meter, measured)
+            done = self.step(step, state.left_out)
+            if done is None:
+                if saved < step - 1 or step == 1:
+                    self.save(progress.state_at(step - 1, self.guard.history), measured, must=True)
+                raise self.preempted(step - 1)
+
+            progress.add(done)
+            found = self.measure(step)
+            cut_short = found is None
+            measured = found or {}
+            progress.meter.skip(measured.get("eval_seconds") or 0.0)
+            self.log(step, done, progress, measured)
+
             if self.guard.lost:
                 return step
-            if step % recipe.trouble.replicas_every == 0:
+            if step % self.recipe.trouble.replicas_every == 0:
                 check_replicas(self.engine, step)
-            must = step == last or stopping
+
+            must_save = step == last or cut_short
             # between bad steps is no place to come back to
-            if must or (step % recipe.checkpoint.every == 0 and not self.guard.history.in_a_row):
-                counted = {
-                    "step": step,
-                    "tokens": meter.tokens,
-                    "seconds": meter.seconds,
-                    "trouble": self.guard.history,
-                }
-                self.save(state.model_copy(update=counted), measured, must)
-            if stopping and (cut_short or step < min(run.stop_at or run.max_steps, run.max_steps)):
+            due_to_save = step % self.recipe.checkpoint.every == 0 and not self.guard.history.in_a_row
+            if must_save or due_to_save:
+                state_now = progress.state_at(step, self.guard.history)
+                saved = step if self.save(state_now, measured, must_save) else saved
+            if cut_short:
                 raise self.preempted(step)
         return None
 
@@ -84,29 +120,35 @@ class Loop:
             f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
         )
 
-    def step(self, step: int, left_out: int) -> tuple[Step, str | None, bool]:
-        """(what the step summed, why it made no update, whether a rank was asked to stop)."""
+    def step(self, step: int, left_out: int) -> Step | None:
+        """Take one step. Returns None when the ranks agreed to stop before its update was made."""
         phase, run = self.phase, self.recipe.run
         self.watchdog.at(f"step {step}, reading data")
         batches = self.stream.batch(step - 1 - phase.before + left_out)
         set_learning_rate(self.engine.optimizer, self.rate(step))
+
         self.watchdog.at(f"step {step}, counting")
         counts = count(self.engine, batches, self.stop.asked)
+        if counts.stop:
+            return None
+
+        seed_dropout(key(run.seed, "dropout", step, dist.get_rank()) >> 1)  # torch takes 63 bits
+        return take_step(self.engine, batches, counts, self.guard, partial(self.leaves_step, step))
+
+    def leaves_step(self, step: int, micro_batch: int, micro_batches: int) -> bool:
+        """Return whether a step ends before this micro-batch, counted from 0, because a stop was requested."""
         self.watchdog.at(f"step {step}, computing")
-        done, fault = take_step(
-            self.engine, batches, counts, self.guard, key(run.seed, "dropout", step, dist.get_rank())
-        )
-        return done, fault, counts.stop
+        return self.stop.leaves_step(micro_batch, micro_batches)
 
     def rate(self, step: int) -> float:
         phase, own = self.phase, self.phase.recipe
         return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
 
-    def measure(self, step: int, stopping: bool) -> Figures | None:
-        """The held-out pairs' figures, where they are due; None when a signal came first."""
+    def measure(self, step: int) -> Figures | None:
+        """Return the held-out pairs' figures, where they are due; None when a signal came first."""
         if self.evaluation is None or not due(self.recipe, self.phase, step):
             return {}
-        return None if stopping else self.evaluation.measure(self.engine, partial(self.asked, step))
+        return self.evaluation.measure(self.engine, partial(self.asked, step))
 
     def asked(self, step: int) -> bool:
         """Whether any rank was asked to stop, between two batches of an evaluation."""
@@ -118,7 +160,7 @@ class Loop:
         path = checkpoints.checkpoint_path(self.recipe.run.folder, state.step)
         if not due(self.recipe, self.phase, state.step) or checkpoints.read_figures(str(path)):
             return
-        figures = self.measure(state.step, stopping=False)
+        figures = self.measure(state.step)
         if figures is None:
             raise self.preempted(state.step)
         if self.metrics is not None:
@@ -126,44 +168,54 @@ class Loop:
             self.metrics.amend(state.step, figures)
         self.publish(state)
 
-    def log(self, step: int, done: Step, fault: str | None, meter: Meter, measured: Figures) -> None:
-        if self.metrics is None:
-            return
-        self.metrics.advance()
-        if fault is not None:
-            print(f"Step {step} made no update: {fault}.", flush=True)
+    def log(self, step: int, done: Step, progress: Progress, measured: Figures) -> None:
+        """Log the means since the last logged line, if this step ends an interval or was evaluated."""
+        if self.metrics is not None:
+            self.metrics.advance()
+            if done.fault is not None:
+                print(f"Step {step} made no update: {done.fault}.", flush=True)
+
         run = self.recipe.run
-        to_show = step == 1 or step % run.log_every == 0 or step == run.max_steps
-        if to_show or due(self.recipe, self.phase, step):
-            values = asdict(done) | {"step": step, "lr": self.rate(step)} | meter.read(self.stream.stalled)
+        ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
+        if not ends_interval and not due(self.recipe, self.phase, step):
+            return
+        means = progress.interval.means()
+        progress.interval = Interval()
+
+        if self.metrics is not None:
+            rates = progress.meter.read(self.stream.stalled)
             try:
-                self.metrics.log(values | measured)
-            except (
-                OSError,
-                StorageError,
-            ) as error:  # the line is kept and written with a later one, once there is room
+                self.metrics.log(means | {"step": step, "lr": self.rate(step)} | rates | measured)
+            except (OSError, StorageError) as error:
+                # The line is kept, and written with a later one once there is room again.
                 reason = error.strerror if isinstance(error, OSError) else error
                 print(f"{run.output}: metrics.jsonl cannot be written: {reason}. Training goes on.", flush=True)
 
-    def save(self, state: TrainingState, measured: Figures, must: bool) -> None:
-        """A save that fails loses nothing: training goes on to the next one, unless this one `must` be."""
+    def save(self, state: TrainingState, measured: Figures, must: bool) -> bool:
+        """Save a checkpoint and return whether that worked.
+
+        A save that fails loses nothing: training goes on to the next one, unless this one `must` be.
+        """
         run = self.recipe.run.folder
         self.watchdog.at(f"step {state.step}, saving")
         check_replicas(self.engine, state.step)
+        worked = True
         try:
             saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
         except StorageError as error:
+            worked = False
             told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
             if must:
                 raise StorageError(f"Step {state.step} could not be saved: {told}, and start again.") from error
             if dist.get_rank() == 0:
                 print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
         self.publish(state)
+        return worked
 
     def publish(self, state: TrainingState) -> None:
         """Let others see how far the run is: its report, and the URL that follows it."""
         if self.metrics is not None:
-            with contextlib.suppress(OSError, StorageError):  # the next save writes it again
-                write_report(self.recipe.run.folder, state.resumed_at)
+            with presentation("report.html"):
+                write_report(self.recipe.run.folder, state.resumed_at, state.changes)
         if self.remote is not None:
             self.remote.follow()

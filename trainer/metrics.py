@@ -1,4 +1,8 @@
-"""metrics.jsonl: the truth about a run, one object a line, one line a logged step, unbroken over resumes."""
+"""metrics.jsonl: the truth about a run, one object a line, one line a logged step, unbroken over resumes.
+
+Losses, accuracies, grad_norm and padding_fraction are means since the line before (interval.py), tokens_per_second,
+loader_stall_fraction and mfu are rates over the same time, lr is that of the last step, tokens and seconds are totals.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from tqdm import tqdm
 
 from schemas import storage
 from trainer.mirror import Mirror
+from trainer.presentation import presentation
 
 FILE = "metrics.jsonl"
 NAMES = [
@@ -83,8 +88,10 @@ class Metrics:
         every new line, too.
         """
         self._run, self._tokens_at_peak, self._tell = run, tokens_at_peak, tell
-        kept = [line for line in read_metrics(run) if line["step"] <= from_step]
-        self._open(kept)
+        lines, skipped = read_lines(run)
+        if skipped:
+            print(skipped_note(run, skipped), flush=True)
+        self._open([line for line in lines if line["step"] <= from_step])
         on_terminal = sys.stderr.isatty()
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if on_terminal else None
 
@@ -97,7 +104,7 @@ class Metrics:
         self._file.close()
         self._mirror.close()
         self._open(lines)
-        self._tell(figures | {"step": step})
+        self._show_elsewhere(figures | {"step": step})
         _show_held_out(step, figures)
 
     def advance(self) -> None:
@@ -112,18 +119,22 @@ class Metrics:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         self._mirror.add(line)
-        self._tell(line)
-        told = (
-            f"step {values['step']}  loss {values['loss']:.4f}  mlm {values['mlm_loss']:.4f} "
-            f"(accuracy {values['mlm_accuracy']:.3f})  pair accuracy {_three(values['pair_accuracy'])}  "
+        self._show_elsewhere(line)
+        shown = (
+            f"step {line['step']}  loss {_digits(line['loss'], 4)}  mlm {_digits(line['mlm_loss'], 4)} "
+            f"(accuracy {_digits(line['mlm_accuracy'], 3)})  pair accuracy {_digits(line['pair_accuracy'], 3)}  "
             f"lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tokens/s"
         )
         if self._bar is None:
-            print(told, flush=True)
+            print(shown, flush=True)
         else:
-            self._bar.set_description(told.split("  lr")[0])
+            self._bar.set_description(shown.split("  lr")[0])
         if evaluated:
             _show_held_out(values["step"], evaluated)
+
+    def _show_elsewhere(self, line: dict[str, Any]) -> None:
+        with presentation("A line for DeepSpeed's monitors"):
+            self._tell(line)
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         """Both files with these lines, open for more."""
@@ -141,7 +152,8 @@ class Metrics:
 def _show_held_out(step: int, figures: dict[str, Any]) -> None:
     tqdm.write(
         f"step {step}  held out: mlm {figures['eval_mlm_loss']:.4f} (accuracy {figures['eval_mlm_accuracy']:.3f}, "
-        f"perplexity {figures['eval_perplexity']:,.1f})  pair accuracy {_three(figures['eval_pair_accuracy'])}"
+        f"perplexity {figures['eval_perplexity']:,.1f})  "
+        f"pair accuracy {_digits(figures['eval_pair_accuracy'], 3)}"
     )
 
 
@@ -150,18 +162,47 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not isfinite(value) else value
 
 
-def _three(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _digits(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def read_metrics(run: str) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; a line that a kill cut short is not one."""
+    """Return the lines of a run's metrics, as `read_lines` does."""
+    return read_lines(run)[0]
+
+
+def read_lines(run: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a run's metrics, and how many were skipped because they are no such lines.
+
+    A line is an object with an integer step, whose other values are numbers or null. A last line that a kill cut short
+    is not one, and not counted.
+    """
     path = Path(run) / FILE
-    lines = path.read_text().split("\n") if path.exists() else []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return found
+    if not path.exists():
+        return [], 0
+
+    *texts, unfinished = path.read_text(errors="replace").split("\n")
+    lines = [_parsed(text) for text in texts]
+    good = [line for line in lines if line is not None]
+    skipped = len(lines) - len(good)
+
+    last = _parsed(unfinished)
+    return good + ([last] if last is not None else []), skipped
+
+
+def skipped_note(run: str, skipped: int) -> str:
+    """Return a sentence about lines that `read_lines` skipped."""
+    return f"{Path(run) / FILE}: {skipped:,} lines that are not metrics were skipped."
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """A line of the metrics, or None for what is not one."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    # a bool is an int to Python, but not a number
+    numbers = (value is None or type(value) in (int, float) for value in line.values())
+    return line if all(numbers) else None

@@ -11,26 +11,40 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainer.presentation import presentation
+
 FOLDER = "tensorboard"
 
 
 class Mirror:
-    """One tag for every metric that is a number, evaluation's under eval/."""
+    """One tag for every metric that is a number, evaluation's under eval/. An error here never ends a run."""
 
     def __init__(self, run: str, lines: Iterable[dict[str, Any]]):
         """Begins with what `lines` of the metrics say. The package's import takes a second, so only here."""
-        from torch.utils.tensorboard import SummaryWriter
+        self._folder = Path(run) / FOLDER
+        self._writer: Any = None
+        with presentation(str(self._folder)):
+            from torch.utils.tensorboard import SummaryWriter
 
-        shutil.rmtree(Path(run) / FOLDER, ignore_errors=True)
-        self._writer = SummaryWriter(str(Path(run) / FOLDER))
-        for line in lines:
-            self.add(line)
-        self._writer.flush()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._writer = SummaryWriter(str(self._folder))
+            for line in lines:
+                self._add(line)
+            self._writer.flush()
 
     def add(self, line: dict[str, Any]) -> None:
-        for name, value in line.items():
-            if value is not None and name != "step":
-                self._writer.add_scalar(name.replace("eval_", "eval/"), value, line["step"], line["seconds"])
+        """Add a line of the metrics, where the folder can be written."""
+        if self._writer is not None:
+            with presentation(str(self._folder)):
+                self._add(line)
 
     def close(self) -> None:
-        self._writer.close()
+        """Write what is left."""
+        if self._writer is not None:
+            with presentation(str(self._folder)):
+                self._writer.close()
+
+    def _add(self, line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if value is not None and name != "step":
+                self._writer.add_scalar(name.replace("eval_", "eval/"), value, line["step"], line.get("seconds"))

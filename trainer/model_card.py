@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from trainer.checkpoints import read_state
-from trainer.metrics import read_metrics
+from trainer.metrics import read_lines, skipped_note
 from trainer.models.huggingface import ARCHITECTURES
+from trainer.recipe_changes import RecipeChange, shown
 from trainer.recipe_sections import Recipe
-from trainer.recipe_text import dump_recipe
 
-PLACES = ("pairs", "vocab", "cache", "output", "init_from")
-"""Keys of a recipe that hold paths of the machine it ran on: nobody else's business."""
+PLACES = ("pairs", "vocab", "cache", "output", "local", "init_from")
+"""Keys of a recipe that hold paths of the machine it ran on, in any table: nobody else's business."""
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "tokens_per_second")
 
 CARD = """\
@@ -47,7 +50,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 ```toml
 {recipe}
 ```
-"""
+{changes}"""
 
 
 def model_card(run: str, checkpoint: Path, recipe: Recipe) -> str:
@@ -64,6 +67,7 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe) -> str:
         data=data_table(state.identity),
         metrics=metrics_table(run, state.step),
         recipe=public_recipe(recipe),
+        changes=changes_table(state.changes),
     )
 
 
@@ -74,8 +78,15 @@ def data_table(identity: dict) -> str:
 
 
 def metrics_table(run: str, step: int) -> str:
-    """The last line logged up to a step."""
-    lines = [line for line in read_metrics(run) if line["step"] <= step]
+    """Return the last line logged up to a step; a sentence when there is none or the file cannot be read."""
+    try:
+        lines, skipped = read_lines(run)
+    except OSError as error:
+        return f"The metrics could not be read: {error.strerror}."
+    if skipped:
+        print(skipped_note(run, skipped), flush=True)
+
+    lines = [line for line in lines if line["step"] <= step]
     if not lines:
         return "None were logged."
     rows = [f"| {name} | {lines[-1][name]:.4g} |" for name in SHOWN if lines[-1].get(name) is not None]
@@ -83,6 +94,44 @@ def metrics_table(run: str, step: int) -> str:
 
 
 def public_recipe(recipe: Recipe) -> str:
-    """The recipe without the places of its files."""
-    lines = dump_recipe(recipe).strip().split("\n")
-    return "\n".join(line for line in lines if line.split(" = ")[0] not in PLACES)
+    """Return the recipe as TOML without the places of its files."""
+    content = _without_places(recipe.model_dump(exclude_none=True))
+    return tomli_w.dumps(content).strip()
+
+
+def _without_places(content: dict[str, Any]) -> dict[str, Any]:
+    """Leave out keys that hold paths, and whatever looks like a path, as in a table that passes to DeepSpeed."""
+    kept: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in PLACES or _is_place(value):
+            continue
+        if isinstance(value, dict):
+            kept[key] = _without_places(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            kept[key] = [_without_places(item) for item in value]
+        else:
+            kept[key] = value
+    return kept
+
+
+def _is_place(value: Any) -> bool:
+    """Whether a value of a recipe is a path or a URL, or a list with one. No other value has a slash in it."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(item, str) and ("/" in item or "\\" in item or item.startswith("~")) for item in values)
+
+
+def changes_table(changes: list[RecipeChange]) -> str:
+    """Return a section about how the recipe changed at resumes, without places of files; nothing when it did not."""
+    public = [change for change in changes if not _is_private(change)]
+    if not public:
+        return ""
+    rows = [
+        f"| {change.step + 1:,} | {change.key} | {shown(change.before)} | {shown(change.now)} |" for change in public
+    ]
+    head = "The recipe above is the last one. It changed when the run was resumed:"
+    return "\n".join(["", head, "", "| from step | key | was | is |", "|---|---|---|---|", *rows, ""])
+
+
+def _is_private(change: RecipeChange) -> bool:
+    named = change.key.rsplit(".", 1)[-1] in PLACES
+    return named or _is_place(change.before) or _is_place(change.now)

@@ -20,7 +20,7 @@ from trainer import checkpoints
 from trainer.checkpoints import FIGURES, MANIFEST, location
 from trainer.run_folder import LOCK
 
-BESIDE = ("recipe.toml", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
+BESIDE = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
 """What a run folder holds besides checkpoints, and others may want to see."""
 
 

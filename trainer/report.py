@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -14,19 +14,24 @@ from schemas.masking import KINDS
 from trainer.checkpoints import best
 from trainer.line_charts import STYLE, Line, chart
 from trainer.metrics import read_metrics
+from trainer.recipe_changes import RecipeChange
+from trainer.recipe_changes import shown as value_text
 
 FILE = "report.html"
 Metrics = list[dict[str, Any]]
 
 
-def write_report(run: str, resumed_at: list[int]) -> None:
-    """RUN/report.html from the metrics and the recipe of RUN, `resumed_at` being the steps after which it resumed."""
+def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> None:
+    """Write RUN/report.html from the metrics and the recipe of RUN.
+
+    resumed_at: the steps after which the run resumed. changes: how its recipe changed there.
+    """
     lines = read_metrics(run)
     if lines:
-        storage.publish(str(Path(run) / FILE), report(run, lines, resumed_at).encode(), durable=False)
+        storage.publish(str(Path(run) / FILE), report(run, lines, resumed_at, changes).encode(), durable=False)
 
 
-def report(run: str, lines: Metrics, resumed_at: list[int]) -> str:
+def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> str:
     """The page. What is drawn follows from the arguments and from the checkpoints that are there."""
     title, recipe = escape(Path(run).name), escape((Path(run) / "recipe.toml").read_text())
     sections = "".join(_section(name, drawn) for name, drawn in _charts(lines, resumed_at))
@@ -35,7 +40,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int]) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
         f'content="light dark"><style>{STYLE}</style></head><body><header><p class="brand">Clozeline run</p>'
         f"<h1>{title}</h1><p>{_resumes(resumed_at)}</p></header>{_figures(run, lines)}<main>{sections}"
-        f"{_kinds(lines)}</main><section><details><summary>recipe.toml</summary><pre>{recipe}</pre></details></section>"
+        f"{_kinds(lines)}{_changes(changes)}</main><section><details><summary>recipe.toml</summary><pre>{recipe}</pre></details></section>"
         "</body></html>\n"
     )
 
@@ -50,16 +55,17 @@ def _resumes(resumed_at: list[int]) -> str:
 def _figures(run: str, lines: Metrics) -> str:
     """What people quote, in large type."""
     last, held_out, chosen = lines[-1], [line for line in lines if "eval_mlm_loss" in line], best(run)
+    rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second") is not None]
     shown = {
         "steps": f"{last['step']:,}",
-        "tokens": short(last["tokens"]),
-        "time": duration(last["seconds"]),
-        "tokens a second": short(median(line["tokens_per_second"] for line in lines)),
-        "masked LM loss": f"{last['mlm_loss']:.4f}",
-        "accuracy": f"{last['mlm_accuracy']:.1%}",
+        "tokens": _or_dash(last.get("tokens"), short),
+        "time": _or_dash(last.get("seconds"), duration),
+        "tokens a second": _or_dash(median(rates) if rates else None, short),
+        "masked LM loss": _or_dash(last.get("mlm_loss"), "{:.4f}".format),
+        "accuracy": _or_dash(last.get("mlm_accuracy"), "{:.1%}".format),
     }
     if held_out:
-        shown["held-out loss"] = f"{held_out[-1]['eval_mlm_loss']:.4f}"
+        shown["held-out loss"] = _or_dash(held_out[-1]["eval_mlm_loss"], "{:.4f}".format)
     if chosen is not None:
         shown["best checkpoint"] = f"step {chosen:,}"
     return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown.items()) + "</dl>"
@@ -105,12 +111,32 @@ def _kinds(lines: Metrics) -> str:
         return ""
     line = measured[-1]
     rows = "".join(
-        f"<tr><td>{kind.replace('_', ' ')}</td><td>{line[f'eval_{kind}_mlm_loss']:.4f}</td>"
-        f"<td>{line[f'eval_{kind}_perplexity']:,.2f}</td><td>{line[f'eval_{kind}_mlm_accuracy']:.2%}</td></tr>"
+        f"<tr><td>{kind.replace('_', ' ')}</td>"
+        f"<td>{_or_dash(line.get(f'eval_{kind}_mlm_loss'), '{:.4f}'.format)}</td>"
+        f"<td>{_or_dash(line.get(f'eval_{kind}_perplexity'), '{:,.2f}'.format)}</td>"
+        f"<td>{_or_dash(line.get(f'eval_{kind}_mlm_accuracy'), '{:.2%}'.format)}</td></tr>"
         for kind in KINDS
     )
     head = "<tr><th>masks</th><th>loss</th><th>perplexity</th><th>accuracy</th></tr>"
     return _section(f"Held-out pairs at step {line['step']:,}", f"<table>{head}{rows}</table>")
+
+
+def _changes(changes: Sequence[RecipeChange]) -> str:
+    """A table of how the recipe changed at resumes."""
+    if not changes:
+        return ""
+    rows = "".join(
+        f"<tr><td>{change.step + 1:,}</td><td>{escape(change.key)}</td>"
+        f"<td>{escape(value_text(change.before))}</td><td>{escape(value_text(change.now))}</td></tr>"
+        for change in changes
+    )
+    head = "<tr><th>from step</th><th>key</th><th>was</th><th>is</th></tr>"
+    return _section("Changes of the recipe", f"<table>{head}{rows}</table>")
+
+
+def _or_dash(value: float | None, text_of: Callable[[float], str]) -> str:
+    """A number as text; "-" for one that is missing or not finite."""
+    return "-" if value is None or not isfinite(value) else text_of(value)
 
 
 def _section(title: str, content: str) -> str:

@@ -3,10 +3,13 @@
 The loss of a step is summed over the whole global batch and divided by its number of masked tokens (and of rows, for
 the pair loss), so the gradient depends neither on the ranks nor on how a batch was cut into micro-batches. Dropout is
 seeded by (seed, step, rank), so nothing random has to be saved.
+
+A step can be left between two micro-batches, for a stop must not wait until a long one ends (stop_agreement.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,21 +23,7 @@ from trainer.loss_scale import loss_scale
 from trainer.models.packing import PackedBatch
 
 
-@dataclass
-class Step:
-    """What one step summed over all ranks: losses, counts and tokens; the gradient's norm before clipping."""
-
-    loss: float
-    mlm_loss: float
-    mlm_accuracy: float
-    pair_loss: float | None
-    pair_accuracy: float | None
-    grad_norm: float
-    tokens: int
-    padding_fraction: float
-
-
-@dataclass
+@dataclass(frozen=True)
 class Counts:
     """Of a global batch: masked tokens, labelled pairs, tokens, tokens with padding. stop: a rank was asked to stop."""
 
@@ -43,6 +32,23 @@ class Counts:
     tokens: float
     computed: float
     stop: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step summed over all ranks; the gradient's norm before clipping; why it made no update, if it did not.
+
+    loss: the two sums divided by their counts, added up.
+    """
+
+    counts: Counts
+    mlm_sum: float
+    mlm_correct: float
+    pair_sum: float
+    pair_correct: float
+    loss: float
+    grad_norm: float
+    fault: str | None
 
 
 def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Counts:
@@ -64,14 +70,24 @@ def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Co
 
 
 def take_step(
-    engine: DeepSpeedEngine, batches: list[PackedBatch], counts: Counts, guard: Guard, dropout_key: int
-) -> tuple[Step, str | None]:
-    """One update from this rank's micro-batches, and why it was not made, or None when it was."""
-    seed_dropout(dropout_key >> 1)  # torch takes 63 bits
+    engine: DeepSpeedEngine,
+    batches: list[PackedBatch],
+    counts: Counts,
+    guard: Guard,
+    leaves_step: Callable[[int, int], bool],
+) -> Step | None:
+    """Make one update from this rank's micro-batches.
+
+    `leaves_step(i, n)` is asked before micro-batch i of n. Returns None when it said yes: then no update was made, and
+    gradients of part of the batch are left behind, so the engine can be saved but must not take another step.
+    """
     # DeepSpeed averages over ranks and micro-batches; the loss is a sum over both
     scale = dist.get_world_size() * len(batches) * loss_scale(engine)
     sums = torch.zeros(4, dtype=torch.float64, device=engine.device)
+
     for i, batch in enumerate(batches):
+        if leaves_step(i, len(batches)):
+            return None
         losses = engine(batch)
         engine.backward((losses.mlm_sum / counts.masked + losses.pair_sum / max(counts.pairs, 1)) * scale)
         sums += torch.stack(list(losses)).detach().double()
@@ -79,19 +95,19 @@ def take_step(
             dist.all_reduce(sums)
             guard.expect(_loss(sums.tolist(), counts))
         engine.step()
+
     fault = guard.verdict()
     mlm_sum, mlm_correct, pair_sum, pair_correct = sums.tolist()
-    step = Step(
+    return Step(
+        counts=counts,
+        mlm_sum=mlm_sum,
+        mlm_correct=mlm_correct,
+        pair_sum=pair_sum,
+        pair_correct=pair_correct,
         loss=_loss(sums.tolist(), counts),
-        mlm_loss=mlm_sum / counts.masked,
-        mlm_accuracy=mlm_correct / counts.masked,
-        pair_loss=pair_sum / counts.pairs if counts.pairs else None,
-        pair_accuracy=pair_correct / counts.pairs if counts.pairs else None,
         grad_norm=guard.norm,
-        tokens=int(counts.tokens),
-        padding_fraction=1 - counts.tokens / counts.computed,
+        fault=fault,
     )
-    return step, fault
 
 
 def seed_dropout(seed: int) -> None:

@@ -27,8 +27,9 @@ from trainer.monitors import Tell, monitors_of, name_run
 from trainer.phases import Phase, phase_after, phases_of
 from trainer.recipe_sections import Recipe
 from trainer.remote_run import RemoteRun
-from trainer.resuming import Found, resume
+from trainer.resuming import Found, announce, resume, write_history
 from trainer.signals import StopRequest
+from trainer.stop_agreement import StopAgreement
 from trainer.stream.building import build_stream, open_folders
 from trainer.stream.reading import PairFolder
 from trainer.watchdog import RankLostError, Watchdog
@@ -62,7 +63,10 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
     start_distributed(recipe.engine.timeout_seconds)
     last = min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
     phases, returned, begin, bad = phases_of(recipe), Return(), 0, None
-    with held_folder(recipe) as (watchdog, remote):
+    with contextlib.ExitStack() as held:
+        watchdog, remote = held.enter_context(held_folder(recipe))
+        agreement = StopAgreement(stop, 2 * recipe.engine.timeout_seconds)
+        held.callback(agreement.close)
         while bad is not None or begin < last:
             found = saving.find(recipe.run.folder)
             begin = found[1].step if found else 0
@@ -70,7 +74,7 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
                 returned = go_back(recipe, returned.again(begin, bad), bad)
             phase = phase_after(phases, begin)
             left_out = returned.left_out if returned.to == begin else 0
-            bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, remote, stop, watchdog)
+            bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, remote, agreement, watchdog)
             begin = max(begin, min(phase.last, last))
     if dist.get_rank() == 0:
         print(f"{recipe.run.output}: step {begin} of {recipe.run.max_steps} is saved.", flush=True)
@@ -129,7 +133,7 @@ def run_phase(
     found: Found | None,
     left_out: int,
     remote: RemoteRun | None,
-    stop: StopRequest,
+    stop: StopAgreement,
     watchdog: Watchdog,
 ) -> int | None:
     """Steps of one phase from a checkpoint to `last`. Returns None, or the step up to which the run is lost."""
@@ -144,6 +148,8 @@ def run_phase(
     watchdog.at("loading the checkpoint")
     state = resume(engine, recipe, phase, folders, found)
     state = state.model_copy(update={"left_out": state.left_out + left_out})
+    if found is not None:
+        announce(phase, state, found)
     tell = monitors_of(engine)
     metrics = open_metrics(phase.recipe, folders, recipe, state, tell) if dist.get_rank() == 0 else None
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
@@ -162,5 +168,6 @@ def run_phase(
 def open_metrics(recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState, tell: Tell) -> Metrics:
     """The run's metrics up to the state, and beside them what an export needs. `recipe` is the phase's."""
     run_folder.describe_run(run, folders[0])
+    write_history(run.run.folder, state.changes)
     at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
     return Metrics(run.run.folder, state.step, run.run.max_steps, at_peak, tell)

@@ -29,8 +29,8 @@ from trainer import checkpoints, saving
 from trainer.checkpoints import TrainingState
 from trainer.engine import build_engine, share_of, start_distributed
 from trainer.guard import Guard
-from trainer.loop import Loop
-from trainer.metrics import Meter, Metrics
+from trainer.loop import Loop, Progress
+from trainer.metrics import Metrics
 from trainer.models.packing import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.phases import phases_of
@@ -38,6 +38,7 @@ from trainer.recipe import load_recipe
 from trainer.recipe_sections import Recipe
 from trainer.schedules import set_learning_rate
 from trainer.signals import StopRequest
+from trainer.stop_agreement import StopAgreement
 from trainer.stream.batches import Stream
 from trainer.stream.building import build_stream, open_folders
 from trainer.trouble import History
@@ -69,11 +70,12 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
 
 def ours(loop: Loop, first: int, last: int) -> None:
     """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
-    meter = Meter(0, 0.0)
+    progress = Progress(TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={}))
     for step in range(first, last + 1):
-        done, fault, _ = loop.step(step, left_out=0)
-        meter.add(done.tokens)
-        loop.log(step, done, fault, meter, {})
+        done = loop.step(step, left_out=0)
+        assert done is not None, "nobody asks it to stop"
+        progress.add(done)
+        loop.log(step, done, progress, {})
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -103,9 +105,9 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     metrics = Metrics(recipe.run.output, 0, recipe.run.max_steps)
     guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)
     watchdog = Watchdog(recipe.run.output, 0, 1, recipe.engine.timeout_seconds)
-    phase = phases_of(recipe)[0]
+    phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
-        loop = Loop(recipe, phase, engine, cast(Stream, source), None, guard, metrics, None, StopRequest(), watchdog)
+        loop = Loop(recipe, phase, engine, cast(Stream, source), None, guard, metrics, None, stop, watchdog)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             times = [in_turns(loop, engine, batches, steps, i) for i in range(rounds + 1)][1:]  # the first warms up
         mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))

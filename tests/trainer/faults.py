@@ -2,7 +2,7 @@
 
 They are worded FAULT:RANK:FIRST:LAST[,...], for the model's forward passes FIRST to LAST of that rank, those of
 evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 times as large, `poison` changes one
-weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM.
+weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from trainer.models.pretraining import PretrainingModel
 
-SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM}
+SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM, "interrupt": signal.SIGINT}
 
 
 @contextmanager

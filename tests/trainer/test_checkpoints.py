@@ -151,7 +151,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
 
 def test_every_difference_is_shown(tmp_path: Path) -> None:
     check_identity(tmp_path, {"seed": 1}, {"seed": 1})
-    with pytest.raises(CheckpointError, match=r"data was a, is b; ranks was 2, is 4; seed was 1, is None"):
+    with pytest.raises(CheckpointError, match=r"data was a, is b; ranks was 2, is 4; seed was 1, is unset"):
         check_identity(tmp_path, {"data": "a", "ranks": 2, "seed": 1}, {"data": "b", "ranks": 4})
 
 

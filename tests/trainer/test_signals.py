@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from trainer import checkpoints
-from trainer.signals import STOPPING, StopRequest
+from trainer.signals import LISTENED, STOPPING, StopRequest
 
 
 def wait_for(path: Path, process) -> None:
@@ -137,7 +137,7 @@ def listens(pid: int) -> bool:
 
 
 def test_a_request_is_noted_once_and_for_all() -> None:
-    before = [signal.getsignal(number) for number in STOPPING]
+    before = [signal.getsignal(number) for number in LISTENED]
     try:
         stop = StopRequest().listen()
         assert not stop.asked
@@ -147,5 +147,5 @@ def test_a_request_is_noted_once_and_for_all() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked
     finally:
-        for number, handler in zip(STOPPING, before, strict=True):
+        for number, handler in zip(LISTENED, before, strict=True):
             signal.signal(number, handler)

@@ -140,10 +140,10 @@ def config_of(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
         "attention_probs_dropout_prob": shape.attention_dropout,
         "layer_norm_eps": shape.norm_eps,
         "pad_token_id": vocabulary.special_id("pad"),
-        "bos_token_id": vocabulary.special_id("cls"),
-        "eos_token_id": vocabulary.special_id("sep"),
         "tie_word_embeddings": True,
     }
+    if shape.family in ("roberta", "albert"):  # BERT's published configs name neither
+        config |= {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
     if shape.factorised:
         config |= {"embedding_size": shape.embedding, "num_hidden_groups": shape.groups, "inner_group_num": 1}
     return config

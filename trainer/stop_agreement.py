@@ -1,0 +1,70 @@
+"""How ranks agree to stop between two micro-batches of a step.
+
+A step of a large batch may take longer than the 30 seconds that torchrun and Kubernetes leave for saving. All ranks
+must leave it before the same micro-batch, for ZeRO 2 and 3 communicate in each.
+
+A blocking question before each micro-batch would make fast ranks wait. So each rank starts an all-reduce of one number
+before a micro-batch and reads its result before the next one. It runs on the CPU in a gloo group, so no device is
+synchronized, and is done long before it is read. A step therefore ends within two micro-batches of a signal; with
+one rank, within one.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.signals import StopRequest
+
+
+class StopAgreement:
+    """A rank's stop request, and what the ranks agreed on. Making and closing one are collective calls."""
+
+    def __init__(self, request: StopRequest, timeout: float = 1200.0):
+        """timeout: seconds after which a rank that does not answer is an error."""
+        self._request = request
+        self._group: Any = None
+        if dist.get_world_size() > 1:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._asked_by_any = torch.zeros(1)
+        self._pending: Any = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self._request.asked
+
+    def training_begins(self) -> None:
+        """Tell the signal handlers that there is something to save from now on."""
+        self._request.training_begins()
+
+    def leaves_step(self, micro_batch: int, micro_batches: int) -> bool:
+        """Return whether all ranks leave the step before `micro_batch`, counted from 0. A collective call."""
+        if self._group is None:
+            return self.asked
+        if self._agreed():
+            return True
+        if micro_batch + 1 < micro_batches:
+            self._ask()
+        return False
+
+    def close(self) -> None:
+        """Give the group's threads and sockets back."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
+
+    def _ask(self) -> None:
+        self._asked_by_any.fill_(float(self.asked))
+        self._pending = dist.all_reduce(self._asked_by_any, dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def _agreed(self) -> bool:
+        """The answer to the last question."""
+        if self._pending is None:
+            return False
+        self._pending.wait()
+        self._pending = None
+        return bool(self._asked_by_any)
