@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from schemas.errors import DataError
+from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
 from trainer import checkpoints
 from trainer.models.families import encoder_shape
@@ -15,6 +15,8 @@ from trainer.models.warm_start import warm_start
 from trainer.recipe_sections import Recipe
 from trainer.stream.reading import PairFolder
 
+MOST_TOKENS_OF_BF16_ON_CPU = 8192
+
 
 def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> PretrainingModel:
     """A model as [model] describes it; model.init_from is read only when there is no checkpoint to go on from.
@@ -23,6 +25,7 @@ def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> Pretrai
     """
     vocabulary = folders[0].vocabulary
     check_vocabulary(recipe, vocabulary, folders[0].folder)
+    check_micro_batch(recipe, max(folder.max_length for folder in folders))
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
     told = notes(recipe, folders, model)
     source = recipe.model.init_from
@@ -36,6 +39,23 @@ def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> Pretrai
     if rank == 0:
         print(*told, sep="\n", end="\n" if told else "", flush=True)
     return model
+
+
+def check_micro_batch(recipe: Recipe, longest: int) -> None:
+    """Raise UsageError when bf16 on a CPU would spoil the gradient of a large micro-batch.
+
+    torch's CPU kernels add up the gradients of layer norms, biases and embeddings over the tokens in bfloat16. Of a
+    small BERT the gradient is 1.6 % off at 3,072 tokens, 3.5 % at 12,288 and 21 % at 49,152. GPUs add up in float32.
+    """
+    if get_accelerator().device_name() != "cpu" or recipe.engine.precision != "bf16":  # type: ignore[union-attr]
+        return
+    tokens = recipe.batch.micro_tokens or (recipe.batch.micro_batch or 0) * longest
+    if tokens > MOST_TOKENS_OF_BF16_ON_CPU:
+        raise UsageError(
+            f"engine.precision bf16 on a CPU: a micro-batch of {tokens:,} tokens is more than the "
+            f"{MOST_TOKENS_OF_BF16_ON_CPU:,} whose gradient it computes well. Use engine.precision fp32, or a smaller "
+            "batch.micro_batch."
+        )
 
 
 def check_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
@@ -60,12 +80,6 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
     if labelled and model.pair_head is None:
         told.append(
             f"The pair labels of {', '.join(labelled)} are not predicted: {recipe.model.family} has no pair head."
-        )
-    packed = get_accelerator().device_name() == "cuda" and recipe.engine.precision != "fp32"  # type: ignore[union-attr]
-    if packed and model.shape.attention_dropout:
-        told.append(
-            f"model.attention_dropout {model.shape.attention_dropout} is not applied: the kernel for packed batches "
-            "has no dropout. All other dropout is."
         )
     return told
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import logging
 import os
 import warnings
@@ -15,8 +17,10 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
+from trainer.gradients import accumulate_in_float32, gradient_settings
 from trainer.loss_scale import mend
 from trainer.optimization import build_optimizer
+from trainer.partitions import set_master_weights
 from trainer.recipe_sections import EngineSection, Recipe
 from trainer.stream.batches import Share
 
@@ -82,11 +86,14 @@ def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": at_once,
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": 0.0 if plain else recipe.optimizer.clip,
-        "bf16": {"enabled": recipe.engine.precision == "bf16"},
+        # immediate_grad_update: a gradient is added to its float32 sum as soon as it is there, and then freed
+        "bf16": {"enabled": recipe.engine.precision == "bf16", "immediate_grad_update": True},
         "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",  # ours is tested
         "fp16": {"enabled": recipe.engine.precision == "fp16"},  # with DeepSpeed's dynamic loss scale
         "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW runs on the host as it is
         "steps_per_print": 10**9,  # metrics are ours
+        "timers": {"throughput": {"enabled": False}},  # it waits for the whole device twice a micro-batch
+        **gradient_settings(recipe.engine),
         **recipe.deepspeed,
         "zero_optimization": recipe.deepspeed.get("zero_optimization", {}) | zero_settings(recipe.engine),
     }
@@ -100,17 +107,50 @@ def zero_settings(section: EngineSection) -> dict[str, Any]:
     return {"stage": section.zero_stage} | {name: host for name in offloaded[section.offload]}
 
 
-def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:
-    """The model on its device with its optimizer, ready to step. Raises UsageError when the device lacks the format."""
+def check_precision(precision: str) -> None:
+    """Raise UsageError when this rank's device computes the precision not at all or by slow emulation."""
     accelerator: Any = get_accelerator()
-    if recipe.engine.precision == "fp16" and not accelerator.is_fp16_supported():
-        raise UsageError(f"engine.precision fp16: this {accelerator.device_name()} cannot do it. Use bf16 or fp32.")
+    device = accelerator.device_name()
+    if precision == "fp16" and not accelerator.is_fp16_supported():
+        raise UsageError(f"engine.precision fp16: this {device} does not support it. Use bf16 or fp32.")
+    # DeepSpeed's own check passes on older GPUs, for torch emulates bf16 there
+    if precision == "bf16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UsageError(
+            f"engine.precision bf16: {torch.cuda.get_device_name()} does not support it. Use fp16 or fp32."
+        )
+
+
+def set_up_arithmetic(section: EngineSection) -> None:
+    """Choose how matrices are multiplied in this process: TF32 in float32 on GPUs, and engine.deterministic."""
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32: 19 bits, about 8 times as fast on Ampere and later
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it starts; deterministic needs it
+    torch.use_deterministic_algorithms(section.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid
+
+
+def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:
+    """Return the model on its device with its optimizer, ready to step.
+
+    The optimizer's float32 weights are the model's as they were given, not rounded to engine.precision. Raises
+    UsageError when the device does not support that precision.
+    """
+    check_precision(recipe.engine.precision)
+    set_up_arithmetic(recipe.engine)
     optimizer = build_optimizer(model, recipe.optimizer)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
+    initial = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory figures whatever the log level is
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
+
     wrapper: Any = engine.optimizer
     if hasattr(wrapper, "fp32_groups"):  # bf16 or fp16 at stage 0: it has made an update, with gradients of 0
         optimizer.state.clear()
-        wrapper.refresh_fp32_params()
+        accumulate_in_float32(engine)
         if recipe.engine.precision == "fp16":
             mend(wrapper)
+
+    # DeepSpeed copies the optimizer's float32 weights from the model after it has rounded that to 16 bits
+    if recipe.engine.precision != "fp32":
+        set_master_weights(engine, initial)
     return engine

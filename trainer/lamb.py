@@ -41,7 +41,12 @@ class Piece:
 
 
 class Lamb(torch.optim.Optimizer):
-    """Its state has AdamW's names: step, exp_avg and exp_avg_sq."""
+    """Its state has AdamW's names: step, exp_avg and exp_avg_sq.
+
+    `step` is a Python int: a tensor on a GPU would have to be read back, one synchronization a parameter.
+    """
+
+    counts_on_host = True
 
     def __init__(
         self,
@@ -87,9 +92,9 @@ class Lamb(torch.optim.Optimizer):
         """r of a tensor, where its gradient was."""
         state, (beta_1, beta_2) = self.state[weight], group["betas"]
         if not state:
-            state.update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
+            state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
         state["step"] += 1
-        steps = float(state["step"])
+        steps = state["step"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
         m.lerp_(gradient, 1 - beta_1)
         v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)

@@ -70,8 +70,22 @@ def updates_made(engine: DeepSpeedEngine) -> int:
 
 
 def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
+    """Set the count that Adam's bias correction uses, in the form that the optimizer keeps it in."""
     for state in basic_optimizer(engine).state.values():
-        state["step"] = torch.full_like(state["step"], updates)
+        if isinstance(state["step"], int):
+            state["step"] = updates
+        else:
+            state["step"] = torch.full_like(state["step"], updates)
+
+
+def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> None:
+    """Copy whole float32 weights, by parameter name, into what the optimizer updates on this rank.
+
+    What the model computes with is not touched: it already holds the same weights in its own precision.
+    """
+    for part in parts_of(engine):
+        whole = weights[part.name].view(-1)
+        part.weights.copy_(whole.narrow(0, part.start, part.weights.numel()))
 
 
 def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
@@ -138,6 +152,7 @@ def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any
     """A parameter's optimizer state, made as the first update would make it."""
     state = optimizer.state[parameter]
     if not state:
-        state["step"] = torch.zeros((), device=parameter.device)
+        on_host = getattr(optimizer, "counts_on_host", False)
+        state["step"] = 0 if on_host else torch.zeros((), device=parameter.device)  # fused AdamW reads it on the device
         state |= {key: torch.zeros_like(parameter.data) for key in MOMENTS}
     return state

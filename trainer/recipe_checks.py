@@ -27,6 +27,7 @@ OWNED_BY_RECIPE = {
     "amp": "engine.precision",
     "torch_autocast": "engine.precision",
     "elasticity": "batch.global_batch",
+    "data_types": "engine.precision and engine.zero_stage",
     "zero_optimization.stage": "engine.zero_stage",
     "zero_optimization.offload_optimizer": "engine.offload",
     "zero_optimization.offload_param": "engine.offload",
@@ -187,5 +188,9 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, steps
         raise UsageError(f"{path}: schedule.power belongs to kind polynomial, not {schedule.kind}. Leave it out.")
     if (schedule.decay_steps is None) == (schedule.kind == "wsd"):
         raise UsageError(f"{path}: schedule.decay_steps belongs to kind wsd, and wsd needs it.")
+    if schedule.kind == "wsd" and schedule.decay_from != "warmup":
+        raise UsageError(
+            f"{path}: schedule.decay_from start is not for kind wsd, whose decay has decay_steps. Leave it out."
+        )
     if schedule.warmup_steps + (schedule.decay_steps or 0) > steps:
         raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {steps}.")

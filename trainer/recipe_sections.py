@@ -49,12 +49,14 @@ class DataSection(_Section):
     """Where the rows come from: one folder of pairs or several, local or URLs.
 
     `weights` are the folders' shares, by default as large as they are. `vocab` is checked against the pairs when given;
-    the pairs carry their own copy. `cache` holds copies of remote shards, `cache_gigabytes` of them at most.
+    the pairs carry their own copy. `max_length` is the tokens of the longest row, for --describe before there are
+    pairs. `cache` holds copies of remote shards, `cache_gigabytes` of them at most.
     """
 
     pairs: str | list[str]
     weights: list[float] | None = None
     vocab: str | None = None
+    max_length: int | None = Field(default=None, gt=0)
     cache: str = "~/.cache/clozeline"
     cache_gigabytes: float = Field(default=50.0, gt=0, le=1e9)
 
@@ -90,7 +92,9 @@ class OptimizerSection(_Section):
 class ScheduleSection(_Section):
     """The learning rate rises over `warmup_steps` and falls to `final_lr` at run.max_steps (trainer/schedules.py).
 
-    `power` belongs to polynomial, `decay_steps`, the steps at the end in which the rate falls, to wsd.
+    `power` belongs to polynomial, `decay_steps`, the steps at the end in which the rate falls, to wsd. `decay_from`
+    says where the other kinds begin to fall: at the end of warm-up, or at the first step as in Google's and NVIDIA's
+    BERT.
     """
 
     kind: Literal["linear", "polynomial", "cosine", "wsd"] = "linear"
@@ -98,6 +102,7 @@ class ScheduleSection(_Section):
     final_lr: float = Field(default=0.0, ge=0)
     power: float = Field(default=1.0, gt=0)
     decay_steps: int | None = Field(default=None, gt=0)
+    decay_from: Literal["warmup", "start"] = "warmup"
 
 
 class BatchSection(_Section):
@@ -166,8 +171,9 @@ class EngineSection(_Section):
     to 3, and the update is made on the host), or parameters too (stage 3). `recompute` computes each layer again in
     the backward pass instead of keeping what it needs there: a third more to compute, for models that do not fit
     otherwise. `compile` fuses the steps of each layer by torch.compile, which takes a minute at the start and one
-    batch.shape. A run in which nothing has happened for `timeout_seconds` ends and names the rank that it waited
-    for. All of these may change when a run is resumed.
+    batch.shape. `deterministic` makes a GPU compute the same bits each time, more slowly: without it a resumed run on
+    GPUs equals the unbroken one up to rounding only. A run in which nothing has happened for `timeout_seconds` ends and
+    names the rank that it waited for. All of these may change when a run is resumed.
     """
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -175,6 +181,7 @@ class EngineSection(_Section):
     offload: Literal["none", "optimizer", "parameters"] = "none"
     recompute: bool = False
     compile: bool = False
+    deterministic: bool = False
     timeout_seconds: float = Field(default=600.0, gt=0, le=1e9)
 
 

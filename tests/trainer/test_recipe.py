@@ -53,6 +53,7 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("schedule.power=2", r"power belongs to kind polynomial, not linear"),
         ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),
         ("schedule.kind=wsd", r"wsd needs it"),
+        ("schedule.decay_from=end", r"schedule\.decay_from: .*found 'end'"),
         ("deepspeed.zero_optimization=4", r"\[deepspeed\] zero_optimization must be a table, found 4"),
         (
             "deepspeed.zero_optimization.round_robin_gradients=true",

@@ -1,9 +1,10 @@
-"""50 updates of a small BERT by an optimizer, under a ZeRO stage, in a number format, for test_lamb.py to compare.
+"""Updates of a small BERT by an optimizer, under a ZeRO stage, in a number format, for test_lamb.py to compare.
 
     torchrun --nproc_per_node 2 tests/trainer/zero_updates.py OUT lamb-1-bf16 lamb-2-fp32 ...
 
-The loss is linear in the weights, so the gradient of a step is what `gradients` says, whatever the weights are; its
-values and their means over ranks and micro-batches are exact in bfloat16. What differs at the end is the optimizers'.
+The loss is linear in the weights, so the gradient of a micro-batch is what `gradient_of_hand` says, whatever the
+weights are. Its values are exact in bfloat16; their sums over micro-batches and ranks are exact in float32 and need
+more bits than bfloat16 has. What differs at the end is how gradients are added up and what the optimizers do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from trainer.schedules import set_learning_rate
 from trainer.stream.batches import Share
 from trainer.trouble import History
 
-STEPS, LR, MICRO_BATCHES, VOCABULARY = 50, 0.01, 2, 61
+STEPS, LR, VOCABULARY = 6, 0.01, 61
+HANDS = 32  # micro-batches of all ranks together
 SIZES = [
     "model.layers=1",
     "model.width=20",
@@ -49,23 +51,33 @@ def initial_model(recipe: Recipe) -> nn.Module:
     return build_model(recipe.model, VOCABULARY, seed=0)
 
 
-def gradients(model: nn.Module, step: int) -> dict[str, Tensor]:
-    """The mean gradient of every parameter: multiples of 1/16 up to 1."""
-    generator = torch.Generator().manual_seed(step)
-    return {name: torch.randint(-16, 17, p.shape, generator=generator) / 16 for name, p in model.named_parameters()}
+def gradient_of_hand(shapes: dict[str, torch.Size], step: int, hand: int) -> dict[str, Tensor]:
+    """The gradient of micro-batch `hand` of a step, for every parameter: multiples of 1/16 from -1/2 to 3/2.
+
+    Their mean is not 0, so that a sum grows with the micro-batches and rounds ever more coarsely in bfloat16.
+    """
+    generator = torch.Generator().manual_seed(1000 * step + hand)
+    return {name: torch.randint(-8, 25, shape, generator=generator) / 16 for name, shape in shapes.items()}
+
+
+def mean_gradient(shapes: dict[str, torch.Size], step: int) -> dict[str, Tensor]:
+    """The mean over all micro-batches of all ranks, in float64."""
+    total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for hand in range(HANDS):
+        for name, gradient in gradient_of_hand(shapes, step, hand).items():
+            total[name] += gradient
+    return {name: gradient / HANDS for name, gradient in total.items()}
 
 
 class Pulled(nn.Module):
-    """A loss whose gradient is the one that was asked for, and `apart` away from it on this rank and micro-batch."""
+    """A loss whose gradient is the one that is asked for."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, wanted: dict[str, Tensor], apart: float) -> Tensor:
-        return torch.stack(
-            [(p * (wanted[name] + apart).to(p)).sum() for name, p in self.model.named_parameters()]
-        ).sum()
+    def forward(self, wanted: dict[str, Tensor]) -> Tensor:
+        return torch.stack([(p * wanted[name].to(p)).sum() for name, p in self.model.named_parameters()]).sum()
 
 
 def masters(engine: Any) -> dict[str, Tensor]:
@@ -86,17 +98,17 @@ def main(out: Path, cases: list[str]) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case in cases:
         recipe = recipe_of(case)
-        share = Share(rank, ranks, MICRO_BATCHES, 1)
+        share = Share(rank, ranks, HANDS // ranks, 1)
         model = initial_model(recipe)
         engine = build_engine(Pulled(model), recipe, share)
         guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)  # clips where DeepSpeed does not
+        shapes = {name: p.shape for name, p in model.named_parameters()}
         for step in range(STEPS):
             set_learning_rate(engine.optimizer, LR)
             guard.expect(loss=0.0)
-            wanted = gradients(model, step)
-            for number in range(MICRO_BATCHES):
-                hand = number * ranks + rank  # with an even number of hands the differences cancel
-                engine.backward(engine(wanted, 0.25 if hand % 2 else -0.25))
+            for hand in range(rank, HANDS, ranks):
+                wanted = gradient_of_hand(shapes, step, hand)
+                engine.backward(engine(wanted))
                 engine.step()
         weights = masters(engine)
         if rank == 0:

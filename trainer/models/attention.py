@@ -1,39 +1,100 @@
 """Attention over a packed batch: every token looks at every token of its own sequence.
 
-On CUDA in bf16 or fp16 one kernel takes the whole batch by the places where sequences end. Elsewhere each sequence is
-computed by itself. Forward and backward on one CPU core, that takes 0.5 of a padded grid's time with a mask on rows to
-512 that fill two thirds of it, 0.7 to 0.8 on fuller rows, and as long on 32 rows of 64 with heads of 32; two or four
-grids of rows of like lengths took longer in each case.
+There are three ways, which compute the same up to rounding, dropout of attention weights included:
 
-Letters: T tokens, D width, H heads, d = D / H.
+    packed      flash attention takes the whole batch by the places where sequences end. Only CUDA, 16-bit numbers.
+    padded      sequences side by side in a grid, filled up to the longest, in one call with a mask. Everywhere else
+                on CUDA: float32, GPUs older than Ampere, large heads. No way back to the host, one call a layer.
+    one by one  each sequence by itself, on CPUs. Forward and backward on one core, that takes 0.5 of a padded grid's
+                time with a mask on rows to 512 that fill two thirds of it, 0.7 to 0.8 on fuller rows, and as long on
+                32 rows of 64 with heads of 32; two or four grids of rows of like lengths took longer in each case.
+
+Letters: T tokens, S sequences, L tokens of the longest sequence, D width, H heads, d = D / H.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
 
 from trainer.models.packing import Spans
 
+AMPERE = (8, 0)  # compute capability; flash attention has no kernels for older GPUs
+LARGEST_HEAD = 256  # of flash attention
+
+Way = Literal["packed", "padded", "one by one"]
+
 
 def attend(qkv_TN: Tensor, heads: int, spans: Spans, dropout: float) -> Tensor:
-    """Queries, keys and values side by side (T, 3D) -> the heads' results side by side (T, D).
+    """Return the heads' results side by side, (T, D), for queries, keys and values side by side, (T, 3D).
 
-    `dropout` drops attention weights, except in the kernel for packed batches, which has none.
+    `dropout` is the share of attention weights that is dropped.
     """
     qkv = qkv_TN.view(len(qkv_TN), 3, heads, -1)
-    if has_packed_kernel(qkv):
-        q_THd, k_THd, v_THd = qkv.unbind(1)
-        ends, longest = spans.ends_S1, spans.longest
-        return varlen_attn(q_THd, k_THd, v_THd, ends, ends, longest, longest).flatten(1)  # type: ignore[union-attr]
+    way = way_for(qkv.device.type, qkv.dtype, qkv.shape[-1], capability_of(qkv.device))
+    if way == "packed":
+        return attend_packed(qkv, spans, dropout)
+    if way == "padded":
+        return attend_padded(qkv, spans, dropout)
     return attend_one_by_one(qkv, spans, dropout)  # type: ignore[call-arg]
 
 
-def has_packed_kernel(qkv: Tensor) -> bool:
-    """Whether the kernel takes these numbers: flash attention, half precision, heads of a multiple of 8."""
-    return qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16) and qkv.shape[-1] % 8 == 0
+def way_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Way:
+    """Return which way to take for heads of `head_size` on a device of a compute capability."""
+    if device != "cuda":
+        return "one by one"
+    half = dtype in (torch.bfloat16, torch.float16)
+    if half and capability >= AMPERE and head_size % 8 == 0 and head_size <= LARGEST_HEAD:
+        return "packed"
+    return "padded"
+
+
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return a GPU's compute capability, or (0, 0) for any other device."""
+    return _capability(device.index) if device.type == "cuda" else (0, 0)
+
+
+@torch.compiler.assume_constant_result
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+def attend_packed(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
+    """(T, 3, H, d) -> (T, D), in one kernel.
+
+    The ATen operator instead of torch.nn.attention.varlen.varlen_attn, which has no dropout. Its mask comes from the
+    device's generator, so recomputed layers draw the same one again.
+    """
+    q_THd, k_THd, v_THd = qkv.unbind(1)
+    y_THd, *_ = torch.ops.aten._flash_attention_forward(
+        q_THd,
+        k_THd,
+        v_THd,
+        spans.ends_S1,
+        spans.ends_S1,
+        spans.longest,
+        spans.longest,
+        dropout,
+        False,  # not causal
+        False,  # no debug mask
+    )
+    return y_THd.flatten(1)
+
+
+def attend_padded(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
+    """(T, 3, H, d) -> (T, D), in one call over a grid of S rows of L tokens."""
+    _, _, heads, head_size = qkv.shape
+    sequences = len(spans.ends_S1) - 1
+    grid = qkv.new_zeros(sequences * spans.longest, 3, heads, head_size).index_copy(0, spans.places_T, qkv)
+    q_SHLd, k_SHLd, v_SHLd = grid.view(sequences, spans.longest, 3, heads, head_size).permute(2, 0, 3, 1, 4)
+
+    y_SHLd = F.scaled_dot_product_attention(
+        q_SHLd, k_SHLd, v_SHLd, attn_mask=spans.filled_S11L.expand(-1, 1, spans.longest, -1), dropout_p=dropout
+    )
+    return y_SHLd.transpose(1, 2).flatten(0, 1).index_select(0, spans.places_T).flatten(1)
 
 
 @torch.compiler.disable

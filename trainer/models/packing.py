@@ -64,6 +64,23 @@ class Spans:
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
         counts_S1 = ones_T.new_zeros(len(batch.first_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
         self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)  # 0, then where each sequence ends; no sync with a GPU
+        self._sequence_T = batch.sequence_T
+        self._positions_T = batch.positions_T
+
+    @cached_property
+    def places_T(self) -> Tensor:
+        """(T,) int64: each token's place in a grid of S rows of `longest` tokens, counted row by row."""
+        return self._sequence_T * self.longest + self._positions_T
+
+    @cached_property
+    def filled_S11L(self) -> Tensor:
+        """(S, 1, 1, L) bool: the places of that grid that may be looked at.
+
+        The first of each row may always, so that softmax has something to divide by in a sequence of no tokens.
+        """
+        lengths_S1 = self.ends_S1.diff()[:, None]
+        filled_SL = torch.arange(self.longest, device=lengths_S1.device) < lengths_S1.clamp(min=1)
+        return filled_SL[:, None, None]
 
     @cached_property
     def lengths(self) -> list[int]:

@@ -83,7 +83,7 @@ class Stream:
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
         self._feed = DeviceFeed(device)
         self._ahead: dict[int, Future[Sent]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
         self.stalled = 0.0  # seconds that callers have waited for data
 
     def batch(self, step: int) -> list[PackedBatch]:

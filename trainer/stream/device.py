@@ -28,6 +28,15 @@ class DeviceFeed:
         self._device = device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
+    def adopt_thread(self) -> None:
+        """Make this device the current one of the calling thread, which is to call `send`.
+
+        torch.cuda.stream ends by setting the thread's current device again. In a new thread that is GPU 0, where every
+        rank of the node would then have a context of its own: half a gigabyte each.
+        """
+        if self._copies is not None:
+            torch.cuda.set_device(self._device)
+
     def send(self, batches: list[PackedBatch]) -> Sent:
         """Start the copies and return at once. torch keeps the pinned memory until they have ended."""
         if self._copies is None:
