@@ -6,8 +6,6 @@ Importing this changes no logger; what Beam logs is left to the process that imp
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from typing import Any
 
 import apache_beam as beam
@@ -21,9 +19,9 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from pipeline import remote_jobs, runners
+from pipeline import local_workers, remote_jobs, runners
 from pipeline.carried_errors import carried_error
-from schemas.errors import UsageError, nearest
+from schemas.errors import ClozelineError, UsageError, nearest
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
 
@@ -103,9 +101,12 @@ def run(pipeline: beam.Pipeline) -> None:
     runner = runner_name(pipeline.options)  # Beam empties the option once a job is submitted to a job service
     try:
         if runners.is_local(pipeline.options):
-            pipeline.run().wait_until_finish()
+            with local_workers.supervised():
+                pipeline.run().wait_until_finish()
         else:
             remote_jobs.follow(pipeline.run(), runner, pipeline.options)
+    except ClozelineError:
+        raise
     except Exception as error:
         carried = carried_error(str(error))
         if carried is None:
@@ -126,5 +127,5 @@ def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
     if direct.direct_running_mode == "multi_threading":
         return None
     direct.direct_running_mode = "in_memory"  # means: the environment given here, as many times as there are workers
-    command = f"{shlex.quote(sys.executable)} -m pipeline.beam_worker"
-    return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command))
+    environment = SubprocessSDKEnvironment.from_command_string(local_workers.worker_command())
+    return FnApiRunner(default_environment=environment)

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 
+from pipeline import local_workers
 from pipeline.carried_errors import is_carried
 
 
@@ -30,6 +31,7 @@ class QuietErrors(io.TextIOWrapper):
 
 
 def main() -> None:
+    local_workers.end_with_launcher()
     gc.set_threshold(100_000, 50, 50)  # a run holds millions of strings and no cycles; looking for some costs 5%
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from pipeline import terminal_logs
+from pipeline import stop_signals, terminal_logs
 from pipeline.arguments import HelpFormatter, Parser, one_line
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     try:
         options, rest = parser().parse_known_args(arguments)
-        with terminal_logs.shown(rest):
+        with stop_signals.as_interrupts(), terminal_logs.shown(rest):
             options.command(options, rest, options.known_flags)
         return 0
     except ClozelineError as error:
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         stopped = "stopped. Run the same command again to continue; finished pieces are reused."
-        print(f"clozeline: {interrupt or stopped}", file=sys.stderr)
+        print(f"clozeline: {str(interrupt) or stopped}", file=sys.stderr)
         return 130
 
 

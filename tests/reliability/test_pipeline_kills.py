@@ -94,7 +94,7 @@ def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large
 
     assert process.returncode == 130, told
     assert "Traceback" not in told
-    assert told.strip().splitlines()[-1].startswith("clozeline: stopped")
+    assert told.strip().splitlines()[-1].startswith("clozeline: stopped"), told
     assert ended(workers, within=10)
 
 

@@ -1,0 +1,33 @@
+"""Signals that ask a command to stop, all treated as Ctrl-C is."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside the block, as SIGINT does.
+
+    Has no effect outside the main thread, where Python allows no signal handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    previous = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
