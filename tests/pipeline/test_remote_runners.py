@@ -126,13 +126,20 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
+def as_in_a_terminal() -> None:
+    """A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def remote_job(job_service, corpus, tmp_path):
     """A job that runs at the job service for some seconds, once it has begun to write."""
     out = tmp_path / "out"
     shard = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(out)]
     flags = ["--num_shards", "3000", *job_service[1], "--environment_type=LOOPBACK"]
-    process = subprocess.Popen([*shard, *flags], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [*shard, *flags], stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=as_in_a_terminal
+    )
     wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")
     yield process, out
     process.kill()
