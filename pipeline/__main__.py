@@ -1,26 +1,24 @@
 """`python -m pipeline`. What is defined here cannot be sent to Beam's workers: only the end of the process is here."""
 
+import atexit
 import os
 import sys
-import threading
-from time import monotonic
 
 from pipeline.command_line import main
 
-PATIENCE = 2.0  # seconds in which threads may end after Ctrl-C
-
 
 def end(code: int) -> None:
-    """End the process. After Ctrl-C a worker of a remote engine in this process may wait for that engine forever."""
+    """End the process.
+
+    After Ctrl-C a worker of a remote engine in this process may wait for that engine forever, and tearing the
+    interpreter down around its threads aborts. So the exit handlers, which stop what Beam has started, run here, and
+    nothing waits for threads.
+    """
     if code == 130:
-        deadline = monotonic() + PATIENCE
-        others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
-        for thread in others:
-            thread.join(max(0.0, deadline - monotonic()))
-        if any(thread.is_alive() for thread in others):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     raise SystemExit(code)
 
 

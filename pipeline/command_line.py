@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         stopped = "stopped. Run the same command again to continue; finished pieces are reused."
-        print(f"clozeline: {interrupt or stopped}", file=sys.stderr)
+        print(f"clozeline: {str(interrupt) or stopped}", file=sys.stderr)
         return 130
 
 
