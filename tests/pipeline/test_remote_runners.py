@@ -1,4 +1,4 @@
-"""Jobs whose workers are not the launcher's: which paths they get, what is shown of them, and how Ctrl-C ends them."""
+"""Jobs by where their workers are: which paths they get, what is shown of them, and how Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -126,17 +126,45 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def remote_job(job_service, corpus, tmp_path):
-    """A job that runs at the job service for some seconds, once it has begun to write."""
-    out = tmp_path / "out"
+def as_in_a_terminal() -> None:
+    """A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def begun(corpus: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A job of many small shards, once it has begun to write them."""
     shard = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(out)]
-    flags = ["--num_shards", "3000", *job_service[1], "--environment_type=LOOPBACK"]
-    process = subprocess.Popen([*shard, *flags], stderr=subprocess.PIPE, text=True, start_new_session=True)
-    wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")
-    yield process, out
-    process.kill()
-    process.wait()
+    process = subprocess.Popen(
+        [*shard, "--num_shards", "3000", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=as_in_a_terminal,
+    )
+    try:
+        wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def remote_job(job_service, corpus: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    out = tmp_path / "out"
+    with begun(corpus, out, *job_service[1], "--environment_type=LOOPBACK") as process:
+        yield process, out
+
+
+def test_ctrl_c_ends_a_local_job_and_its_workers(corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    with begun(corpus, out, "--direct_num_workers=2") as process:
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)  # ends only when the workers have closed stderr too
+    assert process.returncode == 130
+    assert told == "clozeline: stopped. Run the same command again to continue; finished pieces are reused.\n"
+    assert [path.name[:12] for path in out.iterdir()] == ["_unfinished-"]
 
 
 def test_ctrl_c_cancels_a_remote_job(command, remote_job) -> None:
