@@ -24,7 +24,7 @@ from trainer.replicas import check_replicas
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
 from trainer.signals import StopRequest
-from trainer.steps import Step, count, take_step
+from trainer.steps import Step, check_masked, count, take_step
 from trainer.stream.batches import Stream
 from trainer.watchdog import Watchdog
 
@@ -92,6 +92,7 @@ class Loop:
         set_learning_rate(self.engine.optimizer, self.rate(step))
         self.watchdog.at(f"step {step}, counting")
         counts = count(self.engine, batches, self.stop.asked)
+        check_masked(counts, step)
         self.watchdog.at(f"step {step}, computing")
         done, fault = take_step(
             self.engine, batches, counts, self.guard, key(run.seed, "dropout", step, dist.get_rank())

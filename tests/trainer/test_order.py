@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.randomness import permutation
 from trainer.stream import order as ordering
 from trainer.stream.order import Order
 
@@ -75,6 +76,22 @@ def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: i
         seen += batch
         first += size
     assert sorted(seen) == [[epoch, shard, row] for epoch in (0, 1) for shard, n in enumerate(rows) for row in range(n)]
+
+
+def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many shards it costs more than the rest of a batch."""
+    shuffled: list[int] = []
+
+    def counted(n: int, seed: int) -> np.ndarray:
+        shuffled.append(n)
+        return permutation(n, seed)
+
+    monkeypatch.setattr(ordering, "permutation", counted)
+    order = Order([10] * 50, "f", 0)
+    for start in range(0, 1000, 10):
+        for stretch in order.stretches(start, start + 10):
+            order.after(stretch)
+    assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 
 
 GOLDEN = [
