@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from trainer.optimization import build_optimizer
 from trainer.partitions import set_master_weights
 from trainer.recipe_sections import EngineSection, Recipe
 from trainer.stream.batches import Share
+from trainer.stream.reading import PairFolder
 
 
 def start_distributed(timeout: float) -> None:
@@ -61,13 +63,17 @@ def device_of_rank() -> torch.device:
     return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
 
 
-def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
-    """This rank's part of a global batch. Raises UsageError when the batch cannot be cut as asked."""
+def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> Share:
+    """Return this rank's part of a global batch of these folders' rows.
+
+    Raises UsageError when the batch cannot be cut as asked.
+    """
     batch = recipe.batch
     if batch.global_tokens and batch.micro_tokens:
-        return Share(
-            rank, world_size, -(-batch.global_tokens // (batch.micro_tokens * world_size)), batch.global_tokens
-        )
+        longest = [folder.max_length for folder in folders] or [recipe.model.max_positions]
+        micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
+        return Share(rank, world_size, micro_batches, batch.global_tokens)
+
     rows, at_once = batch.global_batch or 0, batch.micro_batch or 0  # the recipe has these, or it was refused
     if rows % (at_once * world_size):
         raise UsageError(
@@ -75,6 +81,23 @@ def share_of(recipe: Recipe, rank: int, world_size: int) -> Share:
             f"Make it a multiple of {at_once * world_size}, or count in tokens (global_tokens, micro_tokens)."
         )
     return Share(rank, world_size, rows // (at_once * world_size), rows)
+
+
+def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
+    """Return how many micro-batches each rank needs so that none exceeds `micro_tokens`.
+
+    `longest` has the tokens of the longest row of each folder. Raises UsageError when a row alone is too long.
+    """
+    longest_row = max(longest)
+    if micro_tokens <= longest_row:
+        raise UsageError(
+            f"batch.micro_tokens {micro_tokens} is not enough for rows of up to {longest_row} tokens. "
+            f"Give at least {4 * longest_row}."
+        )
+    # A batch ends with a whole row of each folder, and rows are dealt so that no two micro-batches differ by more than
+    # one row: the largest has at most the mean and one row.
+    most_tokens = global_tokens + sum(longest)
+    return -(-most_tokens // ((micro_tokens - longest_row) * world_size))
 
 
 def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:

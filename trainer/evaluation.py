@@ -47,6 +47,7 @@ class Evaluation:
         places = sources[0].order.epoch_size
         self._bounds = batch_bounds(places if batches is None else min(places, batches * share.size), share.size)
         self._kind = recipe.masking.kind
+        self._folder = folder.folder
         # in shapes as they come: nothing is kept for gradients, so a batch may be larger than in training
         self._streams: dict[Kind, Stream] = {
             kind: Stream(sources, share, Drawing(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
@@ -63,6 +64,7 @@ class Evaluation:
         if sums is None:
             return None
         dist.all_reduce(sums)
+        check_masked(sums.tolist(), self._folder)
         by_kind = {kind: figures(row) for kind, row in zip(KINDS, sums.tolist(), strict=True)}
         own = by_kind[self._kind]
         found = {f"eval_{name}": value for name, value in own.items()}
@@ -131,6 +133,16 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
     """All places, in batches of `size` or a little more. Example: `batch_bounds(11, 4)` -> `[(0, 5), (5, 11)]`."""
     n = max(1, places // size)
     return [(places * i // n, places * (i + 1) // n) for i in range(n)]
+
+
+def check_masked(sums: list[list[float]], folder: str) -> None:
+    """Raise DataError when nothing of the held-out pairs is to be predicted, so that they have no loss."""
+    for kind, (*_, masked, _) in zip(KINDS, sums, strict=True):
+        if not masked:
+            raise DataError(
+                f"evaluation.pairs {folder} has no token that masks of kind {kind} can be drawn on: its rows hold "
+                "unknown words alone. Use a vocabulary that covers the text, or hold out other text."
+            )
 
 
 def figures(sums: list[float]) -> Figures:

@@ -24,7 +24,7 @@ from trainer.remote_run import RemoteRun
 from trainer.replicas import check_replicas
 from trainer.report import write_report
 from trainer.schedules import learning_rate, set_learning_rate
-from trainer.steps import Step, count, seed_dropout, take_step
+from trainer.steps import Step, check_masked, count, seed_dropout, take_step
 from trainer.stop_agreement import StopAgreement
 from trainer.stream.batches import Stream
 from trainer.trouble import History
@@ -131,6 +131,7 @@ class Loop:
         counts = count(self.engine, batches, self.stop.asked)
         if counts.stop:
             return None
+        check_masked(counts, step)
 
         seed_dropout(key(run.seed, "dropout", step, dist.get_rank()) >> 1)  # torch takes 63 bits
         return take_step(self.engine, batches, counts, self.guard, partial(self.leaves_step, step))

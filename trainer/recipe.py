@@ -66,9 +66,7 @@ def phase_recipe(recipe: Recipe, number: int, path: str = "") -> Recipe:
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Apply one `--set` to the content of a recipe file.
-
-    Raises UsageError when it is not of the form section.key=value.
+    """Apply one `--set` to the content of a recipe file. Raises UsageError unless it has the form section.key=value.
 
     Example: `apply_change(recipe, "run.seed=7")`; the value `none` takes a key out of the recipe.
     """

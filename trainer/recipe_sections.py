@@ -110,8 +110,8 @@ class BatchSection(_Section):
 
     Either rows (`global_batch`, `micro_batch`) or tokens, whatever the rows' lengths (`global_tokens`, and
     `micro_tokens`, which no micro-batch exceeds). `shape` exact: no padding, every batch has its own shape. fixed:
-    filled up to one shape of at most `micro_tokens` tokens, for compiled models. padded: every row filled up to the
-    longest, as others do it, for comparison; this padding comes on top of `micro_tokens`.
+    filled up to one shape, at most `micro_tokens` in multiples of 64, for compiled models. padded: every row filled up
+    to the longest, as others do it, for comparison; this padding comes on top of `micro_tokens`.
     """
 
     global_batch: int | None = Field(default=None, gt=0)

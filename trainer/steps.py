@@ -18,6 +18,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 
+from schemas.errors import DataError
 from trainer.guard import Guard
 from trainer.loss_scale import loss_scale
 from trainer.models.packing import PackedBatch
@@ -67,6 +68,15 @@ def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Co
     dist.all_reduce(counts)
     *numbers, stopping = counts.tolist()
     return Counts(*numbers, stop=stopping > 0)
+
+
+def check_masked(counts: Counts, step: int) -> None:
+    """Raise DataError, on all ranks together, when nothing of a global batch is to be predicted: it has no loss."""
+    if not counts.masked:
+        raise DataError(
+            f"The batch of step {step} has no masked token: its rows hold unknown words alone, or their stored masks "
+            "are empty. Use a vocabulary that covers the text, or rebuild the pairs."
+        )
 
 
 def take_step(

@@ -138,8 +138,8 @@ def run_phase(
 ) -> int | None:
     """Steps of one phase from a checkpoint to `last`. Returns None, or the step up to which the run is lost."""
     watchdog.at("opening the data")
-    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size())
     folders = open_folders(phase.recipe)
+    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     evaluation = open_evaluation(phase.recipe, folders, share)
     watchdog.at("building the engine")

@@ -97,7 +97,8 @@ class AtHand:
 
 def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     """Time the same steps by both loops, now one first, now the other: on batches at hand, then with their reading."""
-    share, folders = share_of(recipe, 0, 1), open_folders(recipe)
+    folders = open_folders(recipe)
+    share = share_of(recipe, 0, 1, folders)
     stream, ahead = build_stream(recipe, folders, share), build_stream(recipe, folders, share)
     batches = [ahead.batch(step) for step in range(steps * (rounds + 1))]
     ahead.close()
@@ -133,7 +134,8 @@ def in_turns(
 
 def stall(name: str, recipe: Recipe, rounds: int) -> None:
     """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
-    share, folders = share_of(recipe, 0, 1), open_folders(recipe)
+    folders = open_folders(recipe)
+    share = share_of(recipe, 0, 1, folders)
     stream = build_stream(recipe, folders, share)
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
     set_learning_rate(engine.optimizer, recipe.optimizer.lr)

@@ -158,6 +158,22 @@ def test_blocks_past_the_end_are_empty() -> None:
     assert list(order.stretches(5, 5)) == []
 
 
+def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many shards it costs more than the rest of a batch."""
+    shuffled: list[int] = []
+
+    def counted(n: int, seed: int) -> np.ndarray:
+        shuffled.append(n)
+        return permutation(n, seed)
+
+    monkeypatch.setattr(ordering, "permutation", counted)
+    order = Order([10] * 50, "f", 0)
+    for start in range(0, 1000, 10):
+        for stretch in order.stretches(start, start + 10):
+            order.after(stretch)
+    assert shuffled.count(50) == 3  # two epochs, and the first block of the next
+
+
 GOLDEN = [
     [0, 0, 2],
     [0, 1, 0],

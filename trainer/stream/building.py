@@ -89,6 +89,7 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: Share) -> Shape |
     prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
     if batch.micro_batch is not None:
         return shape_for(batch.micro_batch * longest, mean, longest, prob, batch.shape == "padded")
-    # A batch exceeds its size by less than a row, and no two hands differ by one: together that is one row a hand.
-    most = -(-share.size // share.hands) + longest
+    # A batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more than a row.
+    most_tokens = share.size + sum(folder.max_length for folder in folders)
+    most = -(-most_tokens // share.hands) + longest
     return shape_for(most, mean, longest, prob, batch.shape == "padded")

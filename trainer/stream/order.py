@@ -51,6 +51,7 @@ class Order:
         self.epoch_size = int(self._sizes.sum())
         self._identity = (seed, fingerprint)
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)
+        self._shard_order = lru_cache(maxsize=4)(self._shuffle_shards)  # a batch looks at it several times
 
     def stretches(self, first: int, last: int) -> Iterator[Stretch]:
         """The rows at places `first` to `last` - 1."""
@@ -75,8 +76,11 @@ class Order:
         block = int(np.flatnonzero(order == stretch.shards[0])[0]) // BLOCK_SHARDS
         return self.block(stretch.epoch, block + 1) or self.block(stretch.epoch + 1, 0)
 
-    def _shard_order(self, epoch: int) -> Ints:
-        return permutation(len(self._rows), key(*self._identity, "shard order", epoch))
+    def _shuffle_shards(self, epoch: int) -> Ints:
+        """Return the shards in the order of an epoch, as an array that cannot be written: callers share it."""
+        order = permutation(len(self._rows), key(*self._identity, "shard order", epoch))
+        order.flags.writeable = False
+        return order
 
     def _shuffle(self, epoch: int, block: int) -> tuple[Ints, Ints]:
         """(rows_N, starts_N): a block's rows in their order, and the place in the block where each begins."""
