@@ -115,6 +115,7 @@ def test_rows_equal_the_plain_algorithm(
 
     filled = fill_rows(made, pairing, seed % 3)
 
+    assert isinstance(filled.rows, list)
     rows = [[(part.document, list(range(part.start, part.end))) for part in row] for row in filled.rows]
     assert rows == plain_rows(made, pairing, seed % 3)
     cuts = {
