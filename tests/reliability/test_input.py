@@ -1,6 +1,7 @@
 """Bad, hostile and foreign input to `shard`.
 
-Each try ends in time, with its exit code and one line that says what happened and what to do. Ids name the group of tries and the try.
+Each try ends in time, with its exit code and one line that says what happened and what to do. Ids name the group of
+tries and the try.
 """
 
 from __future__ import annotations
