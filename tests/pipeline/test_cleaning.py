@@ -1,10 +1,11 @@
 import unicodedata
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import MAX_WORD, clean, drop_long_words
+from pipeline.shard.cleaning import MAX_MARKS, MAX_WORD, clean, drop_long_words
 
 
 def cleaned(text: str) -> tuple[str, dict[str, int]]:
@@ -43,3 +44,18 @@ def test_a_word_of_a_million_characters_goes_and_its_sentence_stays() -> None:
     assert counts == {"long words removed": 2}
     edge = ["x" * MAX_WORD]
     assert drop_long_words(edge, counts) == edge
+
+
+@pytest.mark.parametrize("mark", ["\u0316", "\u0344", "\u0f73", "\U0001d165"])
+def test_marks_beyond_thirty_in_a_row_are_cut(mark: str) -> None:
+    """U+0344 and U+0F73 are composed into two marks each."""
+    text, counts = cleaned(f"x{mark * (MAX_MARKS + 2)} y")
+    assert MAX_MARKS < len(text) <= MAX_MARKS + 3 and text.endswith(" y")
+    assert counts["combining marks cut"] >= 2
+    assert cleaned(text) == (text, {})
+
+
+def test_texts_with_many_points_keep_them() -> None:
+    hebrew = "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd " * 100
+    assert "combining marks cut" not in cleaned(hebrew)[1]
+    assert "combining marks cut" not in cleaned("x" + "\u0316" * MAX_MARKS + " y")[1]

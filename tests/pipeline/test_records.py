@@ -151,3 +151,30 @@ def test_parquet(tmp_path: Path) -> None:
         read("body")
     with pytest.raises(DataError, match="has no text column 'n'"):
         read("n")
+
+
+def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", None, "d", "e", None]}), path, row_group_size=3)
+    version = version_of(str(path))
+    pieces = [Piece(str(path), group, group + 1, 1, 1, version, "parquet", None) for group in range(2)]
+    found = [record for piece in pieces for record in read_records(piece, "text", "line")]
+    assert [record.place for record in found if isinstance(record, Rejected)] == [2, 5]
+
+
+@pytest.mark.parametrize("blank", ["\n", " \n", "\r\n", "\t\n \n"])
+def test_blank_lines_across_a_cut_end_the_same_documents(tmp_path: Path, blank: str) -> None:
+    path = tmp_path / "x"
+    path.write_text("one\n" + 20 * blank + "two\n" + 20 * blank + "three", newline="")
+    size = path.stat().st_size
+    for kind in ("blank_line", "line", "jsonl"):
+        whole = records(path, kind)
+        for cut in range(1, size):
+            parts = [*records(path, kind, 0, cut), *records(path, kind, cut, size)]
+            assert texts_and_blanks(parts) == texts_and_blanks(whole)
+
+
+def texts_and_blanks(found: list[Record | Rejected]) -> tuple[list[str], int]:
+    """The documents, and how many lines were rejected."""
+    texts = [record.text for record in found if isinstance(record, Record)]
+    return texts, sum(record.count for record in found if isinstance(record, Rejected))
