@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForPreTraining
 
 from schemas.errors import UsageError
+from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section
 from trainer.command_line import main
@@ -33,7 +34,7 @@ def test_every_recipe_is_described_without_pairs(capsys, name: str) -> None:
     assert main(["--config", f"trainer/recipes/{name}.toml", "--describe"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["parameters"] > told["parameters_without_heads"] > 0
-    assert told["bytes_per_rank"]["zero_0"]["8"] == 16 * told["parameters"]
+    assert told["bytes_per_rank"]["zero_0"]["8"] == 18 * told["parameters"]
     assert told["flops_per_token"] > 6 * 0.7 * told["parameters_without_heads"]
     assert told["activation_bytes"] > told["micro_batch_tokens"] > 0
 
@@ -76,25 +77,25 @@ def test_what_layers_keep_is_about_what_was_told(vocab: Path) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         losses = model.encoder(batch).sum()
-    told = activation_bytes(model.shape, recipe) - recipe.masking.prob * vocabulary.size * 4
+    told = activation_bytes(model.shape, recipe) - recipe.masking.prob * vocabulary.size * 12
     assert told * batch.tokens == pytest.approx(sum(kept.values()), rel=0.25)
     assert losses.isfinite()
 
 
 def test_each_stage_spreads_more_over_the_ranks() -> None:
     found = state_bytes(1000, "bf16")
-    assert [found[f"zero_{stage}"]["8"] for stage in range(4)] == [16_000, 5_500, 3_750, 2_000]
-    assert all(stage["1"] == 16_000 for stage in found.values()) and RANKS == (1, 8)
+    assert [found[f"zero_{stage}"]["8"] for stage in range(4)] == [18_000, 7_500, 4_000, 2_250]
+    assert all(stage["1"] == 18_000 for stage in found.values()) and RANKS == (1, 8)
     assert state_bytes(1000, "fp32")["zero_1"]["8"] == 9_000
 
 
 @pytest.mark.parametrize("precision", get_args(EngineSection.model_fields["precision"].annotation))
 def test_every_precision_is_described(capsys, precision: str) -> None:
-    """A rank that shares nothing holds 16 bytes a parameter in all of them; the two of 16 bits differ nowhere."""
+    """A rank that shares nothing holds 16 bytes a parameter, or 18 with 16-bit weights beside the float32 ones."""
     settings = [f"engine.precision={precision}", "model.vocabulary=500", "data.pairs=/none"]
     assert main(["--config", TINY, "--describe", *(part for value in settings for part in ("--set", value))]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["bytes_per_rank"]["zero_0"]["1"] == 16 * told["parameters"]
+    assert told["bytes_per_rank"]["zero_0"]["1"] == (16 if precision == "fp32" else 18) * told["parameters"]
     assert precision == "fp32" or state_bytes(1000, precision) == state_bytes(1000, "bf16")
 
 
@@ -103,6 +104,48 @@ def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:
     assert describe(load_recipe(TINY, ["data.pairs=/none", "model.vocabulary=500"]))["vocabulary"] == 500
     with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocabulary"):
         describe(load_recipe(TINY, ["data.pairs=/none"]))
+
+
+def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
+    """Of the pairs when there are some, else the recipe's data.max_length; not model.max_positions."""
+    described = describe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_positions=512"]))
+    manifest = read_manifest(str(pairs), "pairs")
+    assert described["length"] == manifest.options["max_length"] < 512
+    assert described["micro_batch_tokens"] == 16 * described["length"]
+    told = describe(load_recipe(TINY, ["data.pairs=/none", "model.vocabulary=160", "model.max_positions=512"]))
+    assert told["length"] == 512 and told["flops_per_token"] > described["flops_per_token"]
+
+
+@pytest.mark.parametrize(("name", "length"), [("bert_base", 128), ("bert_large_lamb", 128), ("roberta_base", 512)])
+def test_recipes_are_described_by_the_rows_they_train_on(name: str, length: int) -> None:
+    assert describe(load_recipe(f"trainer/recipes/{name}.toml", []))["length"] == length
+
+
+def test_the_buffers_of_a_reduction_are_described() -> None:
+    """A gigabyte or two at stage 2 however small the model is, or what [deepspeed] asks for."""
+    base = ["data.pairs=/none", "model.vocabulary=500", "engine.precision=bf16"]
+    parameters = describe(load_recipe(TINY, base))["parameters"]
+    found = {stage: describe(load_recipe(TINY, [*base, f"engine.zero_stage={stage}"])) for stage in (1, 2)}
+    assert found[1]["bucket_bytes"] == 4 * parameters
+    assert found[2]["bucket_bytes"] == 4 * parameters + 2 * 500_000_000
+    own = [*base, "engine.zero_stage=2", "deepspeed.zero_optimization.reduce_bucket_size=1000"]
+    assert describe(load_recipe(TINY, own))["bucket_bytes"] == 6 * 1000
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA L40S", 362e12),
+        ("AMD Instinct MI300X", 1307e12),
+    ],
+)
+def test_devices_whose_names_hold_another_s_have_their_own_peak(device: str, peak: float) -> None:
+    assert peak_flops(device) == peak
 
 
 def test_describing_imports_nothing_that_trains() -> None:
