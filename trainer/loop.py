@@ -9,7 +9,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import CheckpointError, PreemptedError
+from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer import checkpoints, saving
 from trainer.agreement import any_rank
@@ -148,12 +148,14 @@ class Loop:
         check_replicas(self.engine, state.step)
         try:
             saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
-        except CheckpointError as error:
-            told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
+        except (CheckpointError, StorageError) as error:
+            reason = f"{error} Older checkpoints of {run} are as they were. Free disk space or check the disk"
             if must:
-                raise CheckpointError(f"Step {state.step} could not be saved: {told}, and start again.") from error
+                failure = StorageError(f"Step {state.step} could not be saved: {reason}, and start again.")
+                failure.everywhere = True
+                raise failure from error
             if dist.get_rank() == 0:
-                print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
+                print(f"Step {state.step} was not saved, and training continues: {reason}.", flush=True)
         self.publish(state)
 
     def publish(self, state: TrainingState) -> None:

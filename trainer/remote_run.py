@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
+from fsspec.callbacks import Callback
+
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError
 from trainer import checkpoints
 from trainer.checkpoints import FIGURES, MANIFEST, location
 from trainer.run_folder import LOCK
+from trainer.watchdog import progress
 
 BESIDE = ("recipe.toml", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
 """What a run folder holds besides checkpoints, and others may want to see."""
@@ -163,7 +166,15 @@ def put(path: Path, url: str) -> None:
 def get(url: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fs, there = storage.filesystem(url)
-    fs.get_file(there, str(path))
+    fs.get_file(there, str(path), callback=_Progress())
+
+
+class _Progress(Callback):
+    """Tells the watchdog of every chunk that arrives."""
+
+    def relative_update(self, inc: int = 1) -> None:
+        super().relative_update(inc)
+        progress()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from trainer import checkpoints
 from trainer.checkpoints import (
     TrainingState,
@@ -119,11 +119,11 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
     """A file where a folder should be stops even root, as a read-only disk stops others."""
     partial = written(tmp_path, 10)
     if act == "begin":
-        with pytest.raises(CheckpointError, match=r"step-00000020\..*could not be written: Not a directory"):
+        with pytest.raises(StorageError, match=r"step-00000020\..*could not be written: Not a directory"):
             (tmp_path / "run").write_text("")
             begin(str(tmp_path / "run"), 20)
     else:
-        with pytest.raises(CheckpointError, match="could not be written: No such file or directory"):
+        with pytest.raises(StorageError, match="could not be written: No such file or directory"):
             publish(partial, tmp_path / "none" / "step-00000010")
 
 
