@@ -31,6 +31,7 @@ from schemas.errors import CheckpointError, DataError, StorageError
 from trainer.interval import Interval
 from trainer.recipe_changes import RecipeChange, shown
 from trainer.trouble import History
+from trainer.watchdog import progress
 
 MANIFEST, STATE, WEIGHTS, FIGURES = "manifest.json", "state.json", "model.safetensors", "evaluation.json"
 FOLDER = "checkpoints"
@@ -82,6 +83,12 @@ def steps_saved(run: str) -> list[int]:
     return [step for step in steps if storage.exists(storage.join(location(run, step), MANIFEST))]
 
 
+def without_manifest(run: str) -> list[Path]:
+    """Folders of a local run that have a checkpoint's name but no manifest: a save takes its name with the manifest."""
+    folders = sorted(Path(run, FOLDER).glob("step-*"))
+    return [path for path in folders if path.name[5:].isdigit() and not (path / MANIFEST).exists()]
+
+
 def begin(run: str, step: int) -> Path:
     """A new empty folder for the files of a checkpoint. A rank of a killed run may still write into an older one."""
     target = checkpoint_path(run, step)
@@ -129,16 +136,41 @@ def best(run: str) -> int | None:
 
 
 def read_figures(folder: str) -> dict[str, Any]:
-    """What an evaluation of a checkpoint found, by the names of the metrics; empty when there was none."""
+    """What an evaluation of a checkpoint found, by the names of the metrics; empty when there was none.
+
+    A file of another form counts as none: it decides which checkpoint is the best and nothing else.
+    """
     try:
-        return json.loads(storage.read(storage.join(folder, FIGURES)))
-    except (DataError, ValueError):  # damaged; whoever wants to go on from it is told
+        figures = json.loads(storage.read(storage.join(folder, FIGURES)))
+    except (DataError, ValueError, RecursionError, IsADirectoryError):
         return {}
+
+    if not isinstance(figures, dict) or not all(_is_figure(value) for value in figures.values()):
+        return {}
+    return figures
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or type(value) is float or (type(value) is int and abs(value) < 1 << 53)
 
 
 def add_figures(folder: Path, figures: dict[str, Any]) -> None:
+    """Write an evaluation's figures into a checkpoint, published or not."""
     with writing(folder):
+        if (folder / FIGURES).is_dir():
+            shutil.rmtree(folder / FIGURES)
+        _unlist(folder, FIGURES)
         storage.publish(str(folder / FIGURES), json.dumps(figures).encode())
+
+
+def _unlist(folder: Path, name: str) -> None:
+    """Take a file out of a manifest that lists it, before it changes: the manifest must hold at every moment."""
+    if not (folder / MANIFEST).exists():
+        return
+    manifest = json.loads((folder / MANIFEST).read_text())
+    entries = [entry for entry in manifest["files"] if entry["path"] != name]
+    if len(entries) < len(manifest["files"]):
+        seal(folder, entries)
 
 
 def prune(run: str, keep: int) -> None:
@@ -192,16 +224,21 @@ def newest(run: str) -> tuple[Path, list[str]] | None:
 
     Raises CheckpointError when there are checkpoints but none verifies.
     """
+    unsealed = without_manifest(run)
     faults: list[str] = []
     for step in reversed(steps_saved(run)):
         path = checkpoint_path(run, step)
         fault = verify(path)
         if fault is None:
-            return path, faults
+            newer = [folder for folder in unsealed if folder.name > path.name]
+            return path, [*(f"{folder} has no {MANIFEST}" for folder in newer), *faults]
         faults.append(fault)
+
+    faults += [f"{folder} has no {MANIFEST}" for folder in unsealed]
     if faults:
         raise CheckpointError(
-            f"No checkpoint of {run} verifies: {'; '.join(faults)}. Use another run.output to start anew."
+            f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore what is missing, or use another "
+            "run.output to start again."
         )
     return None
 
@@ -239,5 +276,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _sha256(path: Path) -> str:
+    sha256 = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while data := file.read(1 << 24):
+            sha256.update(data)
+            progress()
+    return sha256.hexdigest()

@@ -30,13 +30,14 @@ from trainer.stream.reading import PairFolder
 def start_distributed(timeout: float) -> None:
     """Join the process group. A plain `python -m trainer` is a group of one.
 
-    What waits for other ranks fails after twice `timeout` seconds: the watchdog, which can tell why, is to be first.
+    Meeting fails after twice `timeout` seconds. Later waits have no limit here: the watchdog ends them.
     """
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # what matters is logged by us or raised
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # of DeepSpeed's own calls
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", "0" if os.environ["WORLD_SIZE"] == "1" else "29500")
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the watchdog's task; see below
     accelerator: Any = get_accelerator()
     if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         # each rank takes its share of the cores; more threads than cores make every rank wait
@@ -53,6 +54,9 @@ def start_distributed(timeout: float) -> None:
                 f"The ranks cannot meet at {place} ({str(error).splitlines()[0]}). If another run of this machine has "
                 "that port, give the launcher another one: --master_port 29501."
             ) from error
+        # A rank may rightly wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether
+        # it advances, and names a rank that died; a limit here, or NCCL's own handler, would only end the process.
+        torch.distributed.distributed_c10d._set_pg_timeout(timedelta(days=365))
         # a process that ends while its group still lives may abort, and its exit code would be lost
         atexit.register(torch.distributed.destroy_process_group)
 

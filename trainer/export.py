@@ -36,6 +36,7 @@ from trainer.recipe_changes import flatten
 from trainer.recipe_sections import Recipe
 from trainer.remote_run import bring_run
 from trainer.signals import INTERRUPTED
+from trainer.tensor_files import TensorFile
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -125,6 +126,8 @@ def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> Pretrainin
     """The model of a checkpoint, in float32."""
     with torch.device("meta"):
         model = PretrainingModel(encoder_shape(recipe.model, vocabulary.size))
+    with TensorFile(path / checkpoints.WEIGHTS):
+        pass  # raises CheckpointError for a file that the library would stumble over
     model.load_state_dict(load_file(path / checkpoints.WEIGHTS), assign=True)
     return model.eval()
 

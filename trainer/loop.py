@@ -8,7 +8,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import PreemptedError, StorageError
+from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer import checkpoints, saving
 from trainer.agreement import any_rank
@@ -203,13 +203,15 @@ class Loop:
         worked = True
         try:
             saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
-        except StorageError as error:
+        except (CheckpointError, StorageError) as error:
             worked = False
-            told = f"{error} Older checkpoints of {run} are as they were. Make room or mend the disk"
+            reason = f"{error} Older checkpoints of {run} are as they were. Free disk space or check the disk"
             if must:
-                raise StorageError(f"Step {state.step} could not be saved: {told}, and start again.") from error
+                failure = StorageError(f"Step {state.step} could not be saved: {reason}, and start again.")
+                failure.everywhere = True
+                raise failure from error
             if dist.get_rank() == 0:
-                print(f"Step {state.step} was not saved, and training goes on: {told}.", flush=True)
+                print(f"Step {state.step} was not saved, and training continues: {reason}.", flush=True)
         self.publish(state)
         return worked
 

@@ -14,11 +14,14 @@ import shutil
 from pathlib import Path
 from threading import Event, Thread
 
+from fsspec.callbacks import Callback
+
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer import checkpoints
 from trainer.checkpoints import FIGURES, MANIFEST, location
 from trainer.run_folder import LOCK
+from trainer.watchdog import progress
 
 BESIDE = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
 """What a run folder holds besides checkpoints, and others may want to see."""
@@ -162,4 +165,12 @@ def put(path: Path, url: str) -> None:
 def get(url: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fs, there = storage.filesystem(url)
-    fs.get_file(there, str(path))
+    fs.get_file(there, str(path), callback=_Progress())
+
+
+class _Progress(Callback):
+    """Tells the watchdog of every chunk that arrives."""
+
+    def relative_update(self, inc: int = 1) -> None:
+        super().relative_update(inc)
+        progress()

@@ -2,48 +2,90 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import contextlib
+import json
+import re
 import shutil
 import socket
 from pathlib import Path
-from typing import IO
 
 from schemas import storage
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import FOLDER
-from trainer import checkpoints, watchdog
+from trainer import checkpoints, mirror, watchdog
 from trainer.recipe_sections import Recipe
 from trainer.recipe_text import dump_recipe
+from trainer.run_lock import LOCK, Held, hold
 from trainer.stream.reading import PairFolder
 
-LOCK = "lock"  # stays in the folder; what counts is who holds it
+FILES = ("recipe.toml", "metrics.jsonl", "report.html", "run_id", LOCK)
+FOLDERS = (checkpoints.FOLDER, mirror.FOLDER, FOLDER, watchdog.FOLDER)
+_HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
+"""What schedulers, shells and file systems put into a folder before a run begins; a run never touches it."""
 
 
-def claim(run: str) -> IO[str]:
-    """An open file that keeps others out until it is closed, or its process ends in whatever way.
+def claim(run: str) -> Held:
+    """Keep others out of the folder until the result is closed, or its process ends in whatever way.
 
-    Raises UsageError when a live run holds the folder, or when nothing can be written there.
+    Raises UsageError when a live run holds the folder, when it holds something else than a run, or when a path in it
+    is of the wrong kind, all before anything is changed, and StorageError when nothing can be written there.
     """
+    check_folder(run)
     try:
-        Path(run, "checkpoints").mkdir(parents=True, exist_ok=True)
-        file = Path(run, LOCK).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
+        Path(run, checkpoints.FOLDER).mkdir(parents=True, exist_ok=True)
+        lock = hold(run)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Give another one.") from error
     except OSError as error:
-        raise UsageError(f"run.output {run} cannot be written: {error.strerror}. Give another folder.") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        told = f"{run} is in use by a live run ({holder})"
-        raise UsageError(f"{told}. End that one first, or give another run.output.") from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
+        raise StorageError(
+            f"run.output {run} cannot be written: {error.strerror}. Check the disk and your rights, or give another "
+            "folder."
+        ) from error
+
     checkpoints.remove_partial(run)
-    shutil.rmtree(Path(run, watchdog.FOLDER), ignore_errors=True)  # what ranks of a killed run last told
-    return file
+    shutil.rmtree(Path(run, watchdog.FOLDER), ignore_errors=True)  # what ranks of a killed run last said
+    return lock
+
+
+def check_folder(run: str) -> None:
+    """Raise UsageError for a folder that is not a run's, or in which a path is of the wrong kind."""
+    if not Path(run).is_dir():
+        return
+    names = [name for name in storage.names(run) if not _HARMLESS.fullmatch(name)]
+    if names and not _is_ours(run, names):
+        raise UsageError(
+            f"run.output {run} holds files of something else ({', '.join(names[:3])}). Give a new or empty folder, or "
+            "that of a run."
+        )
+
+    for name in names:
+        path = Path(run, name)
+        if name in FILES and path.is_dir():
+            raise UsageError(f"{path} is a folder; a run keeps a file there. Move it away, or give another run.output.")
+        if name in FOLDERS and not path.is_dir():
+            raise UsageError(f"{path} is a file; a run keeps a folder there. Move it away, or give another run.output.")
+
+
+def _is_ours(run: str, names: list[str]) -> bool:
+    """Whether a run has left its mark: a lock that names its process, or a checkpoint with our manifest."""
+    with contextlib.suppress(OSError, ValueError):
+        lock = Path(run, LOCK)
+        text = lock.read_text() if lock.exists() else ""
+        if re.match(r"process \d+ on ", text):
+            return True
+        # A run that was killed between its first two calls leaves an empty lock and an empty folder.
+        if (
+            set(names) <= {LOCK, checkpoints.FOLDER}
+            and not text
+            and not storage.names(str(Path(run, checkpoints.FOLDER)))
+        ):
+            return True
+
+    for manifest in Path(run, checkpoints.FOLDER).glob(f"step-*/{checkpoints.MANIFEST}"):
+        with contextlib.suppress(OSError, ValueError):
+            if {"format_version", "files"} <= set(json.loads(manifest.read_text())):
+                return True
+    return False
 
 
 def check_shared(run: str, rank: int) -> None:

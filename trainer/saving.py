@@ -1,18 +1,23 @@
-"""Saving and going on, by all ranks together: every rank writes and reads its own part, one checks and publishes."""
+"""Saving and resuming, by all ranks together: each writes and reads its own part, another one checks it."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
+from torch import Tensor
 
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from trainer import checkpoints, tensor_files
-from trainer.agreement import from_rank_0, together
+from trainer.agreement import from_rank_0, nodes_of_ranks, together
+from trainer.blocks import assign_writers
 from trainer.checkpoints import STATE, WEIGHTS, TrainingState
 from trainer.partitions import (
     MOMENTS,
@@ -23,7 +28,9 @@ from trainer.partitions import (
     set_updates_made,
     updates_made,
 )
-from trainer.tensor_files import TensorFile
+from trainer.shared_writes import HeldBytes, Written, hashing_order, read_back, second_readers, write_together
+from trainer.tensor_files import TensorFile, layout_of
+from trainer.watchdog import progress
 
 _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -31,16 +38,19 @@ _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis
 def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]) -> None:
     """Write, check and publish a checkpoint with its evaluation's figures, then prune older ones. A collective call.
 
-    Raises StorageError on every rank when one of them cannot write; what was published before is still there.
+    Raises StorageError on every rank when one of them cannot write, or reads back other bytes than were written; what
+    was published before is still there.
     """
-    parts = [part for part in parts_of(engine) if part.written]
     whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
+    shapes = _shapes(engine)
+    parts = [part for part in parts_of(engine) if part.written]
+    nodes = nodes_of_ranks()
     try:
-        partial = from_rank_0(lambda: _begin(run, whole, _shapes(engine), figures))
-        together(lambda: _write(partial, parts))
-        entries = together(lambda: _describe(partial))
-        listed = [entry for mine in entries for entry in mine]
-        from_rank_0(lambda: _publish(partial, run, whole.step, listed, keep))
+        partial = from_rank_0(lambda: _begin(run, whole, shapes, figures))
+        written = _write(partial, shapes, parts, nodes, torch.device(engine.device or "cpu"))
+        checked = together(lambda: _check(partial, written, nodes))
+        entries = [entry for mine in checked for entry in mine]
+        from_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
     except (CheckpointError, StorageError):
         from_rank_0(lambda: checkpoints.remove_partial(run))
         raise
@@ -93,20 +103,53 @@ def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], f
     return partial
 
 
-def _write(partial: Path, parts: list[Part]) -> None:
-    with checkpoints.writing(partial):
-        for name, value_of in _values_of().items():
-            with TensorFile(partial / name, "r+b") as file:
-                for part in parts:
-                    file.write(part.name, part.start, value_of(part))
-                file.sync()
+def _write(
+    partial: Path, shapes: dict[str, tuple[int, ...]], parts: list[Part], nodes: list[int], device: torch.device
+) -> dict[str, list[Written]]:
+    """What was written into each file, by all ranks, in file order. A collective call."""
+    layout = layout_of(shapes)
+    header = Written(0, len(layout.header), zlib.crc32(layout.header), 0)
+
+    def held(name: str) -> HeldBytes:
+        value_of = _values_of()[name]
+        return HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+
+    # The files have the same tensors in the same places, so one assignment serves them all.
+    ranges = together(lambda: held(WEIGHTS).ranges)
+    extents = assign_writers(ranges, nodes, len(layout.header))
+    names = list(_values_of())
+    by_rank = together(lambda: [write_together(partial / name, extents, held(name), device) for name in names])
+    return {name: sorted([header, *chain.from_iterable(found[i] for found in by_rank)]) for i, name in enumerate(names)}
 
 
-def _describe(partial: Path) -> list[dict[str, Any]]:
-    """Entries of this rank's share of the files: hashing takes longest of all, so ranks do it side by side."""
-    files = sorted(path for path in partial.iterdir() if path.is_file())
-    with checkpoints.writing(partial):
-        return [checkpoints.describe(partial, file) for file in files[dist.get_rank() :: dist.get_world_size()]]
+def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -> list[dict[str, Any]]:
+    """Read back this rank's share of the files and return the manifest's entries of those it read whole.
+
+    Hashing takes longest of all, so ranks do it side by side.
+    """
+    rank = dist.get_rank()
+    order = hashing_order(nodes)
+    several_nodes = len(set(nodes)) > 1
+    entries = []
+
+    for number, file in enumerate(sorted(path for path in partial.iterdir() if path.is_file())):
+        reader = order[number % len(order)]
+        pieces = written.get(file.name)
+        if pieces is None:
+            if reader == rank:
+                with checkpoints.writing(file):
+                    entries.append(checkpoints.describe(partial, file))
+            continue
+
+        again = second_readers(pieces, reader, nodes)
+        read_back(file, [p for p, second in zip(pieces, again, strict=True) if second == rank], several_nodes)
+        if reader == rank:
+            sha256 = read_back(file, pieces, several_nodes)
+            size = file.stat().st_size
+            if size != pieces[-1].end:
+                raise StorageError(f"{file} has {size:,} bytes, but {pieces[-1].end:,} were written.")
+            entries.append({"path": file.name, "bytes": size, "sha256": sha256})
+    return entries
 
 
 def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], keep: int) -> None:
@@ -122,9 +165,21 @@ def _read(engine: DeepSpeedEngine, path: Path, parts: list[Part]) -> None:
             if file.shapes != shapes:
                 raise CheckpointError(f"{path / name} holds other tensors than this model. Use another run.output.")
             for part in parts:
-                value_of(part).copy_(file.read(part.name, part.start, value_of(part).numel()))
+                values_N = file.read(part.name, part.start, value_of(part).numel())
+                _check_finite(path / name, part.name, values_N)
+                value_of(part).copy_(values_N)
+                progress()
             if name == WEIGHTS:
                 _read_whole(engine, file)
+
+
+def _check_finite(path: Path, name: str, values_N: Tensor) -> None:
+    """Raise CheckpointError when a tensor holds a NaN or an infinity: no step could lead out of it."""
+    if not bool(torch.isfinite(values_N).all()):
+        raise CheckpointError(
+            f"{path} holds values of {name} that are not finite. Delete {path.parent}, so that the run resumes from an "
+            "older checkpoint, or use another run.output."
+        )
 
 
 def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:

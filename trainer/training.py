@@ -68,6 +68,7 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
         agreement = StopAgreement(stop, 2 * recipe.engine.timeout_seconds)
         held.callback(agreement.close)
         while bad is not None or begin < last:
+            watchdog.at("looking for a checkpoint")
             found = saving.find(recipe.run.folder)
             begin = found[1].step if found else 0
             if bad is not None:
@@ -83,24 +84,34 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
 @contextlib.contextmanager
 def held_folder(recipe: Recipe) -> Iterator[tuple[Watchdog, RemoteRun | None]]:
     """The run's folder is ours, ranks that are lost are named, and a URL follows it, while this lasts."""
-    run, rank = recipe.run.folder, dist.get_rank()
+    run = recipe.run.folder
+    rank = dist.get_rank()
     with contextlib.ExitStack() as held:
-        from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
-        together(lambda: run_folder.check_shared(run, rank))
-        remote = open_remote(recipe)
-        if remote is not None:
-            held.callback(remote.close)
-        watchdog = Watchdog(run, rank, dist.get_world_size(), recipe.engine.timeout_seconds)
+        watchdog = Watchdog(rank, dist.get_world_size(), recipe.engine.timeout_seconds)
+        left = False
         try:
+            watchdog.at("opening the run's folder")
+            from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
+            together(lambda: run_folder.check_shared(run, rank))
+            watchdog.show_in(run)
+
+            watchdog.at("bringing the run from its URL")
+            remote = open_remote(recipe)
+            if remote is not None:
+                held.callback(remote.close)
             yield watchdog, remote
-        except RuntimeError as error:  # so torch tells of a connection that broke
+            left = True
+        except ClozelineError as error:
+            left = error.everywhere
+            raise
+        except RuntimeError as error:  # torch reports a broken connection this way
             lost = watchdog.lost()
             if not lost:
                 raise
-            told = f"Lost {', '.join(lost)}. The same command goes on from the last checkpoint."
-            raise RankLostError(told) from error
+            message = f"Lost {', '.join(lost)}. The same command resumes from the last checkpoint."
+            raise RankLostError(message) from error
         finally:
-            watchdog.close()
+            watchdog.close(left)
 
 
 def open_remote(recipe: Recipe) -> RemoteRun | None:

@@ -105,7 +105,7 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
     metrics = Metrics(recipe.run.output, 0, recipe.run.max_steps)
     guard = Guard(engine, recipe.trouble, History(), recipe.optimizer.clip)
-    watchdog = Watchdog(recipe.run.output, 0, 1, recipe.engine.timeout_seconds)
+    watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
     phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
         loop = Loop(recipe, phase, engine, cast(Stream, source), None, guard, metrics, None, stop, watchdog)

@@ -69,6 +69,10 @@ class Training:
             self._warm[ranks] = WarmRanks(ranks, self._logs)
         return self._warm[ranks].run(self.flags(out, **changes), faults)
 
+    def run_traced(self, ranks: int, out: Path, traces: Path, faults: str = "", **changes: object) -> Done:
+        """As `warm`; each rank lists what it writes into checkpoints in TRACES.RANK (see faults.py)."""
+        return self.warm(ranks, out, f"{faults},trace:{traces}", **changes)
+
     def close(self) -> None:
         for ranks in self._warm.values():
             ranks.close()

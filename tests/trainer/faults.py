@@ -1,16 +1,26 @@
-"""Faults in one rank's forward passes, such as a bad device or a bad row would make.
+"""Faults in one rank's forward passes, such as a bad device or a bad row would make, and in its disk.
 
 They are worded FAULT:RANK:FIRST:LAST[,...], for the model's forward passes FIRST to LAST of that rank, those of
 evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 times as large, `poison` changes one
 weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT.
+
+Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
+rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second. `apart` puts the
+rank on a node of its own, `noflock` and `badflock` make its file locks fail as on file systems without them and on
+broken ones.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -26,10 +36,60 @@ def faulty(worded: str) -> Iterator[None]:
     faults = Faults(worded)
     hooks = [register_module_forward_pre_hook(faults.before), register_module_forward_hook(faults.after)]  # type: ignore[arg-type]
     try:
-        yield
+        with faulty_disk(faults):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def faulty_disk(faults: Faults) -> Iterator[None]:
+    """While it lasts, this rank's system calls have its faults, and what it writes into checkpoints is listed.
+
+    `trace:FILE` among the faults lists them in FILE.RANK: a line of file name, first byte and length for each write.
+    """
+    pwrite, fsync, flock = os.pwrite, os.fsync, fcntl.flock
+    last: dict[int, tuple[int, int]] = {}
+    synced = 0
+    listed = faults.trace
+
+    def write(handle: int, data: Any, at: int) -> int:
+        if faults.has("slow", synced + 1):
+            time.sleep(1)
+        done = pwrite(handle, data, at)
+        last[handle] = (at, done)
+        if listed:
+            name = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            with Path(f"{listed}.{os.environ['RANK']}").open("a") as file:
+                file.write(f"{name.parent.name.split('.')[0]}/{name.name} {at} {done}\n")
+        return done
+
+    def sync(handle: int) -> None:
+        nonlocal synced
+        fsync(handle)
+        if handle in last:
+            synced += 1
+            at, length = last.pop(handle)
+            if faults.has("damage", synced):
+                pwrite(handle, b"\xaa", at + length // 2)
+
+    def lock(handle: Any, operation: int) -> None:
+        for kind, number in (("noflock", errno.ENOSYS), ("badflock", errno.EIO)):
+            if faults.has(kind, 1):
+                raise OSError(number, os.strerror(number))
+        flock(handle, operation)
+
+    node = os.environ.get("CLOZELINE_NODE")
+    os.pwrite, os.fsync, fcntl.flock = write, sync, lock
+    if faults.has("apart", 1):
+        os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
+    try:
+        yield
+    finally:
+        os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
+        if node is None:
+            os.environ.pop("CLOZELINE_NODE", None)
 
 
 class Faults:
@@ -37,6 +97,8 @@ class Faults:
 
     def __init__(self, worded: str):
         parts = [fault.split(":") for fault in worded.split(",") if fault]
+        self.trace = next((part[1] for part in parts if part[0] == "trace"), None)
+        parts = [part for part in parts if part[0] != "trace"]
         self._mine = [(kind, int(first), int(last)) for kind, rank, first, last in parts if rank == os.environ["RANK"]]
         self._passes = 0
 
@@ -60,5 +122,8 @@ class Faults:
             losses.mlm_sum.register_hook(lambda gradient: gradient * 1000)  # type: ignore[attr-defined]
         return None
 
+    def has(self, kind: str, number: int) -> bool:
+        return any(mine == kind and first <= number <= last for mine, first, last in self._mine)
+
     def _at_work(self, kind: str) -> bool:
-        return any(mine == kind and first <= self._passes <= last for mine, first, last in self._mine)
+        return self.has(kind, self._passes)

@@ -85,7 +85,7 @@ def test_a_lost_rank_is_named_with_its_place(training, tmp_path, fault: str) -> 
     assert code == 1, told
     last = told.splitlines()[-1]
     assert last.startswith("clozeline: ") and "rank 1 (process " in last and "last seen in " in last
-    assert "goes on from the last checkpoint" in last and "Traceback" not in told
+    assert "resumes from the last checkpoint" in last and "Traceback" not in told
     done = training.warm(1, tmp_path, run__stop_at=5)
     assert done.returncode == 0 and "step 4, row 64" in done.stdout
 
@@ -117,7 +117,7 @@ def test_a_file_system_without_room(training, tmp_path) -> None:
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))
     told, _ = process.communicate()
     assert process.returncode == 5 and "Traceback" not in told
-    assert "Step 100 was not saved, and training goes on: " in told and "File too large" in told
+    assert "Step 100 was not saved, and training continues: " in told and "File too large" in told
     assert "Step 200 could not be saved" in told
     assert not list((tmp_path / "checkpoints").iterdir())
     assert list(training.losses(tmp_path)) == [1, 50, 100, 150, 200]

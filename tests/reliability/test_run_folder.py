@@ -1,0 +1,152 @@
+"""Folders that are no run's, paths of the wrong kind, and file systems without locks: one line, nothing changed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import ClozelineError, StorageError, UsageError
+from trainer import run_folder, run_lock
+
+FOREIGN = {
+    "metrics.jsonl": '{"my": "own metrics"}\n',
+    "recipe.toml": "[mine]\n",
+    "report.html": "<p>mine</p>",
+    "lock": "my own lock\n",
+    "tensorboard/events": "mine",
+    "ranks/1.json": "mine",
+    "vocabulary/vocab.txt": "mine",
+    "checkpoints/notes.txt": "mine",
+    "checkpoints/other.partial/x": "mine",
+}
+
+
+def make(run: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    return run
+
+
+def content(run: Path) -> dict[str, str]:
+    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+
+
+OURS = {"lock": "process 7 on somewhere\n", "recipe.toml": "", "metrics.jsonl": ""}
+TRIES: dict[str, tuple[dict[str, str], list[str], str]] = {
+    "M-foreign-folder": (FOREIGN, [], "holds files of something else (checkpoints, lock, metrics.jsonl)"),
+    "M-foreign-notes": ({"thesis.tex": "mine"}, [], "holds files of something else (thesis.tex)"),
+    "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, [], "holds files of something else"),
+    "M-metrics-is-a-folder": (OURS | {"metrics.jsonl/x": ""}, ["metrics.jsonl"], "metrics.jsonl is a folder"),
+    "M-recipe-is-a-folder": (OURS | {"recipe.toml/x": ""}, ["recipe.toml"], "recipe.toml is a folder"),
+    "M-tensorboard-is-a-file": (OURS | {"tensorboard": ""}, [], "tensorboard is a file"),
+    "M-checkpoints-is-a-file": (OURS | {"checkpoints": ""}, [], "checkpoints is a file"),
+    "M-vocabulary-is-a-file": (OURS | {"vocabulary": ""}, [], "vocabulary is a file"),
+}
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_folders_are_refused_untouched(tmp_path: Path, name: str) -> None:
+    files, without, message = TRIES[name]
+    run = make(tmp_path / "run", {path: text for path, text in files.items() if path not in without})
+    before = content(run)
+    with pytest.raises(UsageError) as caught:
+        run_folder.claim(str(run))
+    assert message in str(caught.value) and str(run) in str(caught.value)
+    assert content(run) == before
+
+
+def test_a_foreign_folder_ends_the_command(training, tmp_path: Path) -> None:
+    make(tmp_path, FOREIGN)
+    before = content(tmp_path)
+    done = training.warm(1, tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "holds files of something else" in done.stderr
+    assert content(tmp_path) == before
+
+
+ACCEPTED = {
+    "new": {},
+    "log-of-the-shell": {"train.log": "x", ".nfs01": "", "slurm-1.out": ""},
+    "ours": OURS,
+    "killed-at-once": {"lock": ""},
+    "checkpoints-alone": {"checkpoints/step-00000001/manifest.json": '{"format_version": 1, "files": []}'},
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "run", ACCEPTED[name])
+    lock = run_folder.claim(str(run))
+    assert (run / "lock").read_text().startswith(f"process {os.getpid()} on ")
+    with pytest.raises(UsageError, match="in use by a live run"):
+        run_folder.claim(str(run))
+    lock.close()
+    run_folder.claim(str(run)).close()
+
+
+def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for run in (tmp_path / "file", tmp_path / "file/run"):
+        with pytest.raises(UsageError, match=r"run\.output .* cannot be a folder: "):
+            run_folder.claim(str(run))
+
+
+def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
+        run_folder.claim(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_without_flock_a_file_holds_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int
+) -> None:
+    def missing(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    run = str(tmp_path / "run")
+    lock = run_folder.claim(run)
+    assert "has no flock" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=rf"in use by a live run \(process {os.getpid()} on "):
+        run_folder.claim(run)
+    lock.close()
+    assert not (tmp_path / "run/lock.owner").exists()
+    (tmp_path / "run/lock.owner").write_text("process 1 on gone\nbeat 7\n")
+    run_folder.claim(run).close()
+
+
+@pytest.mark.parametrize("fault", ["noflock", "badflock"])
+def test_no_rank_is_left_waiting(training, tmp_path: Path, fault: str) -> None:
+    """File locks fail on rank 0 alone; two ranks learn of it."""
+    done = training.warm(2, tmp_path, f"{fault}:0:1:1", run__stop_at=1)
+    assert "Traceback" not in done.stderr
+    if fault == "noflock":
+        assert done.returncode == 0 and "has no flock (Function not implemented)" in done.stderr
+    else:
+        assert done.returncode == 5 and "Input/output error" in done.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)
+def test_any_error_of_a_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys) -> None:
+    """What travels to the other ranks is an error of ours, whatever happened."""
+    from trainer import agreement
+
+    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 3)
+
+    def fail() -> None:
+        raise error
+
+    _, found = agreement._attempt(fail)
+    assert isinstance(found, ClozelineError) and "Rank 3" in str(found)
+    assert isinstance(found, StorageError) == isinstance(error, OSError)
+    capsys.readouterr()
