@@ -47,7 +47,7 @@ def elsewhere(out: Path, age: float) -> Path:
     out.mkdir(exist_ok=True)
     path = out / "_lease-far.json"
     path.write_text(json.dumps(owner))
-    os.utime(path, (time.time() - age,) * 2)
+    os.utime(path, (time.time() - age, time.time() - age))
     return path
 
 

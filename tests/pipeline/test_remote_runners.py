@@ -66,8 +66,14 @@ def service(module: str, *flags: str, folder: Path) -> Iterator[subprocess.Popen
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts whatever python it finds
     environment = os.environ | {"PYTHONPATH": os.getcwd(), "PATH": path}
     arguments = [sys.executable, "-m", f"apache_beam.runners.{module}", *flags]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(arguments, cwd=folder, env=environment, start_new_session=True, **quiet)
+    process = subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield process
     finally:
