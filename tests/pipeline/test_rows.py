@@ -9,6 +9,7 @@ from pipeline.pairs.pairing import Pairing
 from pipeline.pairs.rows import Making, build_shard
 from schemas import shards
 from schemas.manifest import read_manifest
+from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import read_vocabulary
 
 
@@ -21,7 +22,8 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
     making = Making(Pairing("nsp", 32, 0.1, 0))
     data, report = build_shard(str(text), shard, "pairs.arrow", encoder, vocabulary, making, 0)
     table = shards.decode_table(data, "pairs.arrow", shards.pairs_schema(vocabulary.size))
-    shards.check_pairs(table, "pairs.arrow", vocabulary.size)
+    limits = PairLimits(vocabulary.size, 32, labeled=True, separators=vocabulary.separators)
+    check_pairs(table, "pairs.arrow", limits)
     cls, sep = vocabulary.special_id("cls"), vocabulary.special_id("sep")
     between = 1 if vocabulary.model == "wordpiece" else 2
     for row in table.to_pylist():

@@ -10,6 +10,7 @@ from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking, draw_masks
 from schemas.randomness import key, numbers
+from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -30,7 +31,7 @@ def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocab
     table, counted = with_masks(rows, stored, vocabulary)
     data = shards.encode_table(table)
     again = shards.decode_table(data, "x", shards.schema_of_pairs(data, "x", vocabulary.size))
-    shards.check_pairs(again, "x", vocabulary.size)
+    check_pairs(again, "x", PairLimits(vocabulary.size, 32, static_masks=3))
     ids, starts = rows["input_ids"].combine_chunks(), rows["word_starts"].combine_chunks()
     offsets = ids.offsets.to_numpy().astype(np.int64)
     chosen = 0
@@ -72,7 +73,7 @@ def test_masks_out_of_range_are_found(rows: pa.Table, vocabulary: Vocabulary, co
     place = table.column_names.index(column)
     bad = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
     with pytest.raises(DataError, match=f"row 5, has {told}"):
-        shards.check_pairs(bad, "x", vocabulary.size)
+        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=2))
 
 
 def test_masks_of_unequal_lengths_are_found(rows: pa.Table, vocabulary: Vocabulary) -> None:
@@ -81,4 +82,4 @@ def test_masks_of_unequal_lengths_are_found(rows: pa.Table, vocabulary: Vocabula
     values[3][0].append(7)
     bad = table.set_column(7, table.schema.field(7), pa.array(values, table.schema.types[7]))
     with pytest.raises(DataError, match="mask_tokens of another length"):
-        shards.check_pairs(bad, "x", vocabulary.size)
+        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=1))

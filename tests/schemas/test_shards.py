@@ -1,9 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from schemas import shards
 from schemas.errors import DataError
+from schemas.row_checks import PairLimits, check_pairs
+
+LIMITS = PairLimits(vocabulary_size=100, max_length=128)
 
 
 def pair_table(**changes) -> pa.Table:
@@ -55,13 +60,13 @@ def test_a_cut_file_is_an_error_that_names_it(cut: int) -> None:
 )
 def test_values_out_of_range_are_named_with_their_row(changes, fault: str) -> None:
     with pytest.raises(DataError, match=rf"x\.arrow, row 0, has .*{fault}"):
-        shards.check_pairs(pair_table(**changes), "x.arrow", 100)
+        check_pairs(pair_table(**changes), "x.arrow", LIMITS)
 
 
 def test_good_rows_pass() -> None:
-    shards.check_pairs(pair_table(), "x.arrow", 100)
-    shards.check_pairs(pair_table(pair_label=[None]), "x.arrow", 100)
-    shards.check_pairs(pair_table().slice(1), "x.arrow", 100)
+    check_pairs(pair_table(), "x.arrow", replace(LIMITS, labeled=True))
+    check_pairs(pair_table(pair_label=[None]), "x.arrow", LIMITS)
+    check_pairs(pair_table().slice(1), "x.arrow", LIMITS)
 
 
 def test_ids_are_16_bits_up_to_65536_tokens() -> None:
