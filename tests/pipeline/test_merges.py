@@ -122,6 +122,46 @@ def test_joining_wordpieces() -> None:
     assert join_wordpieces("##a", "##b") == "##ab"
 
 
+@given(
+    words=st.dictionaries(st.text("abc", min_size=1, max_size=12), st.integers(1, 9), min_size=1, max_size=12),
+    size=st.integers(3, 20),
+    most_pairs=st.sampled_from([2, 4, MOST_PAIRS]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_kept_counts_are_exact(words: dict[str, int], size: int, most_pairs: int) -> None:
+    """After any number of merges: every pair that occurs as often as the floor, with its count, and no other."""
+    learner = learner_of({tuple(word): count for word, count in words.items()}, join_bytes, most_pairs)
+    learner.learn(size, 1)
+
+    split = {word: list(word) for word in words}
+    for pair in learner.merges:
+        split = {word: replace_pair(parts, pair, "".join(pair)) for word, parts in split.items()}
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for word, parts in split.items():
+        for pair in itertools.pairwise(parts):
+            counts[pair] += words[word]
+
+    kept = {}
+    for number, count in learner._pairs.items():
+        left, right = divmod(number, 1 << 25)
+        kept[learner.tokens[left], learner.tokens[right]] = count
+    assert kept == {pair: count for pair, count in counts.items() if count >= learner._floor}
+
+
+def test_as_many_pairs_are_kept_as_there_is_room_for() -> None:
+    """Half of the room is left for new pairs; only pairs that are equally common may exceed it."""
+    different = learner_of({(letter, letter.upper()): 10 + i for i, letter in enumerate("abcdefgh")}, most_pairs=6)
+    different.learn(17, 1)
+    assert sorted(different._pairs.values()) == [15, 16]
+    assert different._floor == 15
+
+    equal = learner_of({(letter, letter.upper()): 3 for letter in "abcdefgh"}, most_pairs=6)
+    equal.learn(17, 1)
+    assert len(equal._pairs) == 7
+    assert equal._most_pairs == 16
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 2**40)), max_size=30))
 def test_sums_by_key(pairs: list[tuple[int, int]]) -> None:
     keys_N = np.array([key for key, _ in pairs], dtype=np.int64)
