@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -131,7 +130,7 @@ def publish_folder(folder: Path, output: str) -> None:
             storage.publish(storage.join(output, file.name), file.read_bytes())
         for name in OURS & {*storage.names(output)} - written:
             storage.remove(storage.join(output, name))
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        advice = "Free space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Give another folder"
-        raise StorageError(f"--output {output} cannot be written: {reason}. {advice}, and export again.") from error
+    except (OSError, DataError) as error:  # storage words a full disk itself
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
+        advice = "Free space there or give another folder, and export again."
+        raise StorageError(f"--output {output} cannot be written: {reason}. {advice}") from error

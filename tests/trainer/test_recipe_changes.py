@@ -9,7 +9,7 @@ import pytest
 from trainer import export
 from trainer.recipe_changes import changes_between, flatten
 
-SHORT = {"run__max_steps": 6, "checkpoint__every": 2, "schedule__warmup_steps": 1}
+SHORT = {"run__max_steps": 6, "checkpoint__every": 2, "checkpoint__keep": 9, "schedule__warmup_steps": 1}
 
 
 def test_tables_are_flattened_and_compared_by_key() -> None:
