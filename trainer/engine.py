@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import logging
 import os
@@ -155,6 +156,16 @@ def set_up_arithmetic(section: EngineSection) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it starts; deterministic needs it
     torch.use_deterministic_algorithms(section.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid
+
+
+def free_former_engine() -> None:
+    """Return the memory of an engine that nothing uses any more, before another is built beside it.
+
+    DeepSpeed's engines, optimizers and hooks refer to each other, so they live until a collection finds them.
+    """
+    accelerator: Any = get_accelerator()
+    gc.collect()
+    accelerator.empty_cache()
 
 
 def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:

@@ -18,7 +18,7 @@ from trainer import run_folder, saving
 from trainer.agreement import from_rank_0, together
 from trainer.beginning import first_model, tokens_at_peak
 from trainer.checkpoints import TrainingState
-from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
+from trainer.engine import build_engine, device_of_rank, free_former_engine, share_of, start_distributed
 from trainer.evaluation import open_evaluation
 from trainer.guard import Guard
 from trainer.loop import Loop
@@ -76,6 +76,7 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
             phase = phase_after(phases, begin)
             left_out = returned.left_out if returned.to == begin else 0
             bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, remote, agreement, watchdog)
+            free_former_engine()
             begin = max(begin, min(phase.last, last))
     if dist.get_rank() == 0:
         print(f"{recipe.run.output}: step {begin} of {recipe.run.max_steps} is saved.", flush=True)

@@ -1,0 +1,105 @@
+"""What an engine keeps, waits for and begins with."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from deepspeed.accelerator import get_accelerator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from schemas.errors import UsageError
+from trainer.beginning import check_micro_batch
+from trainer.engine import check_precision, set_up_arithmetic
+from trainer.lamb import Lamb
+from trainer.partitions import set_updates_made, updates_made
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import EngineSection
+
+
+@pytest.fixture(scope="module")
+def facts(run, pairs: Path, tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("facts")
+    done = run("python", "tests/trainer/engine_facts.py", pairs, folder / "run", folder / "facts.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder / "facts.json").read_text())
+    print(found)
+    assert found["code"] == 0, done.stderr
+    return found
+
+
+def test_the_former_phase_s_model_is_gone_before_the_next_is_built(facts: dict) -> None:
+    assert facts["former models alive"] == [0, 0]
+
+
+def test_no_micro_batch_waits_for_the_whole_device(facts: dict) -> None:
+    """DeepSpeed's timers do, twice each; ZeRO itself only when it is built and at an update."""
+    waits = facts["waits for the device"]
+    assert "timer.py" not in waits and len(waits) <= facts["micro-batches"] // 4
+
+
+@pytest.mark.parametrize("case", [f"{stage}-{precision}" for precision in ("bf16", "fp16") for stage in range(4)])
+def test_an_optimizer_begins_with_float32_weights_that_are_not_rounded(facts: dict, case: str) -> None:
+    assert facts["rounded by"][case] == 0.0
+
+
+class Reads(TorchDispatchMode):
+    """How often a value is read from a tensor, which on a GPU waits for all that was asked of it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_lamb_update_reads_no_value_back_after_a_resume() -> None:
+    weights = [torch.nn.Parameter(torch.randn(5, 4)) for _ in range(7)]
+    lamb = Lamb([{"params": weights}], 0.01, (0.9, 0.999), 1e-6, {})
+    engine = SimpleNamespace(basic_optimizer=lamb)
+    for updates in range(3):
+        if updates == 2:
+            set_updates_made(engine, 41)  # type: ignore[arg-type]
+        for weight in weights:
+            weight.grad = torch.randn(5, 4)
+        with Reads() as reads:
+            lamb.step()
+        assert reads.count == 0
+    assert updates_made(engine) == 42  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def arithmetic():
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.use_deterministic_algorithms(before[1])
+
+
+def test_arithmetic_is_the_recipe_s_on_a_gpu(arithmetic, monkeypatch) -> None:
+    monkeypatch.setattr(type(get_accelerator()), "device_name", lambda self, index=None: "cuda")
+    for deterministic in (True, False):
+        set_up_arithmetic(EngineSection(deterministic=deterministic))
+        assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_a_gpu_without_bf16_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(type(get_accelerator()), "device_name", lambda self, index=None: "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100-SXM2-16GB")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    with pytest.raises(UsageError, match=r"bf16: Tesla V100-SXM2-16GB does not support it\. Use fp16 or fp32"):
+        check_precision("bf16")
+    check_precision("fp32")
+
+
+def test_a_large_bf16_micro_batch_on_a_cpu_is_refused() -> None:
+    def recipe(*settings: str):
+        return load_recipe("trainer/recipes/tiny.toml", ["batch.global_batch=256", *settings])
+
+    large = ["batch.micro_batch=128", "engine.precision=bf16"]
+    with pytest.raises(UsageError, match="a micro-batch of 16,384 tokens is more than the 8,192"):
+        check_micro_batch(recipe(*large), 128)
+    check_micro_batch(recipe(*large), 64)
+    check_micro_batch(recipe(*large, "engine.precision=fp32"), 128)
