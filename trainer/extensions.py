@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
-import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import IO, Any
@@ -28,8 +29,7 @@ def load_communication_kernels(timeout: float) -> None:
 
     Raises StorageError after `timeout` seconds behind another build or a lock that may be another program's.
     """
-    from deepspeed.comm import torch as backend
-
+    backend: Any = import_module("deepspeed.comm.torch")  # the package's own name for it is torch itself
     folder = _build_folder()
     if folder is None:
         return
@@ -38,7 +38,7 @@ def load_communication_kernels(timeout: float) -> None:
         _remove_stale_lock(folder, ours, end)
         if not any(folder.glob("*.so")):
             print(f"Building DeepSpeed's CPU communication kernels in {folder}: once, for some minutes.", flush=True)
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(io.StringIO()):  # "built successfully", which the second call prints again
             backend.build_shm_op()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from trainer import extensions
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A build folder of its own, in which nothing is built."""
-    from deepspeed.comm import torch as backend
-
+    backend = import_module("deepspeed.comm.torch")
     monkeypatch.setattr(extensions, "_build_folder", lambda: tmp_path)
     monkeypatch.setattr(backend, "build_shm_op", lambda: (tmp_path / "built").write_text(""))
     (tmp_path / "lock").write_text("")
