@@ -19,6 +19,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
+from trainer.extensions import load_communication_kernels
 from trainer.gradients import accumulate_in_float32, gradient_settings
 from trainer.loss_scale import mend
 from trainer.optimization import build_optimizer
@@ -46,6 +47,8 @@ def start_distributed(timeout: float) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
     if not torch.distributed.is_initialized():
+        if accelerator.device_name() == "cpu":
+            load_communication_kernels(timeout)
         backend, patience = accelerator.communication_backend_name(), timedelta(seconds=2 * timeout)
         try:
             deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=patience)

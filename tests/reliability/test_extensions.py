@@ -1,0 +1,52 @@
+"""A build of DeepSpeed's kernels that was killed: its lock is removed, or named within engine.timeout_seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import StorageError
+from trainer import extensions
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A build folder of its own, in which nothing is built."""
+    backend = import_module("deepspeed.comm.torch")
+    monkeypatch.setattr(extensions, "_build_folder", lambda: tmp_path)
+    monkeypatch.setattr(backend, "build_shm_op", lambda: (tmp_path / "built").write_text(""))
+    (tmp_path / "lock").write_text("")
+    return tmp_path
+
+
+def test_a_lock_that_is_old_is_removed(folder: Path, capsys) -> None:
+    then = time.time() - extensions.STALE - 60
+    os.utime(folder / "lock", (then, then))
+    extensions.load_communication_kernels(timeout=5)
+    assert (folder / "built").exists() and not (folder / "lock").exists()
+    assert f"Removing {folder / 'lock'}, which a process that was killed left" in capsys.readouterr().out
+
+
+def test_a_lock_of_our_own_killed_build_is_removed_at_once(folder: Path, capsys) -> None:
+    (folder / extensions.OURS).write_text("building: process 1\n")
+    extensions.load_communication_kernels(timeout=5)
+    assert (folder / "built").exists()
+    assert "Building DeepSpeed's CPU communication kernels in" in capsys.readouterr().out
+    assert (folder / extensions.OURS).read_text() == ""
+
+
+def test_a_lock_of_another_program_ends_the_start(folder: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(StorageError, match=r"/lock says that another program builds there"):
+        extensions.load_communication_kernels(timeout=1)
+    assert time.monotonic() - started < 30
+    assert (folder / "lock").exists() and not (folder / "built").exists()
+
+
+def test_the_build_folder_is_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert extensions._build_folder() == tmp_path / "deepspeed_shm_comm"

@@ -1,0 +1,104 @@
+"""Loading DeepSpeed's CPU communication kernels, which are compiled on a machine's first start.
+
+torch guards a build by a file `lock` in the build folder. A process that is killed there leaves it behind, and every
+later start would wait for its removal forever and without a word. Here builds of this program take turns by a lock that
+the system releases, so a `lock` that is found while no other builds is known to be stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from time import monotonic, sleep, time
+from typing import IO, Any
+
+from schemas.errors import StorageError
+
+LOCK = "lock"  # torch's
+OURS = "clozeline.lock"
+STALE = 900.0  # seconds; a build takes a few minutes
+
+
+def load_communication_kernels(timeout: float) -> None:
+    """Build or load the kernels as the process group's start will do again. Only for CPUs.
+
+    Raises StorageError after `timeout` seconds behind another build or a lock that may be another program's.
+    """
+    backend: Any = import_module("deepspeed.comm.torch")  # the package's own name for it is torch itself
+    folder = _build_folder()
+    if folder is None:
+        return
+    end = monotonic() + timeout
+    with _turn(folder, end) as ours:
+        _remove_stale_lock(folder, ours, end)
+        if not any(folder.glob("*.so")):
+            print(f"Building DeepSpeed's CPU communication kernels in {folder}: once, for some minutes.", flush=True)
+        with contextlib.redirect_stdout(io.StringIO()):  # "built successfully", which the second call prints again
+            backend.build_shm_op()
+
+
+def _build_folder() -> Path | None:
+    """Where torch builds the kernels; None when DeepSpeed does not use them here."""
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    from torch.utils import cpp_extension
+
+    accelerator: Any = get_accelerator()
+    builder = accelerator.create_op_builder("ShareMemCommBuilder")
+    operators: Any = deepspeed.ops
+    if builder is None or not operators.__compatible_ops__.get(builder.NAME, False):
+        return None
+    return Path(cpp_extension._get_build_directory(builder.NAME, verbose=False))
+
+
+@contextlib.contextmanager
+def _turn(folder: Path, end: float) -> Iterator[IO[str] | None]:
+    """This process's turn to build, as a file that says "building" until it has built; None without flock."""
+    with (folder / OURS).open("a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if monotonic() > end:
+                    raise StorageError(
+                        f"Another process has been building kernels in {folder} for longer than "
+                        "engine.timeout_seconds. End it, or raise engine.timeout_seconds."
+                    ) from None
+                sleep(0.1)
+            except OSError:
+                yield None
+                return
+        yield file
+        file.truncate(0)
+
+
+def _remove_stale_lock(folder: Path, ours: IO[str] | None, end: float) -> None:
+    """Remove torch's lock when its owner was killed. Raises StorageError when its owner may live."""
+    lock = folder / LOCK
+    killed = False
+    if ours is not None:
+        ours.seek(0)
+        killed = ours.read() != ""  # the last of our processes here did not come to the end of its build
+        if not killed:
+            ours.write(f"building: process {os.getpid()}\n")
+            ours.flush()
+
+    while lock.exists():
+        with contextlib.suppress(FileNotFoundError):
+            age = time() - lock.stat().st_mtime
+            if killed or age > STALE:
+                print(f"Removing {lock}, which a process that was killed left {age:.0f} s ago.", flush=True)
+                lock.unlink()
+                return
+        if monotonic() > end:
+            raise StorageError(
+                f"{lock} says that another program builds there, for longer than engine.timeout_seconds. Delete it if "
+                "none does; a program that was killed leaves it behind."
+            )
+        sleep(0.1)
