@@ -88,7 +88,7 @@ def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
         ],
     )
     text = public_recipe(recipe)
-    assert "secret" not in text and "cache" not in text
+    assert "secret" not in text and "~" not in text
     assert "steps = 4" in text and "global_batch = 32" in text and "enabled = true" in text
 
     moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
