@@ -159,7 +159,7 @@ def pieces_of(path: str, size: int, wanted: Format | Literal["auto"], encoding: 
     for start in range(0, max(units, 1), step):
         end = min(start + step, units)
         weight = text * (end - start) // max(units, 1)
-        yield Piece(path, start, end, size, weight, version, form, compression, encoding)
+        yield Piece(path, start, end, size, weight, version, form, compression, encoding=encoding)
 
 
 def _row_groups(path: str) -> int:
