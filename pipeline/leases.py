@@ -10,6 +10,9 @@ wins.
 A lease ends when its owner removes it, when its owner's process is gone (seen on the owner's machine alone), or when it
 has not been renewed for EXPIRES_AFTER seconds. Its age is measured against the reader's own lease, by the clock of the
 disk or store that both lie on, so clocks of machines need not agree. Nothing of a lease reaches an output.
+
+A job that may still run on an engine after its launcher has ended keeps the folder: its lease says so, and it lasts
+until the job publishes, a user deletes it, or KEPT_FOR seconds are over.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 
 RENEW_EVERY = 15.0  # seconds; a request to an object store each time
 EXPIRES_AFTER = 120.0  # seconds without renewal: eight renewals may fail
+KEPT_FOR = 7 * 86_400.0  # seconds that a kept lease lasts: nobody renews it, and an engine may work for days
 LOOK_AGAIN = 0.2  # seconds between looks at another job that is claiming the folder too
 
 _PREFIX = "_lease-"
@@ -43,6 +47,7 @@ class Owner:
     machine: the boot and the process namespace in which `process` means something; empty where the system has neither.
     started: when the process began, in the system's ticks.
     holds: the folder is held; before that it is only claimed.
+    kept: the job may still run elsewhere, whatever became of the process.
     """
 
     host: str
@@ -50,18 +55,26 @@ class Owner:
     process: int
     started: str
     holds: bool = False
+    kept: bool = False
 
     def is_gone(self) -> bool:
-        """Whether the process has ended. False when that cannot be known from here."""
+        """Whether the process has ended, and the job with it. False when that cannot be known from here."""
+        if self.kept:
+            return False
+
         here = this_process()
         if not here.machine or (self.host, self.machine) != (here.host, here.machine):
             return False
         return start_of(self.process) != self.started
 
+    def lasts(self) -> float:
+        """Seconds after its last renewal for which the lease is valid."""
+        return KEPT_FOR if self.kept else EXPIRES_AFTER
+
 
 @dataclass
 class Lease:
-    """A folder that this process holds. With `keep` the lease outlives the block, until it expires."""
+    """A folder that this process holds. With `keep` the lease outlives the block and the process."""
 
     output: str
     token: str
@@ -112,9 +125,11 @@ def held(output: str, token: str) -> Iterator[Lease]:
         with _renewed(output, token):
             yield lease
     finally:
-        if not lease.keep:
-            with contextlib.suppress(ClozelineError):  # a lease that cannot be removed expires
+        with contextlib.suppress(ClozelineError):  # a lease that cannot be removed, or kept, expires
+            if not lease.keep:
                 storage.remove(lease_url(output, token))
+            elif storage.exists(lease_url(output, token)):  # one that is gone was another job's to remove
+                _write(output, token, replace(this_process(), holds=True, kept=True))
         if is_new:
             _remove_if_empty(output)
 
@@ -130,19 +145,46 @@ def check_held(output: str, token: str) -> None:
 
 
 def _claim(output: str, token: str) -> None:
-    me = this_process()
+    """Take the folder, or raise UsageError when another job has it or is about to.
+
+    One job's way, and why no other one can hold the folder with it:
+
+        1. write the claim       from here on whoever lists sees it
+        2. list                  give way to a holder, and to a claim with a smaller token; wait while larger ones live
+        3. write that it holds   only after a listing without any other live lease
+        4. list again            give way to a holder: this job slept between 2 and 3 for so long that its claim
+                                 expired, and another job took the folder
+        5. remove ended leases   only those that listing 4 showed; a claim that was written since then is not among
+                                 them, and its owner finds the holder at its own step 2
+
+    A claim that is gone at 2 or 4 was taken for a dead one and removed: the job begins at 1 again, for as long as its
+    claim is not there the others do not see it.
+    """
+    claim = this_process()
     while True:
-        _write(output, token, me)
-        others = _live_others(output, token)
-        for other, owner in others:
+        _write(output, token, claim)
+        seen = _look(output, token)
+        if seen is None:
+            continue
+
+        for other, owner in seen.live:
             if owner.holds or other < token:
                 raise _in_use(output, other, owner)
-        if not others:
-            break
-        time.sleep(LOOK_AGAIN)  # those with larger tokens give way, or turn out to hold the folder
+        if seen.live:
+            time.sleep(LOOK_AGAIN)  # those with larger tokens give way, or turn out to hold the folder
+            continue
 
-    _write(output, token, replace(me, holds=True))
-    _remove_ended(output, token)
+        _write(output, token, replace(claim, holds=True))
+        seen = _look(output, token)
+        if seen is None:
+            continue
+
+        for other, owner in seen.live:
+            if owner.holds:
+                raise _in_use(output, other, owner)
+        for other in seen.ended:
+            storage.remove(lease_url(output, other))
+        return
 
 
 @contextlib.contextmanager
@@ -167,25 +209,34 @@ def _renew(output: str, token: str, ended: threading.Event) -> None:
             _write(output, token, owner)
 
 
-def _live_others(output: str, token: str) -> list[tuple[str, Owner]]:
-    """(token, owner) of the other leases that have not ended. Needs this job's own claim, just written."""
+@dataclass(frozen=True)
+class _Others:
+    """The other leases of one listing: (token, owner) of those that live, and the tokens of those that have ended."""
+
+    live: list[tuple[str, Owner]]
+    ended: list[str]
+
+
+def _look(output: str, token: str) -> _Others | None:
+    """List the other leases, once. None when this job's own lease, just written, is gone."""
+    tokens = _tokens(output)
     now = storage.modified(lease_url(output, token))
-    live = []
-    for other in _tokens(output):
+    if now is None or token not in tokens:
+        return None
+
+    live: list[tuple[str, Owner]] = []
+    ended: list[str] = []
+    for other in tokens:
         owner = _read(output, other)
         written = storage.modified(lease_url(output, other))
-        if other == token or owner is None or written is None or now is None:
+        if other == token or owner is None or written is None:
             continue  # its own, or removed meanwhile
-        if not owner.is_gone() and now - written < EXPIRES_AFTER:
+
+        if owner.is_gone() or now - written >= owner.lasts():
+            ended.append(other)
+        else:
             live.append((other, owner))
-    return live
-
-
-def _remove_ended(output: str, token: str) -> None:
-    live = {other for other, _ in _live_others(output, token)}
-    for other in _tokens(output):
-        if other != token and other not in live:
-            storage.remove(lease_url(output, other))
+    return _Others(live, ended)
 
 
 def _tokens(output: str) -> list[str]:
@@ -207,11 +258,24 @@ def _read(output: str, token: str) -> Owner | None:
         return Owner("an unknown machine", "", 0, "", holds=True)
 
 
+def release_kept(output: str, token: str) -> None:
+    """Remove a lease that was kept for the job of that token, which has just published."""
+    owner = _read(output, token)
+    if owner is not None and owner.kept:
+        storage.remove(lease_url(output, token))
+
+
 def _in_use(output: str, token: str, owner: Owner) -> UsageError:
+    url = lease_url(output, token)
+    if owner.kept:
+        return UsageError(
+            f"{output} is in use by a job that was submitted from {owner.host} and may still run on its engine. Wait "
+            f"until it ends, or give another --output. Once the job is canceled, delete {url}."
+        )
     return UsageError(
         f"{output} is in use by another job (process {owner.process} on {owner.host}). Wait until it ends, or give "
         f"another --output. A job that was killed on another machine gives the folder free {EXPIRES_AFTER:.0f} s after "
-        f"its last sign of life in {lease_url(output, token)}."
+        f"its last sign of life in {url}."
     )
 
 
