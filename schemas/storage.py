@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -25,6 +26,9 @@ from schemas.storage_errors import check_writable, refused, unreachable, unreada
 
 PARTIAL = ".partial"
 """The suffix of a file that is being written; nobody reads one and any later run may remove it."""
+
+_PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL))
+"""What `publish` calls such a file. Other programs have files of the same suffix."""
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -172,6 +176,22 @@ def names(url: str) -> list[str]:
     return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
 
 
+def sizes(url: str) -> dict[str, int]:
+    """The size in bytes of each file in a folder, by name, from one listing; empty when the folder does not exist."""
+    fs, path = filesystem(url)
+    try:
+        with reaching(url, FileNotFoundError):
+            found = fs.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of that name is one that `publish` was writing."""
+    return _PARTIAL_NAME.fullmatch(name) is not None
+
+
 def _local_names(path: str) -> list[str]:
     try:
         return os.listdir(path)
@@ -241,7 +261,8 @@ def move(source: str, target: str) -> None:
                 os.fsync(file.fileno())
             os.replace(source_path, target_path)
         except OSError as error:
-            raise unwritable(target, target_path, error, os.path.getsize(source_path)) from error
+            needed = os.path.getsize(source_path) if os.path.isfile(source_path) else 0
+            raise unwritable(target, target_path, error, needed) from error
         return
 
     with reaching(target):

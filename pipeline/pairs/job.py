@@ -19,7 +19,7 @@ from pipeline.pairs.rows import Making, build_shard
 from pipeline.pairs.statistics import commonest_tokens
 from pipeline.reports import add_by_name, add_histograms, add_ledgers, total
 from pipeline.runners import path_for_workers
-from pipeline.staging import Staging, plan_staging, publish_folder
+from pipeline.staging import Staging, check_pieces, plan_staging, publish_folder
 from pipeline.transforms import WritePairs
 from pipeline.vocab.words import check_rules
 from schemas import FORMAT_VERSION, manifest, shards, storage
@@ -56,8 +56,9 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
-    tokenizer_json, dropout = without_dropout(storage.read(storage.join(job.vocab, FILE)))
-    vocabulary = parse_vocabulary(tokenizer_json, storage.join(job.vocab, FILE))
+    tokenizer_url = storage.join(job.vocab, FILE)
+    tokenizer_json, dropout = without_dropout(storage.read(tokenizer_url), tokenizer_url)
+    vocabulary = parse_vocabulary(tokenizer_json, tokenizer_url)
     check(job, vocabulary)
     check_rules(tokenizer_json, vocabulary.model, job.vocab)
     check_encoding(tokenizer_json, vocabulary, job.vocab)
@@ -67,7 +68,8 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     identity = {"options": recorded, "seed": job.seed, "text": text.fingerprint, "vocab": vocabulary.fingerprint}
     given = job
     job = _for_workers(job, options)
-    staging = plan_staging(job.output, "pairs", job.overwrite, identity)
+    dry_run = beam_runner.is_dry_run(options)
+    staging = plan_staging(job.output, "pairs", job.overwrite, identity, dry_run)
     inputs = [
         Input(path=storage.shown(given.text), fingerprint=text.fingerprint),
         Input(path=storage.shown(given.vocab), fingerprint=published.fingerprint),
@@ -163,7 +165,9 @@ def _finish(
     reports: list[dict[str, Any]],
 ) -> None:
     reports = sorted(reports, key=lambda report: report["shard"]["path"])
-    fullest = max(reports, key=lambda report: report["shard"]["rows"])["shard"]["path"]
+    sampled = Shard(**max(reports, key=lambda report: report["shard"]["rows"])["shard"])
+    check_pieces(staging, [sampled])  # before it is read: a damaged one is to be made again
+    fullest = sampled.path
     data = staging.piece(fullest)
     sample = shards.decode_table(data, fullest, shards.schema_of_pairs(data, fullest, vocabulary.size))
     finished = _manifest(job, recorded, inputs, vocabulary, reports, sample)

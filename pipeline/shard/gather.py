@@ -13,7 +13,7 @@ from pipeline.reports import Report
 from pipeline.runs import read_buckets
 from pipeline.shard.near_duplicates import dropped_ids
 from pipeline.shard.spread import placements
-from pipeline.shard.survey import Corpus
+from pipeline.shard.survey import Corpus, check_shard_bytes
 from pipeline.staging import Staging
 from schemas import shards, storage
 from schemas.randomness import key
@@ -28,7 +28,11 @@ def gather(index: int, corpus: Corpus, near: Report | None, dedup: Dedup, seed: 
     done = staging.report(name)
     if done is not None:
         return done
-    rows, ledger = in_order(read_runs(index, corpus, staging), seed), []
+
+    arrived = read_runs(index, corpus, staging)
+    check_shard_bytes(text_bytes(arrived), name, corpus.num_shards)
+    rows = in_order(arrived, seed)
+    ledger: Dropped = []
     if dedup != "none":
         rows, ledger = drop(rows, repeats_of_the_one_before(rows), "duplicate document")
     if near is not None:
@@ -110,10 +114,16 @@ def lengths(table: pa.Table) -> dict[str, Any]:
     characters = pc.utf8_length(flat).to_numpy()  # type: ignore[attr-defined]
     return {
         "sentences": int(sentences.sum()),
-        "text_bytes": int(pc.sum(pc.binary_length(flat)).as_py() or 0),  # type: ignore[attr-defined]
+        "text_bytes": text_bytes(table),
         "sentences_per_document": log2_histogram(sentences),
         "characters_per_sentence": log2_histogram(characters),
     }
+
+
+def text_bytes(table: pa.Table) -> int:
+    """Bytes of all sentences in UTF-8."""
+    flat = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
+    return int(pc.sum(pc.binary_length(flat)).as_py() or 0)  # type: ignore[attr-defined]
 
 
 def log2_histogram(values: np.ndarray) -> list[int]:

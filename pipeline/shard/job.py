@@ -27,6 +27,9 @@ from pipeline.transforms import NearDuplicates, ShardCorpora
 from schemas import FORMAT_VERSION, manifest, storage
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard
 
+JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
+"""Options that decide whether the result is published, and nothing else."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob:
@@ -61,9 +64,11 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_runner.beam_options(beam_arguments, known_flags, sum(size for _, size in files))
     recorded = {name: v for name, v in asdict(job).items() if name not in ("input", "output", "seed", "overwrite")}
     versions = [[path, size, version_of(path)] for path, size in files]
-    identity = {"options": recorded, "seed": job.seed, "files": versions}
+    # Limits that are judged once all pieces are made change no piece, so a job with others reuses them.
+    shaping = {name: value for name, value in recorded.items() if name not in JUDGED_AT_THE_END}
+    identity = {"options": shaping, "seed": job.seed, "files": versions}
     output = path_for_workers("--output", job.output, options)
-    staging = plan_staging(output, "text", job.overwrite, identity)
+    staging = plan_staging(output, "text", job.overwrite, identity, beam_runner.is_dry_run(options))
 
     near = job.dedup == "minhash"
     reading = Reading(

@@ -63,6 +63,7 @@ class Documents:
     sources: list[str] = field(default_factory=list)
     sentences: list[list[str]] = field(default_factory=list)
     characters: int = 0
+    text_bytes: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
     rejected: list[Report] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Documents:
         self.sources.append(record.source)
         self.sentences.append(sentences)
         self.characters += sum(map(len, sentences))
+        self.text_bytes += sum(len(sentence.encode()) for sentence in sentences)
 
     def note_unbroken(self, record: Record, piece: Piece) -> None:
         """Remember a document of many lines in plain text, where a blank line should end it."""
@@ -91,8 +93,8 @@ class Documents:
         self.ledger[record.reason, record.source] += record.count
         if record.reason not in HARMLESS:
             path = storage.shown(piece.given or piece.path)
-            told = {"reason": record.reason, "source": record.source, "path": path, "place": record.place}
-            self.rejected.append(told | {"shown": record.shown})
+            entry = {"reason": record.reason, "source": record.source, "path": path, "place": record.place}
+            self.rejected.append(entry | {"shown": record.shown})
 
 
 def document_id(sentences: list[str]) -> int:
@@ -134,6 +136,7 @@ def report_of(name: str, documents: Documents) -> Report:
         "run": name,
         "documents": len(documents.ids),
         "characters": documents.characters,
+        "text_bytes": documents.text_bytes,
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
         "rejected": len(documents.rejected),

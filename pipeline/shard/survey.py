@@ -12,6 +12,7 @@ from pipeline.shard.undecodable import refuse_undecodable
 from schemas.errors import DataError
 
 SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily into one worker's memory
+MAX_SHARD_BYTES = (1 << 31) - 1  # of text: Arrow's offsets into a column have 31 bits
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def survey(
 ) -> Corpus:
     """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
 
-    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, or when more
-    than `max_undecodable_ratio` of a file's bytes are not in its encoding.
+    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, when more than
+    `max_undecodable_ratio` of a file's bytes are not in its encoding, or when `num_shards` are too few for the text.
     """
     runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
     undecodable = tuple(report for run in runs for report in run["undecodable"])
@@ -49,16 +50,38 @@ def survey(
     check_bad_ratio(runs, max_bad_ratio)
     if total(runs, "documents") == 0:
         raise DataError(nothing_left(runs))
+
+    num_shards_made = num_shards or shards_for(total(runs, "characters"))
+    text_bytes = total(runs, "text_bytes")
+    if text_bytes > num_shards_made * MAX_SHARD_BYTES:
+        raise too_few_shards(num_shards_made, f"{text_bytes:,} bytes of text in {num_shards_made:,}", text_bytes)
     return Corpus(
         runs=tuple(run["run"] for run in runs),
         rejected=tuple(run["run"] for run in runs if run["rejected"]),
         buckets=num_shards or MAX_SHARDS,
-        num_shards=num_shards or shards_for(total(runs, "characters")),
+        num_shards=num_shards_made,
         ledger=add_ledgers(run["ledger"] for run in runs),
         cleaning=add_by_name(runs, "cleaning"),
         undecodable=undecodable,
         unbroken=unbroken_documents(runs),
     )
+
+
+def too_few_shards(num_shards: int, found: str, text_bytes: int) -> DataError:
+    """The error for shards of more text than Arrow holds; `text_bytes` is the text of all shards, or an estimate."""
+    advised = max(num_shards + 1, -(-text_bytes // (MAX_SHARD_BYTES // 2)))  # half full, for shards differ
+    return DataError(
+        f"--num_shards {num_shards} is too few: {found} shards, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing "
+        f"was published. Give --num_shards {advised} or more, or leave the flag out."
+    )
+
+
+def check_shard_bytes(text_bytes: int, name: str, num_shards: int) -> None:
+    """Raise DataError when the documents of a shard have more bytes of text than Arrow holds."""
+    if text_bytes > MAX_SHARD_BYTES:
+        raise too_few_shards(
+            num_shards, f"{name} has {text_bytes:,} bytes of text in one of the", text_bytes * num_shards
+        )
 
 
 def unbroken_documents(runs: list[Report]) -> Report | None:

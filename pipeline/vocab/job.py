@@ -60,7 +60,9 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         text=path_for_workers("--text", job.text, options),
         output=path_for_workers("--output", job.output, options),
     )
-    staging = plan_staging(job.output, "vocab", job.overwrite, {"options": recorded, "text": text.fingerprint})
+    identity = {"options": recorded, "text": text.fingerprint}
+    dry_run = beam_runner.is_dry_run(options)
+    staging = plan_staging(job.output, "vocab", job.overwrite, identity, dry_run)
 
     sources = sources_told_apart(text.statistics["documents_by_source"])
     graph = CountWords(

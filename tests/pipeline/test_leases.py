@@ -167,7 +167,7 @@ def other_work(tmp_path: Path) -> Path:
     out = tmp_path / "out"
     (out / "_unfinished-0123").mkdir(parents=True)
     (out / "_unfinished-0123" / "run-000000-0000.arrow").write_text("hours of work")
-    (out / ".text.0123.partial").write_text("half a piece")
+    (out / ".text.0123456789ab.partial").write_text("half a piece")
     return out
 
 

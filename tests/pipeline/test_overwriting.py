@@ -50,7 +50,7 @@ def test_the_old_manifest_goes_before_anything_of_the_new_pairs_comes(
     assert done.returncode == 0, done.stderr
     assert changed[0] == "remove manifest.json"
     finished = changed.index("publish manifest.json")
-    assert {"move card.html", "move vocabulary/tokenizer.json"} <= set(changed[:finished])
+    assert {"publish card.html", "publish vocabulary/tokenizer.json"} <= set(changed[:finished])
     assert sorted(path.name for path in (out / "vocabulary").iterdir()) == [
         "tokenizer.json",
         "tokenizer_config.json",
