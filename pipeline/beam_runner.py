@@ -6,7 +6,7 @@ Importing this changes no logger; what Beam logs is left to the process that imp
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import apache_beam as beam
 from apache_beam.options import pipeline_options
@@ -40,11 +40,13 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     """Beam's options out of the flags that are not the job's own.
 
     The local default is FnApiRunner with a process a core. DirectRunner is not: what it means changes with the graph,
-    and it may download a binary. Raises UsageError for a flag that Beam does not know either.
+    and it may download a binary. Raises UsageError for a flag that Beam does not know either, or whose value it
+    does not take.
     """
-    unknown = _beam_parser().parse_known_args(arguments)[1]
+    beam_parser = _beam_parser()
+    unknown = beam_parser.parse_known_args(arguments)[1]
     if unknown:
-        flags = [*known_flags, *(flag for action in _beam_parser()._actions for flag in action.option_strings)]
+        flags = [*known_flags, *(flag for action in beam_parser._actions for flag in action.option_strings)]
         raise UsageError("; ".join(f"Unknown flag {flag}.{nearest(flag.split('=')[0], flags)}" for flag in unknown))
 
     options = PipelineOptions(arguments)
@@ -61,8 +63,16 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     return options
 
 
+class _BeamParser(pipeline_options._BeamArgumentParser):  # type: ignore[name-defined]
+    """Beam's parser with one line for an error, instead of the usage of some hundred flags."""
+
+    def error(self, message: str) -> NoReturn:
+        advice = " Write --dry_run=True." if "--dry_run" in message else ""
+        raise UsageError(f"{message}. This flag is Beam's.{advice}")
+
+
 def _beam_parser() -> Any:
-    parser = pipeline_options._BeamArgumentParser(allow_abbrev=False)
+    parser = _BeamParser(allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
     return parser
@@ -95,8 +105,8 @@ def check_only(pipeline: beam.Pipeline) -> None:
 def run(pipeline: beam.Pipeline) -> None:
     """Run a job to its end.
 
-    Raises a ClozelineError of a worker as it was raised there, and JobStoppedError when Ctrl-C met a job that runs in
-    another process.
+    Raises a ClozelineError of a worker as it was raised there, EngineError for whatever else an engine says, and
+    JobStoppedError when Ctrl-C met a job that runs in another process.
     """
     runner = runner_name(pipeline.options)  # Beam empties the option once a job is submitted to a job service
     try:
@@ -104,7 +114,7 @@ def run(pipeline: beam.Pipeline) -> None:
             with local_workers.supervised():
                 pipeline.run().wait_until_finish()
         else:
-            remote_jobs.follow(pipeline.run(), runner, pipeline.options)
+            remote_jobs.follow(remote_jobs.submit(pipeline, runner), runner, pipeline.options)
     except ClozelineError:
         raise
     except Exception as error:

@@ -11,6 +11,7 @@ import sys
 
 from pipeline import local_workers
 from pipeline.carried_errors import is_carried
+from schemas.errors import UsageError
 
 
 class QuietErrors(io.TextIOWrapper):
@@ -31,7 +32,12 @@ class QuietErrors(io.TextIOWrapper):
 
 
 def main() -> None:
-    local_workers.end_with_launcher()
+    try:
+        local_workers.end_with_launcher()
+    except UsageError as error:
+        print(f"clozeline: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
     gc.set_threshold(100_000, 50, 50)  # a run holds millions of strings and no cycles; looking for some costs 5%
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, UsageError
 
 LAUNCHER = "CLOZELINE_LAUNCHER"
 """The environment variable that gives a worker the launcher's process id."""
@@ -37,8 +37,18 @@ def worker_command() -> str:
 
 
 def end_with_launcher() -> None:
-    """Called in a worker: end this process as soon as the process that started it is gone."""
-    launcher = int(os.environ[LAUNCHER])
+    """Called in a worker: end this process as soon as the process that started it is gone.
+
+    Raises UsageError when no launcher has started this process.
+    """
+    value = os.environ.get(LAUNCHER, "")
+    if not value.isdecimal():
+        raise UsageError(
+            "pipeline.beam_worker is started by a job and cannot be used alone. Start a job, for example "
+            "`python -m pipeline shard --help`, which starts its workers itself."
+        )
+
+    launcher = int(value)
 
     def watch() -> None:
         # An orphan gets another parent, whatever happens to the launcher's process id later.

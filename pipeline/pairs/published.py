@@ -21,19 +21,30 @@ _PLAIN_PROBES = [
 """Text whose rules differ among published tokenizers: accents, ideographs, invisible characters."""
 
 
-def without_dropout(tokenizer_json: bytes) -> tuple[bytes, float]:
+def without_dropout(tokenizer_json: bytes, path: str) -> tuple[bytes, float]:
     """Return (the tokenizer.json with BPE dropout turned off, the dropout that it had; 0.0 if none).
 
     With dropout, `tokenizers` cuts words at random at every call, which makes neither rows nor an exported model's
     inputs reproducible. It regularizes training and is never meant for a finished model's text.
+
+    Raises DataError, naming `path`, when the dropout is not a share.
     """
     content = json.loads(tokenizer_json)
-    dropout = content["model"].get("dropout") or 0.0
-    if not dropout:
+    dropout = content["model"].get("dropout")
+    if dropout is None or (_is_number(dropout) and dropout == 0):
         return tokenizer_json, 0.0
 
+    if not _is_number(dropout) or not 0 < dropout <= 1:
+        raise DataError(
+            f"{path} has model.dropout {dropout!r}, where null or a number from 0 to 1 was expected. Copy the "
+            "tokenizer again, or set it to null."
+        )
     content["model"]["dropout"] = None
     return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode(), dropout
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:

@@ -77,11 +77,18 @@ def _own_cutter(tokenizer: Any, model: Model) -> Cut:
 
 
 def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
-    """Raise DataError when a published tokenizer cuts plain text by other rules than its model's.
+    """Raise DataError when a published tokenizer is damaged or cuts plain text by other rules than its model's.
 
     They are BERT's, GPT-2's or, in Unigram, the tokenizer's own, applied to each run of non-spaces alone.
     """
-    tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    try:
+        tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(
+            f"{path}: {FILE} is not one that the tokenizers library reads ({error}). Copy it again, or make a "
+            "vocabulary with `python -m pipeline vocab`."
+        ) from error
+
     if model == "unigram":
         cut = cutter_of(tokenizer, model)
     else:
