@@ -241,7 +241,7 @@ def test_a_tokenizer_without_dropout_stays_as_it_is(byte_vocab: Path, dropout: f
     content = json.loads((byte_vocab / "tokenizer.json").read_text())
     content["model"]["dropout"] = dropout
     data = json.dumps(content).encode()
-    assert without_dropout(data) == (data, 0.0)
+    assert without_dropout(data, "tokenizer.json") == (data, 0.0)
 
 
 def test_an_added_token_that_is_encoded_otherwise_is_refused_by_name(vocab: Path, monkeypatch) -> None:
