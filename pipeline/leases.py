@@ -78,8 +78,13 @@ def held(output: str, token: str) -> Iterator[Lease]:
 
 
 def check_held(output: str, token: str) -> None:
-    """Raises StorageError when the lease of that token is gone, for the folder may be another job's by now."""
-    if not storage.exists(lease_url(output, token)):
+    """Raises StorageError when the lease of that token is gone, or another job holds the folder as well.
+
+    The second can happen to a job that slept until its lease expired, and renewed it while another job removed it. Then
+    neither of the two publishes.
+    """
+    seen = _look(output, token)
+    if seen is None or any(owner.holds for _, owner in seen.live):
         raise StorageError(
             f"{output} is no longer held by this job: it was stopped, or could not renew its lease for "
             f"{EXPIRES_AFTER:.0f} s and another job took over. This job published nothing. Run the same command again "
@@ -100,14 +105,15 @@ def _claim(output: str, token: str) -> None:
         5. remove ended leases   only those that listing 4 showed; a claim that was written since then is not among
                                  them, and its owner finds the holder at its own step 2
 
-    A claim that is gone at 2 or 4 was taken for a dead one and removed: the job begins at 1 again, for as long as its
-    claim is not there the others do not see it.
+    A claim that is gone at 2 or 4 was taken for a dead one and removed. The job begins at 1 again, because the others
+    cannot see it without its claim.
     """
     claim = this_process()
     while True:
         _write(output, token, claim)
         seen = _look(output, token)
         if seen is None:
+            time.sleep(LOOK_AGAIN)
             continue
 
         for other, owner in seen.live:
@@ -120,6 +126,7 @@ def _claim(output: str, token: str) -> None:
         _write(output, token, replace(claim, holds=True))
         seen = _look(output, token)
         if seen is None:
+            time.sleep(LOOK_AGAIN)
             continue
 
         for other, owner in seen.live:

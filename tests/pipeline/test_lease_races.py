@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import leases
 from schemas import storage
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 
 KEEP = "from pipeline import leases\nwith leases.held({!r}, 'kept') as lease:\n    lease.keep = True"
 
@@ -34,7 +35,8 @@ def test_a_claim_that_is_written_while_another_job_lists_is_not_removed(tmp_path
             with leases.held(out, token):
                 holders.append(token)
                 first_holds.set()
-                second.join(20) if token == "a" and second.ident else None
+                if token == "a" and second.ident:
+                    second.join(20)
                 assert holders == [token]
                 leases.check_held(out, token)
                 holders.remove(token)
@@ -104,6 +106,16 @@ def test_a_job_that_slept_while_it_claimed_gives_way_to_the_one_that_holds(tmp_p
         pass
     leases.check_held(out, "other")
     others[0].__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def test_of_two_jobs_that_hold_one_folder_neither_publishes(tmp_path) -> None:
+    """A renewal can write a lease again that another job has just removed as expired."""
+    out = str(tmp_path)
+    with leases.held(out, "first"):
+        leases._write(out, "second", replace(leases.this_process(), holds=True))
+        for token in ("first", "second"):
+            with pytest.raises(StorageError, match="no longer held by this job"):
+                leases.check_held(out, token)
 
 
 def test_a_kept_lease_outlives_its_process(tmp_path) -> None:
