@@ -86,7 +86,10 @@ def last_message(error: Exception) -> str:
     text = (details() if callable(details) else None) or str(error)
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     last = lines[-1] if lines else type(error).__name__
-    return last[:_LONGEST_MESSAGE].rstrip(".") + "."
+    advice = ""
+    if "docker" in last.lower():
+        advice = " Workers run in containers unless --environment_type is LOOPBACK, PROCESS or EXTERNAL."
+    return last[:_LONGEST_MESSAGE].rstrip(".") + "." + advice
 
 
 @dataclass(frozen=True)

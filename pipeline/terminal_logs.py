@@ -14,6 +14,18 @@ from collections.abc import Iterator
 LOCAL_RUNNERS = ("", "fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
 
 
+class LastLineOfTracebacks(logging.Formatter):
+    """A message that holds a traceback is its last line, the cause: engines log every failure whole and repeatedly."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if "Traceback (most recent call last)" not in text:
+            return text
+
+        last = text.rstrip().rpartition("\n")[2].strip()
+        return f"{record.levelname} {record.name}: {last}"
+
+
 @contextlib.contextmanager
 def shown(arguments: list[str]) -> Iterator[None]:
     """Set the terminal's log up for the block; `arguments` are the flags that go to Beam, `--runner` among them.
@@ -31,7 +43,7 @@ def shown(arguments: list[str]) -> Iterator[None]:
         handler = logging.NullHandler()
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(LastLineOfTracebacks("%(levelname)s %(name)s: %(message)s"))
 
     root.addHandler(handler)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import beam_runner
+from pipeline import beam_runner, terminal_logs
 from pipeline.shard import survey
 from schemas import storage
 from schemas.errors import StorageError
@@ -94,6 +95,16 @@ def test_an_error_of_an_engine_names_the_job_and_its_last_message() -> None:
         beam_runner.run(Submitting(FailedJob()))  # type: ignore[arg-type]
     assert getattr(caught.value, "exit_code", None) == 1
     assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
+
+
+def test_what_an_engine_logs_has_no_traceback() -> None:
+    shown = terminal_logs.LastLineOfTracebacks("%(levelname)s %(message)s")
+    texts = {
+        "x\nTraceback (most recent call last):\n  File ...\nOSError: lost\n": "ERROR engine: OSError: lost",
+        "two\nlines": "ERROR two\nlines",
+    }
+    for text, expected in texts.items():
+        assert shown.format(logging.LogRecord("engine", logging.ERROR, "", 0, text, (), None)) == expected
 
 
 def test_ctrl_c_during_submission_says_that_the_job_may_still_run() -> None:
