@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import unicodedata
 from typing import NoReturn
 
 from schemas.errors import UsageError, nearest
@@ -46,3 +47,25 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 def one_line(text: str) -> str:
     """The text with line breaks and terminal controls escaped: names of files may hold both."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Characters that reorder the text after them, past the end of what holds them."""
+
+
+def terminal_safe(text: str) -> str:
+    """Return text of a corpus with line ends kept and everything that could steer a terminal escaped.
+
+    Letters, marks and spaces of all scripts stay; joiners, which some scripts and emoji need, stay too.
+    """
+    return "".join(_escaped(c) if _steers_terminal(c) else c for c in text)
+
+
+def _steers_terminal(character: str) -> bool:
+    if character == "\n":
+        return False
+    return unicodedata.category(character) in ("Cc", "Cs") or character in BIDI_CONTROLS
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from pipeline import stop_signals, terminal_logs
-from pipeline.arguments import HelpFormatter, Parser, one_line
+from pipeline.arguments import HelpFormatter, Parser, one_line, terminal_safe
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest
 from schemas.manifest import Manifest
@@ -278,7 +278,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print to the end, or until the reader, `head` for one, has seen enough."""
     try:
         for line in lines:
-            print(line)
+            print(terminal_safe(line))
         sys.stdout.flush()
     except BrokenPipeError:
         # What is still buffered has no reader; the interpreter would try to write it when it ends.

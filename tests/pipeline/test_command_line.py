@@ -1,6 +1,8 @@
+import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,19 @@ def test_the_terminals_handlers_are_added_for_the_command_alone() -> None:
         assert root.handlers == []
     finally:
         root.handlers = kept
+
+
+def test_what_is_printed_of_a_corpus_cannot_steer_the_terminal(command, tmp_path: Path) -> None:
+    """Names of sources and text may hold escape sequences, and characters that reorder what comes after them."""
+    persian = "\u0631\u0648\u062f\u200c\u062e\u0627\u0646\u0647"  # with a joiner, which it needs
+    text = f"One river here. \u202eTwo rivers \x9b31mthere. {persian}."
+    lines = [json.dumps({"text": f"{i} {text}", "source": "\x1b[2Jsource"}) + "\n" for i in range(20)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(lines))
+    assert command("shard", "--input", corpus, "--output", tmp_path / "text", "--num_shards", 1).returncode == 0
+
+    shown = command("inspect", tmp_path / "text").stdout
+
+    assert not set(shown) & {"\x1b", "\x9b", "\u202e"}
+    assert "\\x1b[2Jsource" in shown
+    assert persian in shown

@@ -162,7 +162,12 @@ def test_mfu_is_a_fraction_of_the_peak(tmp_path: Path) -> None:
     """And null where no peak is known."""
     assert (peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("EPYC")) == (989e12, 756e12, None)
     names = ("step", "loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "lr", "grad_norm", "tokens")
-    line = dict.fromkeys(names, 1.0) | {"padding_fraction": 0.0, "loader_stall_fraction": 0.0, "seconds": 1.0}
+    line = dict.fromkeys(names, 1.0) | {
+        "step": 1,
+        "padding_fraction": 0.0,
+        "loader_stall_fraction": 0.0,
+        "seconds": 1.0,
+    }
     for name, peak, mfu in (("cpu", None, None), ("gpu", 1000.0, 0.25)):
         metrics = Metrics(str(tmp_path / name), 0, 1, peak)
         metrics.log(line | {"tokens_per_second": 250.0})

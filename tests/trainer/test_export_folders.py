@@ -72,13 +72,16 @@ def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
     assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
 
 
-def test_the_public_recipe_holds_no_place() -> None:
+def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
     """In [[phases]], run.local and [deepspeed] either."""
+    phase = '[[phases]]\nsteps = 4\ndata = { pairs = "/secret/a" }\nbatch = { global_batch = 32, micro_batch = 16 }\n'
+    config = tmp_path / "recipe.toml"
+    config.write_text(Path("trainer/recipes/tiny.toml").read_text() + phase)
     recipe = load_recipe(
-        "trainer/recipes/tiny.toml",
+        str(config),
         [
             "run.max_steps=4",
-            'phases=[{steps=4, data={pairs="/secret/a"}, batch={global_batch=32, micro_batch=16}}]',
+            "schedule.warmup_steps=1",
             "run.local=/secret/b",
             'deepspeed.csv_monitor={enabled=true, output_path="/secret/c"}',
             'data.pairs=["/secret/d", "s3://secret/e"]',
