@@ -312,7 +312,7 @@ def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: py
     group = ThreadedRanks(1)
     monkeypatch.setattr(saving, "dist", group)
     (tmp_path / "f").write_bytes(bytes(2001))
-    written = {"f": [Written(0, 2000, zlib.crc32(bytes(2000)), 0)]}
+    written = {"f": [Written(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
     (found,) = group.run(lambda rank: saving._check(tmp_path, written, [0]))
     assert isinstance(found, StorageError)
     assert str(found) == f"{tmp_path}/f has 2,001 bytes, but 2,000 were written."
