@@ -18,7 +18,7 @@ from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer import checkpoints, saving
 from trainer.checkpoints import TrainingState
-from trainer.partitions import parts_of, updates_made
+from trainer.partitions import Part, parts_of, updates_made
 from trainer.shared_writes import Written
 
 FILES = ["exp_avg.safetensors", "exp_avg_sq.safetensors", "model.safetensors"]
@@ -153,13 +153,26 @@ def test_a_checkpoint_of_values_that_are_not_finite_is_refused(tmp_path: Path, e
     )
 
 
+def halves(parts: list[Part]) -> list[Part]:
+    """The same elements in twice as many parts, as ranks hold them that cut tensors."""
+    cut = []
+    for part in parts:
+        middle = part.weights.numel() // 2
+        first = {key: values_N[:middle] for key, values_N in part.moments.items()}
+        second = {key: values_N[middle:] for key, values_N in part.moments.items()}
+        cut.append(Part(part.name, part.start, part.weights[:middle], first, True))
+        cut.append(Part(part.name, part.start + middle, part.weights[middle:], second, True))
+    return cut
+
+
 def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[str, Any]) -> None:
     """What is read back of a file is all of it: the header first, as rank 0 wrote it, then the elements in order."""
     engine = engines["first"]
     shapes = saving._shapes(engine)
     partial = saving._begin(str(tmp_path), STATE, shapes, {})
-    written = saving._write(partial, shapes, parts_of(engine), [0], torch.device("cpu"))
+    written = saving._write(partial, shapes, halves(parts_of(engine)), [0], torch.device("cpu"))
 
+    assert read(partial) == held(engine)
     assert sorted(written) == FILES
     for name, pieces in written.items():
         data = (partial / name).read_bytes()
