@@ -183,6 +183,16 @@ def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[s
         assert all(zlib.crc32(data[piece.begin : piece.end]) == piece.crc for piece in pieces)
 
 
+def test_parts_that_begin_inside_a_tensor_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, other = trained_engine(), trained_engine(seed=5, updates=1)
+    saving.save(engine, str(tmp_path), STATE, 1, {})
+    monkeypatch.setattr(saving, "parts_of", lambda engine: halves(parts_of(engine)))
+    saving.load(other, tmp_path / "checkpoints/step-00000003", STATE)
+    assert held(other) == held(engine)
+    engine.destroy()
+    other.destroy()
+
+
 def engine_with(optimizer: Any, fp16: bool = True) -> Any:
     return SimpleNamespace(optimizer=optimizer, fp16_enabled=lambda: fp16)
 
