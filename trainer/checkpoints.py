@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
-from schemas.errors import CheckpointError, DataError, StorageError
+from schemas.errors import CheckpointError, DataError, StorageError, UsageError
 from trainer.interval import Interval
 from trainer.recipe_changes import RecipeChange, shown
 from trainer.trouble import History
@@ -142,7 +142,7 @@ def read_figures(folder: str) -> dict[str, Any]:
     """
     try:
         figures = json.loads(storage.read(storage.join(folder, FIGURES)))
-    except (DataError, ValueError, RecursionError, IsADirectoryError):
+    except (DataError, UsageError, ValueError, RecursionError):
         return {}
 
     if not isinstance(figures, dict) or not all(_is_figure(value) for value in figures.values()):

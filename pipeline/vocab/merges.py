@@ -85,10 +85,8 @@ class MergeLearner:
         """
         self.tokens = list(alphabet)
         self.merges: list[tuple[str, str]] = []
-        self._ids = {token: i for i, token in enumerate(alphabet)}
         self._join = join
         self._lengths = [1] * len(alphabet)  # in characters
-        self._merged: set[int] = set()
         self._counts_N = counts_N
         self._word_P = np.repeat(np.arange(len(lengths_N) + 1, dtype=np.int32), np.append(lengths_N + 1, 1))
         size = len(self._word_P)
@@ -150,32 +148,27 @@ class MergeLearner:
     def _merge(self, key: int) -> None:
         left, right = divmod(key, 1 << SYMBOL_BITS)
         first_M = self._occurrences(left, right)
-        known = len(self.tokens)
-        new = self._new_symbol(key, left, right)
+        new = self._new_symbol(left, right)
         keys_K, changes_K = sum_by_key(*self._replace(first_M, left, right, new))
-        if new == known:  # its pairs all arise here: what is rare now stays rare
-            matter_K = (changes_K < 0) | (changes_K >= self._floor)
-            keys_K, changes_K = keys_K[matter_K], changes_K[matter_K]
-        for pair, change in zip(keys_K.tolist(), changes_K.tolist(), strict=True):
-            self._change(pair, change, new == known)
+
+        # Only pairs of the new symbol grow, and they all arise here: what is rare now stays rare.
+        matter_K = (changes_K < 0) | (changes_K >= self._floor)
+        for pair, change in zip(keys_K[matter_K].tolist(), changes_K[matter_K].tolist(), strict=True):
+            self._change(pair, change)
+
         if len(self._pairs) > self._most_pairs:
             amount = len(self._pairs)
             self._keep(
                 *(np.fromiter(numbers, np.int64, amount) for numbers in (self._pairs.keys(), self._pairs.values()))
             )
 
-    def _change(self, pair: int, change: int, fresh: bool) -> None:
-        """Change a pair's count; below the floor it is not kept, so one that rises there again is counted anew."""
-        before = self._pairs.get(pair)
-        if before is not None or fresh:
-            count = (before or 0) + change
-        elif change > 0:
-            count = int(self._counts_N[self._word_P[self._adjacent(*divmod(pair, 1 << SYMBOL_BITS))]].sum())
-        else:
-            return
+    def _change(self, pair: int, change: int) -> None:
+        """Change a pair's count. Below the floor it is not kept: it is new or becomes rarer, so it stays below."""
+        count = self._pairs.get(pair, 0) + change
         if count < self._floor:
             self._pairs.pop(pair, None)
             return
+
         self._pairs[pair] = count
         if change > 0:
             heapq.heappush(self._queue, queued(count, pair))
@@ -203,7 +196,7 @@ class MergeLearner:
         before_M, behind_M = ending_at(symbol_P[first_M - 1]), symbol_P[after_M]
         symbol_P[second_M - 1] = symbol_P[second_M] = INSIDE
         symbol_P[first_M], symbol_P[after_M - 1] = new, ENDS - new
-        self._places[new] = np.concatenate([self._places[new], first_M])
+        self._places[new] = first_M
         now_before_M = ending_at(symbol_P[first_M - 1])
         has_before_M = before_M >= 0
         alone_M = (behind_M >= 0) & (symbol_P[after_M] == behind_M)  # else the next place counts the pair between
@@ -215,18 +208,20 @@ class MergeLearner:
         ])  # fmt: skip
         return keys, np.concatenate([-count_M, -before_counts, -behind_counts, before_counts, behind_counts])
 
-    def _new_symbol(self, key: int, left: int, right: int) -> int:
+    def _new_symbol(self, left: int, right: int) -> int:
+        """Give the merged pair the next id; no token has its characters yet.
+
+        A stretch of characters that no merge has reached across is cut in one way wherever it occurs, for merges depend
+        on what they join alone and a symbol repeated is paired from its left end. So each time a token comes to be, all
+        its occurrences do, from one pair. That takes symbols whose spelling shows what they are. A word "##a" would be
+        the same token as the piece "##a" of other words, but BERT's rules make every "#" a word by itself.
+        """
         merge = (self.tokens[left], self.tokens[right])
-        if key not in self._merged:  # a pair comes back when another spelling of one of its tokens is merged
-            self._merged.add(key)
-            self.merges.append(merge)
-        merged = self._join(*merge)
-        new = self._ids.setdefault(merged, len(self.tokens))
-        if new == len(self.tokens):  # else another pair has spelt this token before
-            self.tokens.append(merged)
-            self._lengths.append(self._lengths[left] + self._lengths[right])
-            self._places.append(np.zeros(0, dtype=np.int32))
-        return new
+        self.merges.append(merge)
+        self.tokens.append(self._join(*merge))
+        self._lengths.append(self._lengths[left] + self._lengths[right])
+        self._places.append(np.zeros(0, dtype=np.int32))  # until they are replaced
+        return len(self.tokens) - 1
 
 
 def pair_keys(left: NDArray[np.int32] | int, right: NDArray[np.int32] | int) -> Ints:

@@ -17,6 +17,7 @@ from pipeline.vocab.merges import (
     places_by_symbol,
     sum_by_key,
 )
+from pipeline.vocab.words import word_cutter
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -43,10 +44,9 @@ def naive_merges(
         if max(pairs.values(), default=0) < min_frequency:
             break
         best = min(pairs, key=lambda pair: (-pairs[pair], order.index(pair[0]), order.index(pair[1])))
-        if best not in merges:
-            merges.append(best)
-        if join(*best) not in order:
-            order.append(join(*best))
+        assert best not in merges and join(*best) not in order, "a token is spelled by one pair"
+        merges.append(best)
+        order.append(join(*best))
         split = {word: replace_pair(parts, best, join(*best)) for word, parts in split.items()}
     return merges, order
 
@@ -115,6 +115,18 @@ def test_words_of_one_letter_repeated() -> None:
     learner = learner_of({("a",) * 5: 3})
     learner.learn(10, 1)
     assert learner.tokens == ["a", "aa", "aaa", "aaaaa"]  # (aa, a) before (aa, aa)
+
+
+def test_a_number_sign_is_a_word_of_its_own() -> None:
+    """In a longer word it would make tokens ambiguous: the word "##a" and the piece "##a" of other words are one."""
+    for lowercase in (False, True):
+        cut = word_cutter("wordpiece", lowercase)
+        for before, after in itertools.product(
+            ["", "a", "#", "\u00e9", "\u4e2d", "\u0301", "1", "_", "\u200d"], repeat=2
+        ):
+            words = cut(f"{before}#{after}")
+            assert all(word == "#" for word in words if "#" in word), words
+            assert words.count("#") == 1 + (before == "#") + (after == "#")
 
 
 def test_joining_wordpieces() -> None:

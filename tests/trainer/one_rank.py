@@ -1,0 +1,132 @@
+"""A process group of one rank and small engines, inside the process of a test; and ranks that are threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import deepspeed.comm.comm as deepspeed_comm
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from deepspeed.utils import groups
+from torch import Tensor
+
+from trainer.engine import build_engine
+from trainer.models.packing import PackedBatch
+from trainer.models.pretraining import build_model
+from trainer.recipe import load_recipe
+from trainer.recipe_sections import Recipe
+from trainer.stream.batches import Share
+
+VOCABULARY = 61
+SIZES = ["layers=1", "width=8", "heads=2", "feedforward=16", "max_positions=12", "dropout=0"]
+
+
+@contextmanager
+def group_of_one() -> Iterator[None]:
+    """A gloo group of this process alone, gone at the end of the `with` block.
+
+    Without DeepSpeed's communication kernels, which another process may be compiling and a rank alone never uses.
+    """
+    known_groups = {name: value for name, value in vars(groups).items() if name.startswith("_") and name.isupper()}
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more of them mostly wait in models as small as these
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "DS_ACCELERATOR": "cpu"}
+    try:
+        with patch.dict(os.environ, ranks), patch("deepspeed.comm.torch.build_shm_op", return_value=None):
+            yield
+    finally:
+        dist.destroy_process_group()
+        deepspeed_comm.cdb = None
+        for name, value in known_groups.items():
+            setattr(groups, name, value)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
+
+
+def small_recipe(*settings: str) -> Recipe:
+    sizes = [f"model.{size}" for size in SIZES]
+    return load_recipe("trainer/recipes/tiny.toml", [*sizes, "optimizer.clip=0", *settings])
+
+
+def small_engine(recipe: Recipe, micro_batches: int = 1, seed: int = 0) -> DeepSpeedEngine:
+    """An engine that makes an update after so many micro-batches."""
+    model = build_model(recipe.model, VOCABULARY, seed)
+    return build_engine(model, recipe, Share(0, 1, micro_batches, 2 * micro_batches))
+
+
+def small_batch(number: int, rows: int = 2, length: int = 12, masked: int = 5) -> PackedBatch:
+    """Rows of `length` tokens, of which `masked` are to be predicted."""
+    generator = torch.Generator().manual_seed(number)
+    places = torch.arange(rows * length)
+    return PackedBatch(
+        ids_T=torch.randint(0, VOCABULARY, (rows * length,), generator=generator),
+        segments_T=(places % length >= length // 2).long(),
+        positions_T=places % length,
+        sequence_T=places // length,
+        first_S=torch.arange(rows) * length,
+        longest=length,
+        masked_K=torch.randperm(rows * length, generator=generator)[:masked].sort().values,
+        labels_K=torch.randint(0, VOCABULARY, (masked,), generator=generator),
+        pair_labels_S=torch.randint(0, 2, (rows,), generator=generator),
+        tokens=rows * length,
+        predicted=masked,
+        paired=rows,
+    )
+
+
+class ThreadedRanks:
+    """What the trainer asks of `torch.distributed`, for ranks that are threads of one process.
+
+    exchanged: how many elements each rank received in each exchange.
+    """
+
+    def __init__(self, ranks: int):
+        self._ranks = ranks
+        self._here = threading.local()
+        self._barrier = threading.Barrier(ranks, timeout=20)
+        self._sent: list[Sequence[Tensor]] = [()] * ranks
+        self.exchanged: list[int] = []
+
+    def get_rank(self) -> int:
+        return self._here.rank
+
+    def get_world_size(self) -> int:
+        return self._ranks
+
+    def all_to_all_single(
+        self, output_N: Tensor, input_N: Tensor, output_counts: list[int], input_counts: list[int]
+    ) -> None:
+        self._sent[self.get_rank()] = input_N.split(input_counts)
+        self._barrier.wait()
+        coming = [lots[self.get_rank()] for lots in self._sent]
+        assert [len(values_N) for values_N in coming] == output_counts
+        output_N.copy_(torch.cat(coming))
+        self.exchanged.append(len(output_N))
+        self._barrier.wait()
+
+    def run(self, act: Callable[[int], Any]) -> list[Any]:
+        """What `act(rank)` returned or raised in each thread, by rank."""
+        results: list[Any] = [None] * self._ranks
+
+        def one(rank: int) -> None:
+            self._here.rank = rank
+            try:
+                results[rank] = act(rank)
+            except Exception as error:
+                results[rank] = error
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self._ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
