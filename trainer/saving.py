@@ -14,10 +14,10 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from schemas import storage
-from schemas.errors import CheckpointError, StorageError
+from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer import checkpoints, tensor_files
 from trainer.agreement import from_rank_0, nodes_of_ranks, together
-from trainer.blocks import assign_writers
+from trainer.blocks import Extent, Range, assign_writers
 from trainer.checkpoints import STATE, WEIGHTS, TrainingState
 from trainer.partitions import (
     MOMENTS,
@@ -51,7 +51,7 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, fig
         checked = together(lambda: _check(partial, written, nodes))
         entries = [entry for mine in checked for entry in mine]
         from_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
-    except (CheckpointError, StorageError):
+    except ClozelineError:
         from_rank_0(lambda: checkpoints.remove_partial(run))
         raise
 
@@ -109,17 +109,38 @@ def _write(
     """What was written into each file, by all ranks, in file order. A collective call."""
     layout = layout_of(shapes)
     header = Written(0, len(layout.header), zlib.crc32(layout.header), 0)
+    names = list(_values_of())
+    held: dict[str, HeldBytes] = {}
 
-    def held(name: str) -> HeldBytes:
-        value_of = _values_of()[name]
-        return HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+    def hold_all() -> list[Range]:
+        for name, value_of in _values_of().items():
+            held[name] = HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+        return held[WEIGHTS].ranges
 
     # The files have the same tensors in the same places, so one assignment serves them all.
-    ranges = together(lambda: held(WEIGHTS).ranges)
+    ranges = together(hold_all)
     extents = assign_writers(ranges, nodes, len(layout.header))
-    names = list(_values_of())
-    by_rank = together(lambda: [write_together(partial / name, extents, held(name), device) for name in names])
+    by_rank = together(lambda: _write_all(partial, extents, held, device))
     return {name: sorted([header, *chain.from_iterable(found[i] for found in by_rank)]) for i, name in enumerate(names)}
+
+
+def _write_all(
+    partial: Path, extents: list[Extent], held: dict[str, HeldBytes], device: torch.device
+) -> list[list[Written]]:
+    """What this rank wrote into each file.
+
+    A rank that failed in one file takes part in the exchanges of the others, and raises its first error after the last.
+    """
+    written: list[list[Written]] = []
+    errors: list[Exception] = []
+    for name, mine in held.items():
+        try:
+            written.append(write_together(partial / name, extents, mine, device))
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return written
 
 
 def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -> list[dict[str, Any]]:

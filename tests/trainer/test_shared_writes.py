@@ -81,6 +81,24 @@ def test_training_continues_after_a_damaged_write(training, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000006"]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("fault", ["full", "unreadable"])
+def test_a_rank_that_fails_in_one_file_leaves_no_other_waiting(training, tmp_path, fault: str, rank: int) -> None:
+    """The first file of the second checkpoint fails on one rank; blocks of all three files are exchanged."""
+    changes = SAVED_OFTEN | {"engine__timeout_seconds": 20}
+    done = training.warm(2, tmp_path, f"{APART},{fault}:{rank}:4:4", **changes)
+    saved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    if fault == "full":
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert "Step 4 was not saved, and training continues: " in done.stdout
+        assert "No space left on device" in done.stdout
+        assert saved == ["step-00000002", "step-00000006"]
+    else:
+        assert done.returncode == 1, done.stderr
+        assert f"Rank {rank} failed with RuntimeError: a copy from the device failed" in done.stderr
+        assert saved == ["step-00000002"]
+
+
 def test_every_piece_is_read_by_a_rank_that_did_not_write_it() -> None:
     """Of another node where there is one."""
     for nodes in ([0, 0, 1, 1], [0, 1, 2], [0, 0], [0, 0, 0, 1]):
