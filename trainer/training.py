@@ -94,7 +94,6 @@ def held_folder(recipe: Recipe) -> Iterator[tuple[Watchdog, RemoteRun | None]]:
             watchdog.at("opening the run's folder")
             from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
             together(lambda: run_folder.check_shared(run, rank))
-            watchdog.show_in(run)
 
             watchdog.at("bringing the run from its URL")
             remote = open_remote(recipe)
