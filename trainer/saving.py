@@ -48,7 +48,8 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, fig
     try:
         partial = from_rank_0(lambda: _begin(run, whole, shapes, figures))
         written = _write(partial, shapes, parts, nodes, torch.device(engine.device or "cpu"))
-        checked = together(lambda: _check(partial, written, nodes))
+        names = from_rank_0(lambda: _names_in(partial))
+        checked = together(lambda: _check(partial, names, written, nodes))
         entries = [entry for mine in checked for entry in mine]
         from_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
     except ClozelineError:
@@ -143,8 +144,15 @@ def _write_all(
     return written
 
 
-def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -> list[dict[str, Any]]:
-    """Read back this rank's share of the files and return the manifest's entries of those it read whole.
+def _names_in(partial: Path) -> list[str]:
+    """The files of a checkpoint. One rank lists them: what another machine sees of a folder may be seconds old."""
+    return sorted(path.name for path in partial.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _check(
+    partial: Path, names: list[str], written: dict[str, list[Written]], nodes: list[int]
+) -> list[dict[str, Any]]:
+    """Read back this rank's share of the named files and return the manifest's entries of those it read whole.
 
     Hashing takes longest of all, so ranks do it side by side.
     """
@@ -153,12 +161,13 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
     several_nodes = len(set(nodes)) > 1
     entries = []
 
-    for number, file in enumerate(sorted(path for path in partial.iterdir() if path.is_file())):
+    for number, name in enumerate(names):
+        file = partial / name
         reader = order[number % len(order)]
         pieces = written.get(file.name)
         if pieces is None:
             if reader == rank:
-                with checkpoints.writing(file):
+                with checkpoints.reading(file):
                     entries.append(checkpoints.describe(partial, file))
             continue
 
@@ -166,7 +175,8 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
         read_back(file, [p for p, second in zip(pieces, again, strict=True) if second == rank], several_nodes)
         if reader == rank:
             sha256 = read_back(file, pieces, several_nodes)
-            size = file.stat().st_size
+            with checkpoints.reading(file):
+                size = file.stat().st_size
             if size != pieces[-1].end:
                 raise StorageError(f"{file} has {size:,} bytes, but {pieces[-1].end:,} were written.")
             entries.append({"path": file.name, "bytes": size, "sha256": sha256})
@@ -174,6 +184,11 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
 
 
 def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], keep: int) -> None:
+    """Raises StorageError when a file is not in the manifest, or one of the manifest is not there."""
+    names = _names_in(partial)
+    listed = sorted(entry["path"] for entry in entries)
+    if listed != names:
+        raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(listed)}.")
     checkpoints.seal(partial, entries)
     checkpoints.publish(partial, checkpoints.checkpoint_path(run, step))
     checkpoints.prune(run, keep)

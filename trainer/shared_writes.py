@@ -218,7 +218,7 @@ def read_back(path: Path, pieces: list[Written], from_server: bool) -> str:
     Raises StorageError that names the file and the byte range of the first piece that differs.
     """
     sha256 = hashlib.sha256()
-    with checkpoints.writing(path), path.open("rb", buffering=0) as file:
+    with checkpoints.reading(path), path.open("rb", buffering=0) as file:
         if from_server:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         for piece in pieces:

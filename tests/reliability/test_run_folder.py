@@ -192,6 +192,14 @@ def test_no_rank_is_left_waiting(training, tmp_path: Path, fault: str) -> None:
         assert done.returncode == 5 and "Input/output error" in done.stderr
 
 
+def test_what_rank_0_cannot_write_is_an_error_of_all_ranks(training, tmp_path: Path) -> None:
+    """The disk refuses metrics.jsonl at the run's beginning."""
+    done = training.warm(2, tmp_path, "unwritable:0:1:1", run__stop_at=1, engine__timeout_seconds=20)
+    assert done.returncode == 5 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path}/metrics.jsonl cannot be written: Permission denied" in done.stderr
+    assert training.warm(2, tmp_path, run__stop_at=1).returncode == 0
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)
 def test_any_error_of_a_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys) -> None:
     """What travels to the other ranks is an error of ours, whatever happened."""

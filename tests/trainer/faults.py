@@ -7,8 +7,8 @@ weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
 writes as a full disk does. `unreadable` fails what it reads of its own tensors to send it. `apart` puts the rank on a
-node of its own, `noflock` and `badflock` make its file locks fail as on file systems without them and on
-broken ones.
+node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file locks fail as on file
+systems without them and on broken ones.
 """
 
 from __future__ import annotations
@@ -92,6 +92,14 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
             raise RuntimeError("a copy from the device failed")
         return read(self, begin, end)
 
+    replace = os.replace
+
+    def rename(source: Any, target: Any) -> None:
+        if str(target).endswith("/metrics.jsonl") and faults.has("unwritable", 1):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        replace(source, target)
+
+    os.replace = rename
     node = os.environ.get("CLOZELINE_NODE")
     HeldBytes.read = read_held
     os.pwrite, os.fsync, fcntl.flock = write, sync, lock
@@ -102,6 +110,7 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     finally:
         os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
         HeldBytes.read = read
+        os.replace = replace
         if node is None:
             os.environ.pop("CLOZELINE_NODE", None)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from schemas.errors import StorageError
-from trainer import checkpoints
+from trainer import checkpoints, saving
 from trainer.blocks import BLOCK
 from trainer.shared_writes import HeldBytes, Written, hashing_order, read_back, second_readers
 
@@ -124,6 +124,21 @@ def test_the_file_and_the_range_are_named(tmp_path, content: bytes) -> None:
     pieces = [Written(0, 4, zlib.crc32(content[:4]), 0), Written(4, 8, zlib.crc32(b"abcd"), 3)]
     with pytest.raises(StorageError, match=r"^f of .* differs from what rank 3 wrote in bytes 4 to 8: "):
         read_back(tmp_path / "f", pieces, from_server=True)
+
+
+def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
+    partial = checkpoints.begin(str(tmp_path), 4)
+    for name in ("model.safetensors", "state.json"):
+        (partial / name).write_text("x")
+    entries = [checkpoints.describe(partial, partial / "state.json")]
+    with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
+        saving._publish(partial, str(tmp_path), 4, entries, keep=1)
+    assert checkpoints.steps_saved(str(tmp_path)) == []
+
+
+def test_a_file_that_cannot_be_read_back_is_named_so(tmp_path) -> None:
+    with pytest.raises(StorageError, match=r"/gone could not be read back: No such file or directory"):
+        read_back(tmp_path / "gone", [], from_server=False)
 
 
 def test_held_bytes_are_found_over_parts() -> None:
