@@ -36,7 +36,7 @@ class Beats:
         try:
             self._store.set(_key(self._rank), json.dumps(message))
         except RuntimeError as error:
-            raise StoreLostError(_address()) from error
+            raise StoreLostError(address()) from error
 
     def read(self) -> list[dict[str, Any]]:
         """Return the message of each rank, empty for one that has not written any. Raises StoreLostError."""
@@ -49,7 +49,7 @@ class Beats:
             known = sorted(self._known)
             values = self._store.multi_get([_key(rank) for rank in known]) if known else []
         except RuntimeError as error:
-            raise StoreLostError(_address()) from error
+            raise StoreLostError(address()) from error
 
         messages: list[dict[str, Any]] = [{} for _ in range(self._world_size)]
         for rank, value in zip(known, values, strict=True):
@@ -66,5 +66,6 @@ def _key(rank: int) -> str:
     return f"clozeline/beats/{rank}"
 
 
-def _address() -> str:
+def address() -> str:
+    """Where the store is."""
     return f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"

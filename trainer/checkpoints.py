@@ -275,6 +275,15 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"{path} could not be written: {reason}.") from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses to read back into a StorageError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} could not be read back: {error.strerror or error}.") from error
+
+
 def _sha256(path: Path) -> str:
     sha256 = hashlib.sha256()
     with path.open("rb") as file:

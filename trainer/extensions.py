@@ -11,15 +11,19 @@ import contextlib
 import fcntl
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from time import monotonic, sleep, time
 from typing import IO, Any
 
-from schemas.errors import StorageError
+from schemas.errors import StorageError, UsageError
 
 LOCK = "lock"  # torch's
+ANNOUNCED = 5.0  # seconds after which a wait is told of
 OURS = "clozeline.lock"
 STALE = 900.0  # seconds; a build takes a few minutes
 
@@ -38,8 +42,38 @@ def load_communication_kernels(timeout: float) -> None:
         _remove_stale_lock(folder, ours, end)
         if not any(folder.glob("*.so")):
             print(f"Building DeepSpeed's CPU communication kernels in {folder}: once, for some minutes.", flush=True)
-        with contextlib.redirect_stdout(io.StringIO()):  # "built successfully", which the second call prints again
-            backend.build_shm_op()
+        with _announcing_a_rebuild(folder), contextlib.redirect_stdout(io.StringIO()):  # "built successfully"
+            try:
+                backend.build_shm_op()
+            except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+                raise _unbuilt(folder, error) from error
+
+
+@contextlib.contextmanager
+def _announcing_a_rebuild(folder: Path) -> Iterator[None]:
+    """Print a line when kernels that are there take long to load: torch builds them again after an upgrade."""
+    out = sys.stdout
+    line = f"Building DeepSpeed's CPU communication kernels in {folder} again, for some minutes."
+    announce = Timer(ANNOUNCED, lambda: print(line, file=out, flush=True))
+    announce.daemon = True
+    if any(folder.glob("*.so")):
+        announce.start()
+    try:
+        yield
+    finally:
+        announce.cancel()
+
+
+def _unbuilt(folder: Path, error: Exception) -> UsageError:
+    """The error for a build that failed; of the compiler's output only the line that tells why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = next((line for line in lines if "error:" in line or "not found" in line), lines[0])
+    found = UsageError(
+        f"DeepSpeed's CPU communication kernels cannot be built in {folder}: {reason.rstrip('.')}. Install a C++ "
+        "compiler (g++), ninja and Python's headers (Python.h, as in python3-dev), and start again."
+    )
+    found.everywhere = os.environ.get("LOCAL_RANK", "0") != "0"  # one rank of every machine reports it
+    return found
 
 
 def _build_folder() -> Path | None:
@@ -59,6 +93,7 @@ def _build_folder() -> Path | None:
 @contextlib.contextmanager
 def _turn(folder: Path, end: float) -> Iterator[IO[str] | None]:
     """This process's turn to build, as a file that says "building" until it has built; None without flock."""
+    announced = monotonic() + ANNOUNCED
     with (folder / OURS).open("a+") as file:
         while True:
             try:
@@ -70,6 +105,11 @@ def _turn(folder: Path, end: float) -> Iterator[IO[str] | None]:
                         f"Another process has been building kernels in {folder} for longer than "
                         "engine.timeout_seconds. End it, or raise engine.timeout_seconds."
                     ) from None
+                if monotonic() > announced:
+                    announced = end + 1
+                    file.seek(0)
+                    owner = file.read().strip().removeprefix("building: ") or "another process"
+                    print(f"Waiting for {owner}, which builds DeepSpeed's kernels in {folder}.", flush=True)
                 sleep(0.1)
             except OSError:
                 yield None
@@ -89,6 +129,7 @@ def _remove_stale_lock(folder: Path, ours: IO[str] | None, end: float) -> None:
             ours.write(f"building: process {os.getpid()}\n")
             ours.flush()
 
+    announced = monotonic() + ANNOUNCED
     while lock.exists():
         with contextlib.suppress(FileNotFoundError):
             age = time() - lock.stat().st_mtime
@@ -101,4 +142,7 @@ def _remove_stale_lock(folder: Path, ours: IO[str] | None, end: float) -> None:
                 f"{lock} says that another program builds there, for longer than engine.timeout_seconds. Delete it if "
                 "none does; a program that was killed leaves it behind."
             )
+        if monotonic() > announced:
+            announced = end + 1
+            print(f"Waiting for the program that holds {lock}, which builds DeepSpeed's kernels.", flush=True)
         sleep(0.1)

@@ -11,7 +11,7 @@ from deepspeed import DeepSpeedEngine
 from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer import checkpoints, saving
-from trainer.agreement import any_rank
+from trainer.agreement import any_rank, from_rank_0
 from trainer.checkpoints import TrainingState
 from trainer.evaluation import Evaluation, Figures, due
 from trainer.guard import Guard
@@ -164,9 +164,13 @@ class Loop:
         figures = self.measure(state.step)
         if figures is None:
             raise self.preempted(state.step)
-        if self.metrics is not None:
+
+        def write() -> None:
             checkpoints.add_figures(path, figures)
-            self.metrics.amend(state.step, figures)
+            if self.metrics is not None:
+                self.metrics.amend(state.step, figures)
+
+        from_rank_0(write)
         self.publish(state)
 
     def log(self, step: int, done: Step, progress: Progress, measured: Figures) -> None:

@@ -13,6 +13,7 @@ import json
 import shutil
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 
 from fsspec.callbacks import Callback
 
@@ -30,7 +31,10 @@ BESIDE = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl", "rep
 class RemoteRun:
     """The URL of a run and the folder it works in. One rank has one."""
 
-    def __init__(self, url: str, folder: str, keep: int):
+    def __init__(self, url: str, folder: str, keep: int, patience: float = 600.0):
+        """patience: seconds without a byte sent after which the last copy is given up."""
+        self._patience = patience
+        self._callback = _Progress()
         self._url, self._folder, self._keep = url, folder, keep
         self._sent: dict[str, int] = {}  # when a file beside the checkpoints last changed, at its last copy
         self._wanted, self._closing, self._failed = Event(), False, ""
@@ -53,11 +57,16 @@ class RemoteRun:
         self._wanted.set()
 
     def close(self) -> None:
-        """Wait until all is copied. Raises StorageError when it could not be."""
+        """Wait until all is copied. Raises StorageError when it could not be, or when nothing moves for too long."""
         print(f"Copying what is new to {self._url}.", flush=True)
         self._closing = True
         self._wanted.set()
-        self._thread.join()
+        self._callback.last = monotonic()
+        while self._thread.is_alive():
+            self._thread.join(min(1.0, self._patience))
+            if self._thread.is_alive() and monotonic() - self._callback.last > self._patience:
+                self._failed = f"{self._url} has taken nothing for engine.timeout_seconds."
+                break
         if self._failed:
             raise StorageError(
                 f"{self._failed} What is missing there lies in {self._folder}; the same command copies it."
@@ -88,7 +97,7 @@ class RemoteRun:
 
     def _send(self, step: int) -> None:
         try:
-            send_checkpoint(self._folder, self._url, step)
+            send_checkpoint(self._folder, self._url, step, self._callback)
         except FileNotFoundError:
             if step in checkpoints.steps_saved(self._folder):  # else a newer one has taken its place meanwhile
                 raise
@@ -99,11 +108,11 @@ class RemoteRun:
             with contextlib.suppress(FileNotFoundError):
                 changed = path.stat().st_mtime_ns
                 if path.is_file() and self._sent.get(str(path)) != changed:
-                    put(path, storage.join(self._url, path.relative_to(self._folder).as_posix()))
+                    put(path, storage.join(self._url, path.relative_to(self._folder).as_posix()), self._callback)
                     self._sent[str(path)] = changed
 
 
-def send_checkpoint(run: str, url: str, step: int) -> None:
+def send_checkpoint(run: str, url: str, step: int, callback: Callback | None = None) -> None:
     """Copy a whole checkpoint to a URL, unless it is there."""
     here, there = checkpoints.checkpoint_path(run, step), location(url, step)
     manifest = (here / MANIFEST).read_bytes()
@@ -111,7 +120,7 @@ def send_checkpoint(run: str, url: str, step: int) -> None:
     if not (storage.exists(remote_manifest) and storage.read(remote_manifest) == manifest):
         storage.remove(there)
         for entry in json.loads(manifest)["files"]:
-            put(here / entry["path"], storage.join(there, entry["path"]))
+            put(here / entry["path"], storage.join(there, entry["path"]), callback)
         storage.publish(remote_manifest, manifest)
     if (here / FIGURES).exists() and not storage.exists(storage.join(there, FIGURES)):
         put(here / FIGURES, storage.join(there, FIGURES))
@@ -157,20 +166,31 @@ def prune(url: str, keep: int) -> None:
             storage.remove(storage.join(url, checkpoints.FOLDER, name))
 
 
-def put(path: Path, url: str) -> None:
+def put(path: Path, url: str, callback: Callback | None = None) -> None:
+    """Raises StorageError when the URL refuses, FileNotFoundError when there is no such file here."""
     fs, there = storage.filesystem(url)
-    fs.put_file(str(path), there)
+    callback = callback or _Progress()
+    with storage.reaching(url, FileNotFoundError):
+        fs.put_file(str(path), there, callback=callback)
+    callback.relative_update(0)
 
 
 def get(url: str, path: Path) -> None:
+    """Raises StorageError when the URL cannot be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fs, there = storage.filesystem(url)
-    fs.get_file(there, str(path), callback=_Progress())
+    with storage.reaching(url):
+        fs.get_file(there, str(path), callback=_Progress())
 
 
 class _Progress(Callback):
-    """Tells the watchdog of every chunk that arrives."""
+    """Tells the watchdog of every chunk that arrives, and when the last one did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = monotonic()
 
     def relative_update(self, inc: int = 1) -> None:
         super().relative_update(inc)
+        self.last = monotonic()
         progress()

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import FOLDER
-from trainer import checkpoints, mirror, watchdog
+from trainer import checkpoints, mirror
 from trainer.recipe_sections import Recipe
 from trainer.recipe_text import dump_recipe
-from trainer.run_lock import LOCK, Held, hold
+from trainer.run_lock import LOCK, OWNER, Held, hold
 from trainer.stream.reading import PairFolder
 
-FILES = ("recipe.toml", "metrics.jsonl", "report.html", "run_id", LOCK)
-FOLDERS = (checkpoints.FOLDER, mirror.FOLDER, FOLDER, watchdog.FOLDER)
+FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", LOCK, OWNER)
+FOLDERS = (checkpoints.FOLDER, mirror.FOLDER, FOLDER)
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """What schedulers, shells and file systems put into a folder before a run begins; a run never touches it."""
 
@@ -43,7 +42,6 @@ def claim(run: str) -> Held:
         ) from error
 
     checkpoints.remove_partial(run)
-    shutil.rmtree(Path(run, watchdog.FOLDER), ignore_errors=True)  # what ranks of a killed run last said
     return lock
 
 

@@ -96,7 +96,8 @@ class _Owner:
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            if self._is_mine(_text_of(self._path) or ""):
+                self._path.unlink()
 
     def _create(self, run: str) -> None:
         """Raises UsageError when the file's owner lives."""
@@ -106,33 +107,86 @@ class _Owner:
                     file.write(self._text())
                 return
             except FileExistsError:
-                holder = self._wait_for_change()
-                if holder is not None:
-                    raise in_use(run, holder) from None
-                # Renamed first: of several processes that see it is stale only one may take it away.
-                stale = self._path.with_name(f"{OWNER}.{secrets.token_hex(4)}.partial")
-                with contextlib.suppress(FileNotFoundError):
-                    self._path.rename(stale)
-                    stale.unlink()
+                stale = self._wait_for_change(run)
+                if stale is not None:
+                    self._take_away(stale)
+                continue
 
-    def _wait_for_change(self) -> str | None:
-        """The living owner's name, or None when nobody rewrites the file, or it is gone."""
+            # A process that found the former file stale may have taken this one for it.
+            sleep(BEAT)
+            now = _text_of(self._path)
+            if now is not None and self._is_mine(now):
+                return
+            raise in_use(run, _name_in(now))
+
+    def _wait_for_change(self, run: str) -> str | None:
+        """The text of a file that nobody rewrites, or None when it is gone. Raises UsageError when its owner lives."""
         before = _text_of(self._path)
         for _ in range(PATIENCE):
             sleep(BEAT)
             now = _text_of(self._path)
-            if now is not None and now != before:
-                return now.splitlines()[0] if now else "starting"
-        return None
+            if now is None:
+                return None
+            if now != before:
+                raise in_use(run, _name_in(now))
+        return before
+
+    def _take_away(self, stale: str) -> None:
+        """Remove the file if it still is the stale one.
+
+        Renamed first, so that of several processes only one takes it away, and compared then: another process may have
+        put its own file in its place since the last look. That one gets its name back, unless there is a third by now.
+        """
+        aside = self._path.with_name(f"{OWNER}.{secrets.token_hex(4)}.partial")
+        with contextlib.suppress(FileNotFoundError):
+            self._path.rename(aside)
+            if _text_of(aside) != stale:
+                with contextlib.suppress(FileExistsError):
+                    _rename_if_free(aside, self._path)
+            aside.unlink(missing_ok=True)
 
     def _work(self) -> None:
+        """Rewrite the file. End the process when it is another's: two runs in one folder would destroy it."""
         while not self._closed.wait(BEAT):
+            now = _text_of(self._path)
+            if now and not self._is_mine(now):
+                self._end(now)
+                return
             self._beats += 1
             with contextlib.suppress(OSError):
                 self._path.write_text(self._text())
 
+    def _is_mine(self, text: str) -> bool:
+        return _name_in(text) == self._name
+
+    def _end(self, text: str) -> None:
+        print(
+            f"clozeline: {self._path} now names another run ({_name_in(text)}), so this one ends before both write "
+            "there. The checkpoints are as they were; start one run only.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(UsageError.exit_code)
+
     def _text(self) -> str:
         return f"{self._name}\nbeat {self._beats}\n"
+
+
+def _name_in(text: str | None) -> str:
+    """The owner that a file names. One that is empty was created a moment ago."""
+    return text.splitlines()[0] if text else "starting"
+
+
+def _rename_if_free(source: Path, target: Path) -> None:
+    """Raises FileExistsError when the target exists; a rename would replace it."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here
+        if target.exists():
+            raise FileExistsError(target) from None
+        source.rename(target)
 
 
 def _text_of(path: Path) -> str | None:

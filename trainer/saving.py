@@ -14,10 +14,10 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from schemas import storage
-from schemas.errors import CheckpointError, StorageError
+from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer import checkpoints, tensor_files
 from trainer.agreement import from_rank_0, nodes_of_ranks, together
-from trainer.blocks import assign_writers
+from trainer.blocks import Extent, Range, assign_writers
 from trainer.checkpoints import STATE, WEIGHTS, TrainingState
 from trainer.partitions import (
     MOMENTS,
@@ -48,10 +48,11 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, fig
     try:
         partial = from_rank_0(lambda: _begin(run, whole, shapes, figures))
         written = _write(partial, shapes, parts, nodes, torch.device(engine.device or "cpu"))
-        checked = together(lambda: _check(partial, written, nodes))
+        names = from_rank_0(lambda: _names_in(partial))
+        checked = together(lambda: _check(partial, names, written, nodes))
         entries = [entry for mine in checked for entry in mine]
         from_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
-    except (CheckpointError, StorageError):
+    except ClozelineError:
         from_rank_0(lambda: checkpoints.remove_partial(run))
         raise
 
@@ -109,21 +110,49 @@ def _write(
     """What was written into each file, by all ranks, in file order. A collective call."""
     layout = layout_of(shapes)
     header = Written(0, len(layout.header), zlib.crc32(layout.header), 0)
+    names = list(_values_of())
+    held: dict[str, HeldBytes] = {}
 
-    def held(name: str) -> HeldBytes:
-        value_of = _values_of()[name]
-        return HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+    def hold_all() -> list[Range]:
+        for name, value_of in _values_of().items():
+            held[name] = HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+        return held[WEIGHTS].ranges
 
     # The files have the same tensors in the same places, so one assignment serves them all.
-    ranges = together(lambda: held(WEIGHTS).ranges)
+    ranges = together(hold_all)
     extents = assign_writers(ranges, nodes, len(layout.header))
-    names = list(_values_of())
-    by_rank = together(lambda: [write_together(partial / name, extents, held(name), device) for name in names])
+    by_rank = together(lambda: _write_all(partial, extents, held, device))
     return {name: sorted([header, *chain.from_iterable(found[i] for found in by_rank)]) for i, name in enumerate(names)}
 
 
-def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -> list[dict[str, Any]]:
-    """Read back this rank's share of the files and return the manifest's entries of those it read whole.
+def _write_all(
+    partial: Path, extents: list[Extent], held: dict[str, HeldBytes], device: torch.device
+) -> list[list[Written]]:
+    """What this rank wrote into each file.
+
+    A rank that failed in one file takes part in the exchanges of the others, and raises its first error after the last.
+    """
+    written: list[list[Written]] = []
+    errors: list[Exception] = []
+    for name, mine in held.items():
+        try:
+            written.append(write_together(partial / name, extents, mine, device))
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return written
+
+
+def _names_in(partial: Path) -> list[str]:
+    """The files of a checkpoint. One rank lists them: what another machine sees of a folder may be seconds old."""
+    return sorted(path.name for path in partial.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _check(
+    partial: Path, names: list[str], written: dict[str, list[Written]], nodes: list[int]
+) -> list[dict[str, Any]]:
+    """Read back this rank's share of the named files and return the manifest's entries of those it read whole.
 
     Hashing takes longest of all, so ranks do it side by side.
     """
@@ -132,12 +161,13 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
     several_nodes = len(set(nodes)) > 1
     entries = []
 
-    for number, file in enumerate(sorted(path for path in partial.iterdir() if path.is_file())):
+    for number, name in enumerate(names):
+        file = partial / name
         reader = order[number % len(order)]
         pieces = written.get(file.name)
         if pieces is None:
             if reader == rank:
-                with checkpoints.writing(file):
+                with checkpoints.reading(file):
                     entries.append(checkpoints.describe(partial, file))
             continue
 
@@ -145,7 +175,8 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
         read_back(file, [p for p, second in zip(pieces, again, strict=True) if second == rank], several_nodes)
         if reader == rank:
             sha256 = read_back(file, pieces, several_nodes)
-            size = file.stat().st_size
+            with checkpoints.reading(file):
+                size = file.stat().st_size
             if size != pieces[-1].end:
                 raise StorageError(f"{file} has {size:,} bytes, but {pieces[-1].end:,} were written.")
             entries.append({"path": file.name, "bytes": size, "sha256": sha256})
@@ -153,6 +184,11 @@ def _check(partial: Path, written: dict[str, list[Written]], nodes: list[int]) -
 
 
 def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], keep: int) -> None:
+    """Raises StorageError when a file is not in the manifest, or one of the manifest is not there."""
+    names = _names_in(partial)
+    listed = sorted(entry["path"] for entry in entries)
+    if listed != names:
+        raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(listed)}.")
     checkpoints.seal(partial, entries)
     checkpoints.publish(partial, checkpoints.checkpoint_path(run, step))
     checkpoints.prune(run, keep)

@@ -11,6 +11,7 @@ Suffixes: N elements of float32.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import zlib
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from schemas.errors import ClozelineError, StorageError
+from schemas.errors import StorageError
 from trainer import checkpoints
 from trainer.blocks import BLOCK, Extent, Range
 from trainer.watchdog import progress
@@ -71,20 +72,23 @@ class HeldBytes:
 def write_together(path: Path, extents: list[Extent], held: HeldBytes, device: torch.device) -> list[Written]:
     """Write this rank's extents of a file. A collective call when blocks are shared between nodes.
 
-    Returns what was written. Raises StorageError, after its part of every exchange, when this rank's writes failed.
+    Returns what was written. Raises the first error of this rank, a StorageError when a write failed, only after its
+    part of every exchange: the other ranks would wait in the next one forever.
     """
     rank = dist.get_rank()
     file = _Sink(path, rank)
 
     for blocks in _rounds(extents):
-        received = _exchange(blocks, held, device)
-        for begin, values_N in _assembled(blocks, held, received):
-            file.write(begin, values_N)
+        received = _exchange(blocks, held, device, file)
+        with file.keeping_error():
+            for begin, values_N in _assembled(blocks, held, received):
+                file.write(begin, values_N)
 
-    for extent in extents:
-        if extent.block is None and extent.writer == rank:
-            for begin in range(extent.begin, extent.end, PIECE):
-                file.write(begin, held.read(begin, min(begin + PIECE, extent.end)))
+    with file.keeping_error():
+        for extent in extents:
+            if extent.block is None and extent.writer == rank:
+                for begin in range(extent.begin, extent.end, PIECE):
+                    file.write(begin, held.read(begin, min(begin + PIECE, extent.end)))
     return file.close()
 
 
@@ -95,15 +99,23 @@ def _rounds(extents: list[Extent]) -> Iterator[list[Extent]]:
         yield [extent for block in by_block[first : first + ROUND] for extent in block]
 
 
-def _exchange(extents: list[Extent], held: HeldBytes, device: torch.device) -> dict[int, Tensor]:
-    """Send what other ranks write of this rank's bytes and return what this rank writes of theirs, by first byte."""
+def _exchange(extents: list[Extent], held: HeldBytes, device: torch.device, file: _Sink) -> dict[int, Tensor]:
+    """Send what other ranks write of this rank's bytes and return what this rank writes of theirs, by first byte.
+
+    A rank that cannot read its bytes sends zeros and keeps the error in `file`, so the save fails in the end.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     moving = [extent for extent in extents if extent.holder != extent.writer]
     sent = sorted((extent.writer, extent.begin, extent.end) for extent in moving if extent.holder == rank)
     coming = sorted((extent.holder, extent.begin, extent.end) for extent in moving if extent.writer == rank)
 
-    outgoing = [held.read(begin, end).to(device) for _, begin, end in sent]
-    outgoing_N = torch.cat(outgoing) if outgoing else torch.empty(0, device=device)
+    outgoing_N: Tensor | None = None
+    with file.keeping_error():
+        outgoing = [held.read(begin, end).to(device) for _, begin, end in sent]
+        outgoing_N = torch.cat(outgoing) if outgoing else None
+    if outgoing_N is None:
+        outgoing_N = torch.zeros(sum(end - begin for _, begin, end in sent) // 4, device=device)
+
     incoming_N = torch.empty(sum(end - begin for _, begin, end in coming) // 4, device=device)
     dist.all_to_all_single(incoming_N, outgoing_N, _counts(coming, ranks), _counts(sent, ranks))
 
@@ -130,7 +142,7 @@ def _assembled(extents: list[Extent], held: HeldBytes, received: dict[int, Tenso
 
 
 class _Sink:
-    """Writes at places of a file and remembers the first error until `close`, since other ranks wait for this one.
+    """Writes at places of a file and keeps the first error until `close`, since other ranks wait for this one.
 
     Opened for writing only: an NFS client reads the pages around a write only when it may read the file.
     """
@@ -138,36 +150,41 @@ class _Sink:
     def __init__(self, path: Path, rank: int):
         self._path, self._rank = path, rank
         self._written: list[Written] = []
-        self._error: ClozelineError | None = None
+        self._error: Exception | None = None
         self._handle: int | None = None
 
+    @contextlib.contextmanager
+    def keeping_error(self) -> Iterator[None]:
+        """Keep an exception of the block, if it is the first one, for `close` to raise."""
+        try:
+            yield
+        except Exception as error:
+            self._error = self._error or error
+
     def write(self, begin: int, values_N: Tensor) -> None:
+        """Write elements from byte `begin` on; nothing once there was an error. Raises StorageError."""
+        if self._error is not None:
+            return
         values: Any = values_N.cpu().contiguous().numpy()
         data = memoryview(values).cast("B")
         self._written.append(Written(begin, begin + len(data), zlib.crc32(data), self._rank))
-        if self._error is not None:
-            return
 
-        try:
-            with checkpoints.writing(self._path):
-                if self._handle is None:
-                    self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-                done = 0
-                while done < len(data):
-                    done += os.pwrite(self._handle, data[done:], begin + done)
-        except ClozelineError as error:
-            self._error = error
+        with checkpoints.writing(self._path):
+            if self._handle is None:
+                self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._handle, data[done:], begin + done)
         progress()
 
     def close(self) -> list[Written]:
-        """Everything is on the disk. Raises StorageError when something could not be written."""
+        """Return what was written, which is on the disk now. Raises the first error, a StorageError for a write."""
         if self._handle is not None:
-            try:
-                with checkpoints.writing(self._path):
+            with self.keeping_error(), checkpoints.writing(self._path):
+                try:
                     os.fsync(self._handle)
-            except ClozelineError as error:
-                self._error = self._error or error
-            os.close(self._handle)
+                finally:
+                    os.close(self._handle)  # where NFS reports a full disk
         if self._error is not None:
             raise self._error
         return self._written
@@ -201,7 +218,7 @@ def read_back(path: Path, pieces: list[Written], from_server: bool) -> str:
     Raises StorageError that names the file and the byte range of the first piece that differs.
     """
     sha256 = hashlib.sha256()
-    with checkpoints.writing(path), path.open("rb", buffering=0) as file:
+    with checkpoints.reading(path), path.open("rb", buffering=0) as file:
         if from_server:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         for piece in pieces:

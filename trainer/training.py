@@ -94,7 +94,6 @@ def held_folder(recipe: Recipe) -> Iterator[tuple[Watchdog, RemoteRun | None]]:
             watchdog.at("opening the run's folder")
             from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
             together(lambda: run_folder.check_shared(run, rank))
-            watchdog.show_in(run)
 
             watchdog.at("bringing the run from its URL")
             remote = open_remote(recipe)
@@ -120,7 +119,7 @@ def open_remote(recipe: Recipe) -> RemoteRun | None:
     run = recipe.run
     if storage.is_local(run.output):
         return None
-    remote = RemoteRun(run.output, run.folder, recipe.checkpoint.keep)
+    remote = RemoteRun(run.output, run.folder, recipe.checkpoint.keep, recipe.engine.timeout_seconds)
     from_rank_0(remote.fetch)
     return remote if dist.get_rank() == 0 else None
 
@@ -163,7 +162,7 @@ def run_phase(
     if found is not None:
         announce(phase, state, found)
     tell = monitors_of(engine)
-    metrics = open_metrics(phase.recipe, folders, recipe, state, tell) if dist.get_rank() == 0 else None
+    metrics = open_metrics(phase.recipe, folders, recipe, state, tell)
     guard = Guard(engine, recipe.trouble, state.trouble.model_copy(), phase.recipe.optimizer.clip)
     try:
         return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, remote, stop, watchdog).run(state, last)
@@ -177,9 +176,20 @@ def run_phase(
                 metrics.close()
 
 
-def open_metrics(recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState, tell: Tell) -> Metrics:
-    """The run's metrics up to the state, and beside them what an export needs. `recipe` is the phase's."""
-    run_folder.describe_run(run, folders[0])
-    write_history(run.run.folder, state.changes)
-    at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
-    return Metrics(run.run.folder, state.step, run.run.max_steps, at_peak, tell)
+def open_metrics(
+    recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState, tell: Tell
+) -> Metrics | None:
+    """Open the run's metrics up to the state on rank 0, and write beside them what an export needs.
+
+    `recipe` is the phase's. Raises StorageError on every rank when rank 0 cannot write. A collective call.
+    """
+    opened: list[Metrics] = []
+
+    def write_and_open() -> None:
+        run_folder.describe_run(run, folders[0])
+        write_history(run.run.folder, state.changes)
+        at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
+        opened.append(Metrics(run.run.folder, state.step, run.run.max_steps, at_peak, tell))
+
+    from_rank_0(write_and_open)
+    return opened[0] if opened else None

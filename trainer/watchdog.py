@@ -1,31 +1,32 @@
-"""Detects dead and hung ranks. A blocked collective cannot report which rank it waits for; this thread can.
+"""Detects dead and hung ranks. A blocked collective cannot report which rank it waits for; these threads can.
 
-A thread of every rank says each second where its rank is and how far it has come, and looks every three seconds what
-the others say. It ends its process, and the launcher ends the rest,
-- when this rank waits and another one has been silent for half a minute: that one has died or was stopped;
+One thread of every rank says each second where its rank is and how far it has come, and reads every three seconds what
+the others say. It alone speaks with the store, which may be frozen or out of reach, and then it waits for hours.
+Another thread judges by the clock what was last read. It ends its process, and the launcher ends the rest,
+- when this rank waits and another one, or the store, has been silent for half a minute, or for a tenth of
+  `engine.timeout_seconds` where that is longer: that one has died or was stopped;
 - when no rank has come any further for `engine.timeout_seconds`.
 A rank that waits while another hashes or copies a checkpoint is therefore left alone for as long as that one advances.
+No thread touches a disk, for a shared file system may stall for minutes under ranks that are well.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
-from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
 from schemas.errors import ClozelineError
-from trainer.beats import Beats, StoreLostError
+from trainer.beats import Beats, StoreLostError, address
 
 BEAT = 1.0  # seconds
 LOOK = 3  # beats between two looks at the other ranks
-SILENCE = 30.0  # seconds without a beat after which a rank counts as dead
-FOLDER = "ranks"
+SILENCE = 30.0  # seconds without a beat after which a rank counts as dead, at least
+ANSWER = 5  # beats that the end of a run waits for a store that may not answer
 
 _active: list[Watchdog] = []
 
@@ -52,20 +53,28 @@ class Watchdog:
         self._place = "starting"
         self._advances = 0
         self._count = 0
-        self._folder: Path | None = None
 
+        # What the thread of the store has found, for the other thread to take.
+        self._latest: list[dict[str, Any]] = [{} for _ in range(world_size)]
+        self._looks = 0  # at the other ranks, which the store has answered
+        self._look_always = False
+        self._store_lost = ""
+
+        # What only the judging thread changes.
         self._others: list[dict[str, Any]] = [{} for _ in range(world_size)]
         self._silent = [0.0] * world_size  # seconds since each rank's last new beat
+        self._unanswered = 0.0  # seconds since the store's last answer
         self._waiting = 0.0  # seconds since this rank last advanced
         self._idle = 0.0  # seconds since any rank last advanced
-        self._store_lost = ""
 
         self._beats = Beats(rank, world_size)
         self._closed = Event()
-        self._beat()
+        self._left = False
         _active.append(self)
-        self._thread = Thread(target=self._watch, name="watchdog", daemon=True)
-        self._thread.start()
+        self._speaking = Thread(target=self._speak, name="watchdog's store", daemon=True)
+        self._speaking.start()
+        self._judging = Thread(target=self._watch, name="watchdog", daemon=True)
+        self._judging.start()
 
     def at(self, place: str) -> None:
         """Where the rank is now, as in "step 7, saving". Others learn of it with the next beat."""
@@ -76,39 +85,61 @@ class Watchdog:
         """The rank is where it was and has come further there."""
         self._advances += 1
 
-    def show_in(self, run: str) -> None:
-        """From now on also keep the rank's place in RUN/ranks/, for people to look at."""
-        folder = Path(run, FOLDER)
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._folder = folder
-
     def close(self, left: bool = True) -> None:
-        """left: this rank ends as all do, so its silence means nothing; False when it ends because of an error."""
+        """left: this rank ends as all do, so its silence means nothing; False when it ends because of an error.
+
+        Returns within a few seconds, also when the store does not answer.
+        """
         _active.remove(self)
+        self._left = left
         self._closed.set()
-        self._thread.join()
-        with contextlib.suppress(StoreLostError):
-            if left:
-                self._beats.write(self._message() | {"left": True})
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                self._file().unlink()
-                self._folder.rmdir()  # by the last one
+        self._judging.join(ANSWER * BEAT)
+        self._speaking.join(ANSWER * BEAT)
 
     def lost(self) -> list[str]:
         """In words, the other ranks that say nothing for three beats, and where they were."""
-        try:
-            before = self._beats.read()
-            self._closed.wait(3 * BEAT)
-            now = self._beats.read()
-        except StoreLostError as error:
-            return [_words_of_store(str(error))]
+        if self._world_size == 1:
+            return []
+        self._look_always = True
+        before = self._next_look()
+        self._closed.wait(3 * BEAT)
+        now = self._next_look()
+        if before is None or now is None:
+            return [_words_of_store(self._store_lost or address())]
         silent = [rank for rank in range(self._world_size) if rank != self._rank and now[rank] == before[rank]]
         return [f"rank {rank} ({_words(now[rank])})" for rank in silent if not now[rank].get("left")]
 
+    def _next_look(self) -> list[dict[str, Any]] | None:
+        """What the ranks say from now on; None when the store does not answer."""
+        looks = self._looks
+        end = monotonic() + ANSWER * BEAT
+        while self._looks == looks:
+            if monotonic() > end or self._closed.wait(BEAT / 10):
+                return None
+        return self._latest
+
+    def _speak(self) -> None:
+        """The thread that waits for the store."""
+        closed = False
+        while not closed:
+            try:
+                self._beats.write(self._message())
+                if self._look_always or self._count % LOOK == 0:
+                    self._latest = self._beats.read()
+                    self._looks += 1
+                self._store_lost = ""
+            except StoreLostError as error:
+                self._store_lost = str(error)
+            self._count += 1
+            closed = self._closed.wait(BEAT)
+
+        with contextlib.suppress(StoreLostError):
+            if self._left:
+                self._beats.write(self._message() | {"left": True})
+
     def _watch(self) -> None:
-        advances, last = self._advances, monotonic()
+        """The thread that judges. It must never wait for anything but the clock."""
+        advances, looks, last = self._advances, 0, monotonic()
         while not self._closed.wait(BEAT):
             now = monotonic()
             # A process that was stopped for an hour must not take the hour for the others' silence.
@@ -117,38 +148,21 @@ class Watchdog:
 
             self._waiting += passed
             self._idle += passed
+            self._unanswered += passed
             self._silent = [seconds + passed for seconds in self._silent]
             if self._advances != advances:
                 advances = self._advances
                 self._waiting = 0.0
                 self._idle = 0.0
 
-            self._beat()
-            if self._count % LOOK == 0:
-                self._look()
+            if self._looks != looks:
+                looks = self._looks
+                self._unanswered = 0.0
+                self._take(self._latest)
             self._judge()
 
-    def _beat(self) -> None:
-        self._count += 1
-        try:
-            self._beats.write(self._message())
-            self._store_lost = ""
-        except StoreLostError as error:
-            self._store_lost = str(error)
-
-        if self._folder is not None:
-            partial = self._file().with_suffix(".partial")
-            with contextlib.suppress(OSError):  # a full disk must not end a run that can continue
-                partial.write_text(json.dumps(self._message()))
-                partial.replace(self._file())
-
-    def _look(self) -> None:
-        try:
-            messages = self._beats.read()
-        except StoreLostError as error:
-            self._store_lost = str(error)
-            return
-
+    def _take(self, messages: list[dict[str, Any]]) -> None:
+        """Note which ranks have beaten and advanced since the look before."""
         for rank, message in enumerate(messages):
             if rank == self._rank or message == self._others[rank]:
                 continue
@@ -158,8 +172,7 @@ class Watchdog:
             self._others[rank] = message
 
     def _judge(self) -> None:
-        patience = min(SILENCE, self._timeout)
-        dead = self._silent_for(patience)
+        dead = self._silent_for(patience(self._timeout))
         if dead and self._waiting > 2 * LOOK * BEAT:
             self._end(f"waiting for {self._waiting:.0f} s in {self._place}", dead)
         if self._idle > self._timeout:
@@ -173,8 +186,8 @@ class Watchdog:
             for rank in range(self._world_size)
             if rank != self._rank and self._silent[rank] > seconds and not self._others[rank].get("left")
         ]
-        if silent and self._store_lost:
-            return [_words_of_store(self._store_lost)]  # nothing is known of the ranks
+        if silent and (self._store_lost or self._unanswered > 2 * LOOK * BEAT):
+            return [_words_of_store(self._store_lost or address())]  # nothing is known of the ranks
         return [f"rank {rank} ({_words(self._others[rank])})" for rank in silent]
 
     def _end(self, waited: str, dead: list[str]) -> None:
@@ -197,9 +210,13 @@ class Watchdog:
             "host": socket.gethostname(),
         }
 
-    def _file(self) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{self._rank:05d}.json"
+
+def patience(timeout: float) -> float:
+    """Seconds of silence after which a rank counts as dead, by engine.timeout_seconds.
+
+    Where a run is given long timeouts, machines swap and networks stall for long, too.
+    """
+    return min(timeout, max(SILENCE, timeout / 10))
 
 
 def _words(message: dict[str, Any]) -> str:
@@ -208,5 +225,6 @@ def _words(message: dict[str, Any]) -> str:
     return f"process {message['process']} on {message['host']}, last seen in {message['place']}"
 
 
-def _words_of_store(address: str) -> str:
-    return f"the store of the ranks at {address} (rank 0, its launcher or their machine has ended, or is out of reach)"
+def _words_of_store(place: str) -> str:
+    why = "rank 0, its launcher or their machine has ended, was stopped, or is out of reach"
+    return f"the store of the ranks at {place} ({why})"

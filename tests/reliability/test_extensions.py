@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from importlib import import_module
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import StorageError
+from schemas.errors import StorageError, UsageError
 from trainer import extensions
 
 
@@ -45,6 +46,56 @@ def test_a_lock_of_another_program_ends_the_start(folder: Path) -> None:
         extensions.load_communication_kernels(timeout=1)
     assert time.monotonic() - started < 30
     assert (folder / "lock").exists() and not (folder / "built").exists()
+
+
+def test_a_wait_behind_another_build_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(extensions, "ANNOUNCED", 0.2)
+    with (folder / extensions.OURS).open("w") as other:
+        other.write("building: process 4711\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="Another process has been building kernels"):
+            extensions.load_communication_kernels(timeout=1)
+    line = f"Waiting for process 4711, which builds DeepSpeed's kernels in {folder}.\n"
+    assert capsys.readouterr().out == line
+
+
+def test_a_build_of_what_is_there_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (folder / "lock").unlink()
+    (folder / "kernels.so").write_text("of another version")
+    backend = import_module("deepspeed.comm.torch")
+    monkeypatch.setattr(backend, "build_shm_op", lambda: time.sleep(1))
+    monkeypatch.setattr(extensions, "ANNOUNCED", 0.1)
+    extensions.load_communication_kernels(timeout=5)
+    line = f"Building DeepSpeed's CPU communication kernels in {folder} again, for some minutes.\n"
+    assert capsys.readouterr().out == line
+
+
+BUILDS = {
+    "no-compiler": (
+        "Error building extension 'x': [1/3] c++ -c shm.cpp\n/bin/sh: c++: not found",
+        "c++: not",
+    ),
+    "no-headers": (
+        "Error building extension 'x'\nshm.cpp:1: fatal error: Python.h: No such file\n",
+        "Python.h: No such",
+    ),
+    "no-ninja": ("Ninja is required to load C++ extensions", "Ninja is required"),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_build_that_fails_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    told, reason = BUILDS[name]
+
+    def fail() -> None:
+        raise RuntimeError(told)
+
+    (folder / "lock").unlink()
+    monkeypatch.setattr(import_module("deepspeed.comm.torch"), "build_shm_op", fail)
+    with pytest.raises(UsageError, match=r"Install a C\+\+ compiler \(g\+\+\), ninja and Python's headers") as caught:
+        extensions.load_communication_kernels(timeout=5)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_build_folder_is_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 from pathlib import Path
+from threading import Barrier, Thread
 
 import pytest
 
@@ -42,6 +44,8 @@ TRIES: dict[str, tuple[dict[str, str], list[str], str]] = {
     "M-foreign-notes": ({"thesis.tex": "mine"}, [], "holds files of something else (thesis.tex)"),
     "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, [], "holds files of something else"),
     "M-metrics-is-a-folder": (OURS | {"metrics.jsonl/x": ""}, ["metrics.jsonl"], "metrics.jsonl is a folder"),
+    "M-history-is-a-folder": (OURS | {"recipe_history.jsonl/x": ""}, [], "recipe_history.jsonl is a folder"),
+    "M-owner-is-a-folder": (OURS | {"lock.owner/x": ""}, [], "lock.owner is a folder"),
     "M-recipe-is-a-folder": (OURS | {"recipe.toml/x": ""}, ["recipe.toml"], "recipe.toml is a folder"),
     "M-tensorboard-is-a-file": (OURS | {"tensorboard": ""}, [], "tensorboard is a file"),
     "M-checkpoints-is-a-file": (OURS | {"checkpoints": ""}, [], "checkpoints is a file"),
@@ -125,6 +129,58 @@ def test_without_flock_a_file_holds_the_run(
     run_folder.claim(run).close()
 
 
+def test_a_stale_owner_is_followed_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes find a file that nobody rewrites, at the same moment, ten times."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.5)
+    held: dict[Path, list[run_lock._Owner]] = {}
+
+    def try_to_hold(run: Path, barrier: Barrier) -> None:
+        barrier.wait()
+        with contextlib.suppress(UsageError):
+            held[run].append(run_lock._Owner(str(run)))
+
+    threads = []
+    for number in range(10):
+        run = tmp_path / str(number)
+        run.mkdir()
+        (run / "lock.owner").write_text("process 1 on gone, 00\nbeat 7\n")
+        held[run] = []
+        barrier = Barrier(2)
+        threads += [Thread(target=try_to_hold, args=(run, barrier)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    holders = [len(owners) for owners in held.values()]
+    assert holders == [1] * 10
+    for owners in held.values():
+        owners[0].close()
+
+
+def test_a_fresh_owner_is_not_taken_for_the_stale_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process takes a stale file away and makes its own, just before another one does the same."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    first = run_lock._Owner(str(tmp_path))
+    first._take_away("process 1 on gone, 00\nbeat 7\n")
+    assert (tmp_path / "lock.owner").read_text().splitlines()[0] == first._name
+    assert [path.name for path in tmp_path.iterdir()] == ["lock.owner"]
+    first.close()
+
+
+def test_a_run_ends_when_another_one_is_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    owner = run_lock._Owner(str(tmp_path))
+    (tmp_path / "lock.owner").write_text("process 2 on other, 01\nbeat 1\n")
+    owner._thread.join(10)
+    assert codes == [2]
+    assert "lock.owner now names another run (process 2 on other, 01)" in capsys.readouterr().err
+    owner.close()
+    assert (tmp_path / "lock.owner").exists(), "it is the other's"
+
+
 @pytest.mark.parametrize("fault", ["noflock", "badflock"])
 def test_no_rank_is_left_waiting(training, tmp_path: Path, fault: str) -> None:
     """File locks fail on rank 0 alone; two ranks learn of it."""
@@ -134,6 +190,14 @@ def test_no_rank_is_left_waiting(training, tmp_path: Path, fault: str) -> None:
         assert done.returncode == 0 and "has no flock (Function not implemented)" in done.stderr
     else:
         assert done.returncode == 5 and "Input/output error" in done.stderr
+
+
+def test_what_rank_0_cannot_write_is_an_error_of_all_ranks(training, tmp_path: Path) -> None:
+    """The disk refuses metrics.jsonl at the run's beginning."""
+    done = training.warm(2, tmp_path, "unwritable:0:1:1", run__stop_at=1, engine__timeout_seconds=20)
+    assert done.returncode == 5 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path}/metrics.jsonl cannot be written: Permission denied" in done.stderr
+    assert training.warm(2, tmp_path, run__stop_at=1).returncode == 0
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)

@@ -5,9 +5,10 @@ evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 tim
 weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT.
 
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
-rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second. `apart` puts the
-rank on a node of its own, `noflock` and `badflock` make its file locks fail as on file systems without them and on
-broken ones.
+rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
+writes as a full disk does. `unreadable` fails what it reads of its own tensors to send it. `apart` puts the rank on a
+node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file locks fail as on file
+systems without them and on broken ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from trainer.models.pretraining import PretrainingModel
+from trainer.shared_writes import HeldBytes
 
 SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM, "interrupt": signal.SIGINT}
 
@@ -57,6 +59,9 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     def write(handle: int, data: Any, at: int) -> int:
         if faults.has("slow", synced + 1):
             time.sleep(1)
+        if faults.has("full", synced + 1):
+            last[handle] = (at, 0)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         done = pwrite(handle, data, at)
         last[handle] = (at, done)
         if listed:
@@ -80,7 +85,23 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
                 raise OSError(number, os.strerror(number))
         flock(handle, operation)
 
+    read = HeldBytes.read
+
+    def read_held(self: HeldBytes, begin: int, end: int) -> torch.Tensor:
+        if faults.has("unreadable", synced + 1):
+            raise RuntimeError("a copy from the device failed")
+        return read(self, begin, end)
+
+    replace = os.replace
+
+    def rename(source: Any, target: Any) -> None:
+        if str(target).endswith("/metrics.jsonl") and faults.has("unwritable", 1):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        replace(source, target)
+
+    os.replace = rename
     node = os.environ.get("CLOZELINE_NODE")
+    HeldBytes.read = read_held
     os.pwrite, os.fsync, fcntl.flock = write, sync, lock
     if faults.has("apart", 1):
         os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
@@ -88,6 +109,8 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
         yield
     finally:
         os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
+        HeldBytes.read = read
+        os.replace = replace
         if node is None:
             os.environ.pop("CLOZELINE_NODE", None)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from threading import Event
 
 import fsspec
 import pytest
@@ -75,6 +76,26 @@ def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, 
     done = training.run("python", Path("-"), run__output=URL, run__local=tmp_path)
     assert done.returncode == 5 and "Traceback" not in done.stderr and "step 1" not in done.stdout
     assert "s3://runs/a cannot be reached" in done.stderr and "credentials" in done.stderr
+
+
+def test_an_export_names_a_store_that_refuses(store, bucket, tmp_path, capsys) -> None:
+    saved(tmp_path / "run", 4)
+    follow(tmp_path / "run")
+    store.fail(403, "state.json", method="GET")
+    assert export.main([URL, "--output", str(tmp_path / "hf")]) == 5
+    error = capsys.readouterr().err
+    assert error.startswith("clozeline: s3://runs/a") and "cannot be reached" in error and "Traceback" not in error
+
+
+def test_a_last_copy_that_stalls_is_given_up(store, bucket, tmp_path, monkeypatch, capsys) -> None:
+    released = Event()
+    saved(tmp_path / "run", 4)
+    remote = RemoteRun(URL, str(tmp_path / "run"), keep=3, patience=0.5)
+    remote.fetch()
+    monkeypatch.setattr(remote, "_send", lambda step: released.wait(60))
+    with pytest.raises(StorageError, match=r"s3://runs/a has taken nothing for engine\.timeout_seconds\. What is miss"):
+        remote.close()
+    released.set()
 
 
 @pytest.mark.parametrize("place", ["model.safetensors", "state.json", "manifest.json"])

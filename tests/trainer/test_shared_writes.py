@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from schemas.errors import StorageError
-from trainer import checkpoints
+from trainer import checkpoints, saving
 from trainer.blocks import BLOCK
 from trainer.shared_writes import HeldBytes, Written, hashing_order, read_back, second_readers
 
@@ -81,6 +81,24 @@ def test_training_continues_after_a_damaged_write(training, tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000006"]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("fault", ["full", "unreadable"])
+def test_a_rank_that_fails_in_one_file_leaves_no_other_waiting(training, tmp_path, fault: str, rank: int) -> None:
+    """The first file of the second checkpoint fails on one rank; blocks of all three files are exchanged."""
+    changes = SAVED_OFTEN | {"engine__timeout_seconds": 20}
+    done = training.warm(2, tmp_path, f"{APART},{fault}:{rank}:4:4", **changes)
+    saved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    if fault == "full":
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert "Step 4 was not saved, and training continues: " in done.stdout
+        assert "No space left on device" in done.stdout
+        assert saved == ["step-00000002", "step-00000006"]
+    else:
+        assert done.returncode == 1, done.stderr
+        assert f"Rank {rank} failed with RuntimeError: a copy from the device failed" in done.stderr
+        assert saved == ["step-00000002"]
+
+
 def test_every_piece_is_read_by_a_rank_that_did_not_write_it() -> None:
     """Of another node where there is one."""
     for nodes in ([0, 0, 1, 1], [0, 1, 2], [0, 0], [0, 0, 0, 1]):
@@ -106,6 +124,21 @@ def test_the_file_and_the_range_are_named(tmp_path, content: bytes) -> None:
     pieces = [Written(0, 4, zlib.crc32(content[:4]), 0), Written(4, 8, zlib.crc32(b"abcd"), 3)]
     with pytest.raises(StorageError, match=r"^f of .* differs from what rank 3 wrote in bytes 4 to 8: "):
         read_back(tmp_path / "f", pieces, from_server=True)
+
+
+def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
+    partial = checkpoints.begin(str(tmp_path), 4)
+    for name in ("model.safetensors", "state.json"):
+        (partial / name).write_text("x")
+    entries = [checkpoints.describe(partial, partial / "state.json")]
+    with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
+        saving._publish(partial, str(tmp_path), 4, entries, keep=1)
+    assert checkpoints.steps_saved(str(tmp_path)) == []
+
+
+def test_a_file_that_cannot_be_read_back_is_named_so(tmp_path) -> None:
+    with pytest.raises(StorageError, match=r"/gone could not be read back: No such file or directory"):
+        read_back(tmp_path / "gone", [], from_server=False)
 
 
 def test_held_bytes_are_found_over_parts() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
 
+from tests.trainer.ranks import environments
 from trainer import watchdog
 from trainer.beats import StoreLostError
 from trainer.watchdog import Watchdog, progress
@@ -22,6 +28,8 @@ class Board:
     def __init__(self) -> None:
         self.messages: dict[int, dict[str, Any]] = {}
         self.lost = False
+        self.answers = Event()
+        self.answers.set()
 
     def connect(self, rank: int, world_size: int) -> _Connection:
         return _Connection(self, rank, world_size)
@@ -34,11 +42,13 @@ class _Connection:
         self._world_size = world_size
 
     def write(self, message: dict[str, Any]) -> None:
+        self._board.answers.wait()
         if self._board.lost:
             raise StoreLostError("10.0.0.1:29500")
         self._board.messages[self._rank] = message
 
     def read(self) -> list[dict[str, Any]]:
+        self._board.answers.wait()
         if self._board.lost:
             raise StoreLostError("10.0.0.1:29500")
         return [self._board.messages.get(rank, {}) for rank in range(self._world_size)]
@@ -69,6 +79,7 @@ def start(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[i
         return made[-1], ends[rank]
 
     yield call
+    board.answers.set()
     for one in made:
         if not one._closed.is_set():
             one.close()
@@ -132,3 +143,47 @@ def test_a_store_that_does_not_answer_is_named(start, board: Board) -> None:
     wait_for(lambda: bool(ends))
     assert "the store of the ranks at 10.0.0.1:29500" in ends[0]
     assert "the store of the ranks at 10.0.0.1:29500" in first.lost()[0]
+
+
+def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board) -> None:
+    """Each call to it blocks, as calls to a process that was stopped do."""
+    first, ends = start(0)
+    start(1)
+    time.sleep(8 * BEAT)
+    board.answers.clear()
+    wait_for(lambda: bool(ends))
+    assert "the store of the ranks at " in ends[0] and "was stopped" in ends[0]
+
+    began = time.monotonic()
+    assert "the store of the ranks at " in first.lost()[0]
+    first.close()
+    assert time.monotonic() - began < 10, "both wait 5 beats of 20 ms for each answer"
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
+    """Real ranks; rank 0 holds the store of them both, so rank 1 gets no answer from anywhere."""
+    command = [sys.executable, "-m", "tests.trainer.watched", "12", str(stopped)]
+    ranks = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for environment in environments(2)
+    ]
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+        os.kill(ranks[stopped].pid, signal.SIGSTOP)
+        _, told = ranks[1 - stopped].communicate(timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+    assert ranks[1 - stopped].returncode == 1
+    last = told.splitlines()[-1]
+    named = "the store of the ranks at 127.0.0.1:" if stopped == 0 else "rank 1 (process "
+    assert last.startswith("clozeline: ") and f"No sign of life from {named}" in last, told
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
+def test_the_patience_with_silent_ranks_grows_with_the_timeout(timeout: float, seconds: float) -> None:
+    assert watchdog.patience(timeout) == seconds
