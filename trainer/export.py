@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an earlier export in HF_DIR; any other folder that is not empty is refused",
+        help="replace an earlier export in HF_DIR, and nothing else",
     )
     return top
 

@@ -6,7 +6,7 @@ weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it
 
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second. `apart` puts the
-rank on a node of its own, `noflock` and `badflock` make its file locks fail as on file systems without them and on
+rank on a node of its own, `unreachable` takes the network that gloo would use from it, `noflock` and `badflock` make its file locks fail as on file systems without them and on
 broken ones.
 """
 
@@ -84,9 +84,12 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     os.pwrite, os.fsync, fcntl.flock = write, sync, lock
     if faults.has("apart", 1):
         os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
+    if faults.has("unreachable", 1):
+        os.environ["GLOO_SOCKET_IFNAME"] = "none0"
     try:
         yield
     finally:
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
         os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
         if node is None:
             os.environ.pop("CLOZELINE_NODE", None)
