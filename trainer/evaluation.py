@@ -136,7 +136,7 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
 
 
 def check_masked(sums: list[list[float]], folder: str) -> None:
-    """Raise DataError, on all ranks together, when nothing of the held-out pairs is to be predicted, so that they have no loss."""
+    """Raise DataError, on all ranks together, when nothing of the held-out pairs is to be predicted: no loss."""
     for kind, (*_, masked, _) in zip(KINDS, sums, strict=True):
         if not masked:
             error = DataError(

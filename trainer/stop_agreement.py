@@ -52,8 +52,8 @@ class StopAgreement:
             reason = str(error).splitlines()[0].rstrip(".")
             raise UsageError(
                 f"The ranks cannot meet over gloo: rank {dist.get_rank()} on {host} says {reason}. Gloo listens at the "
-                f"address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME to "
-                "the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
+                f"address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME "
+                "to the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
             ) from error
         distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), self._group)
 

@@ -6,8 +6,8 @@ weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it
 
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second. `apart` puts the
-rank on a node of its own, `unreachable` takes the network that gloo would use from it, `noflock` and `badflock` make its file locks fail as on file systems without them and on
-broken ones.
+rank on a node of its own, `noflock` and `badflock` make its file locks fail as on file systems without them and on
+broken ones. `unreachable` takes the network from it that gloo would use.
 """
 
 from __future__ import annotations

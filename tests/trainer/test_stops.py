@@ -48,7 +48,7 @@ def test_hundreds_of_signals_are_one_request() -> None:
 
 
 def test_ranks_that_cannot_meet_name_the_variable_to_set(training, tmp_path: Path) -> None:
-    done = training.warm(2, tmp_path / "run", "unreachable:0:1:1,unreachable:1:1:1", run__max_steps=2)
+    done = training.warm(2, tmp_path / "run", "unreachable:0:1:1,unreachable:1:1:1")
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("clozeline:") == 1 and "GLOO_SOCKET_IFNAME=eth0" in done.stderr
     assert "rank 0 on" in done.stderr and "none0" in done.stderr
