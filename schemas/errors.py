@@ -52,7 +52,7 @@ class StorageError(ClozelineError):
 
 
 class PreemptedError(ClozelineError):
-    """A signal asked the run to stop and everything is saved: the same command goes on. EX_TEMPFAIL of sysexits.h."""
+    """A signal asked the run to stop and everything is saved; the same command resumes. EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
     everywhere = True

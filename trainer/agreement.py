@@ -1,4 +1,4 @@
-"""What all ranks do or learn together, so that none goes on where another has failed. Every call here is collective."""
+"""What all ranks do or learn together, so that none continues where another failed. Every call here is collective."""
 
 from __future__ import annotations
 

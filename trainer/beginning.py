@@ -76,10 +76,10 @@ def check_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> Non
 def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
     """What the recipe or the pairs ask for and will not get, a sentence each."""
     told = []
-    labelled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
-    if labelled and model.pair_head is None:
+    labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
+    if labeled and model.pair_head is None:
         told.append(
-            f"The pair labels of {', '.join(labelled)} are not predicted: {recipe.model.family} has no pair head."
+            f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."
         )
     return told
 

@@ -43,7 +43,7 @@ class TrainingState(BaseModel):
 
     updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
     left out in this phase because they went wrong. trouble: what later steps are judged by. resumed_at: the steps after
-    which the run was taken up again.
+    which the run resumed.
 
     interval: sums since the last logged line. recipe: the values of the run's recipe by their full names, as in
     "optimizer.lr". folders: the folders of pairs whose fingerprints are in the identity. changes: how the recipe

@@ -32,19 +32,31 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None) ->
 
             print(json.dumps(describe(recipe), indent=2))
             return 0
+        check_launcher()
         check_memory(recipe, options.config)
         from trainer.training import pretrain  # torch and DeepSpeed: only once the recipe is good
 
         pretrain(recipe, stop)
         return 0
     except ClozelineError as error:
-        rank = os.environ.get("RANK", "0")
+        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
         if rank == "0" or not error.everywhere:
             prefix = "" if rank == "0" else f"rank {rank}: "
             print(f"clozeline: {prefix}{error}", file=sys.stderr, flush=True)
         return error.exit_code
     finally:
         stop.ignore()
+
+
+def check_launcher() -> None:
+    """Raises UsageError in a task of several of Slurm's that no launcher gave a rank: each would train by itself."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
+    if "RANK" not in os.environ and tasks.isdigit() and int(tasks) > 1:
+        raise UsageError(
+            f"srun started {tasks} tasks, but RANK is not set, so each of them would be a run of one rank. Start one "
+            "task a node with torchrun or deepspeed, or set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
+            "in each task; for a run of one rank use srun --ntasks=1."
+        )
 
 
 def parser() -> argparse.ArgumentParser:

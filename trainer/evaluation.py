@@ -85,7 +85,7 @@ class Evaluation:
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Tensor | None:
-        """(kinds, 6) float64 of this rank: the four sums of Losses, masked places, labelled rows."""
+        """(kinds, 6) float64 of this rank: the four sums of Losses, masked places, labeled rows."""
         device = torch.device(engine.device or "cpu")
         sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
         model: PretrainingModel = engine.module  # type: ignore[assignment]
@@ -97,7 +97,7 @@ class Evaluation:
                 sums_6 = sums[KINDS.index(kind)]
                 for batch in batches:
                     sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
-                    counts = [batch.predicted, model.labelled_pairs(batch)]
+                    counts = [batch.predicted, model.labeled_pairs(batch)]
                     sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
         finally:
             engine.train()
@@ -136,17 +136,19 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
 
 
 def check_masked(sums: list[list[float]], folder: str) -> None:
-    """Raise DataError when nothing of the held-out pairs is to be predicted, so that they have no loss."""
+    """Raise DataError, on all ranks together, when nothing of the held-out pairs is to be predicted: no loss."""
     for kind, (*_, masked, _) in zip(KINDS, sums, strict=True):
         if not masked:
-            raise DataError(
+            error = DataError(
                 f"evaluation.pairs {folder} has no token that masks of kind {kind} can be drawn on: its rows hold "
                 "unknown words alone. Use a vocabulary that covers the text, or hold out other text."
             )
+            error.everywhere = True  # the sums are over all ranks
+            raise error
 
 
 def figures(sums: list[float]) -> Figures:
-    """Means over masked places and labelled rows; None where there is no labelled row."""
+    """Means over masked places and labeled rows; None where there is no labeled row."""
     mlm_sum, mlm_correct, pair_sum, pair_correct, masked, pairs = sums
     return {
         "mlm_loss": mlm_sum / masked,

@@ -62,7 +62,11 @@ def parser() -> argparse.ArgumentParser:
     which = top.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, help="which checkpoint; the newest by default")
     which.add_argument("--best", action="store_true", help="the checkpoint with the lowest loss on held-out pairs")
-    top.add_argument("--overwrite", action="store_true", help="replace an earlier export in HF_DIR")
+    top.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an earlier export in HF_DIR, and nothing else",
+    )
     return top
 
 
@@ -136,6 +140,7 @@ def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
     """Return the model's config.json, with its dtype and the versions that wrote it."""
     versions = {"clozeline_version": "clozeline", "transformers_version": "transformers"}
     config = config_of(model.shape, vocabulary) | {"dtype": "float32"}
+    config["clozeline_version"] = "unknown"  # of a copy that is not installed; --overwrite asks for the key
     for key, package in versions.items():
         with contextlib.suppress(PackageNotFoundError):
             config[key] = version(package)

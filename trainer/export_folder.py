@@ -22,6 +22,8 @@ from trainer.models.pretraining import PretrainingModel
 CONFIG = "tokenizer_config.json"
 OURS = {"config.json", "model.safetensors", "README.md"} | TOKENIZER_FILES
 """Names that an export may hold: what --overwrite replaces or removes."""
+VERSION = "clozeline_version"
+"""Key of an export's config.json by which it is recognized."""
 LOCAL_PLACES = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file", "special_tokens_map_file", "cache_dir")
 """Keys of a published tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
 
@@ -29,7 +31,8 @@ LOCAL_PLACES = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file",
 def check_output(run: str, output: str, overwrite: bool) -> None:
     """Check the place for an export before any work, without touching it.
 
-    Raises UsageError when `output` is empty, is in the run's folder, is a file or lies under one, or holds files.
+    Raises UsageError when `output` is empty, is in the run's folder, is a file or lies under one, or holds files that
+    may not be replaced: any without `overwrite`, and with it those of a folder that is no earlier export.
     Raises StorageError when nothing can be written there.
     """
     if not output:
@@ -41,8 +44,23 @@ def check_output(run: str, output: str, overwrite: bool) -> None:
 
     if storage.is_local(output):
         _check_local(Path(storage.filesystem(output)[1]), output)
-    if storage.names(output) and not overwrite:
+    names = storage.names(output)
+    if names and not overwrite:
         raise UsageError(f"--output {output} is not empty. Give another folder, or --overwrite to replace an export.")
+    if names and not is_export(output):
+        raise UsageError(
+            f"--output {output} --overwrite: the folder holds other files than an export, whose config.json has "
+            f"{VERSION}. Nothing was changed there. Give another folder, or an empty one."
+        )
+
+
+def is_export(folder: str) -> bool:
+    """Return whether a folder, which may be a URL, holds an export of this program."""
+    try:
+        content = json.loads(storage.read(storage.join(folder, "config.json")))
+    except (OSError, ValueError, DataError):
+        return False
+    return isinstance(content, dict) and VERSION in content
 
 
 def _check_local(path: Path, output: str) -> None:
@@ -126,7 +144,8 @@ def publish_folder(folder: Path, output: str) -> None:
     """
     written = {file.name for file in folder.iterdir()}
     try:
-        for file in sorted(folder.iterdir()):
+        # config.json first: after an interruption the folder can still be recognized and replaced
+        for file in sorted(folder.iterdir(), key=lambda file: (file.name != "config.json", file.name)):
             storage.publish(storage.join(output, file.name), file.read_bytes())
         for name in OURS & {*storage.names(output)} - written:
             storage.remove(storage.join(output, name))

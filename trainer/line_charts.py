@@ -57,7 +57,7 @@ class Line:
 
 
 def chart(lines: Sequence[Line], last_step: int, marks: Sequence[int], told: Callable[[float], str]) -> str:
-    """Lines over steps 0 to `last_step`, dashed where the run was taken up again; `told` words the values."""
+    """Lines over steps 0 to `last_step`, dashed where the run was resumed; `told` words the values."""
     values = [value for line in lines for _, value in line.points]
     levels = round_levels(min(values), max(values))
     low, high = levels[0], levels[-1]

@@ -117,7 +117,7 @@ class Loop:
     def preempted(self, step: int) -> PreemptedError:
         run = self.recipe.run
         return PreemptedError(
-            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command goes on."
+            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
         )
 
     def step(self, step: int, left_out: int) -> Step | None:
@@ -157,7 +157,7 @@ class Loop:
         return any_rank(self.stop.asked, self.engine.device)
 
     def make_up(self, state: TrainingState) -> None:
-        """The evaluation of the checkpoint that the run goes on from, when a signal came before its end."""
+        """The evaluation of the checkpoint that the run resumes from, when a signal came before its end."""
         path = checkpoints.checkpoint_path(self.recipe.run.folder, state.step)
         if not due(self.recipe, self.phase, state.step) or checkpoints.read_figures(str(path)):
             return
@@ -194,12 +194,12 @@ class Loop:
             except (OSError, StorageError) as error:
                 # The line is kept, and written with a later one once there is room again.
                 reason = error.strerror if isinstance(error, OSError) else error
-                print(f"{run.output}: metrics.jsonl cannot be written: {reason}. Training goes on.", flush=True)
+                print(f"{run.output}: metrics.jsonl cannot be written: {reason}. Training continues.", flush=True)
 
     def save(self, state: TrainingState, measured: Figures, must: bool) -> bool:
         """Save a checkpoint and return whether that worked.
 
-        A save that fails loses nothing: training goes on to the next one, unless this one `must` be.
+        A save that fails loses nothing: training continues to the next one, unless this one `must` be.
         """
         run = self.recipe.run.folder
         self.watchdog.at(f"step {state.step}, saving")

@@ -1,6 +1,6 @@
 """TensorBoard's copy of a run's metrics, in RUN/tensorboard.
 
-metrics.jsonl is the truth: whenever a run is opened the copy is written anew from it, so that steps which are taken
+metrics.jsonl is the truth: whenever a run is opened the copy is rewritten from it, so that steps which are taken
 again after a resume do not make a curve go back and forth.
 """
 

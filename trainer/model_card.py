@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from trainer.checkpoints import read_state
 from trainer.metrics import read_lines, skipped_note
 from trainer.models.huggingface import ARCHITECTURES
+from trainer.public_recipe import changes_without_places, changes_without_secrets, without_places, without_secrets
 from trainer.recipe_changes import RecipeChange, shown
 from trainer.recipe_sections import Recipe
 
-PLACES = ("pairs", "vocab", "cache", "output", "local", "init_from")
-"""Keys of a recipe that hold paths of the machine it ran on, in any table: nobody else's business."""
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "tokens_per_second")
 
 CARD = """\
@@ -94,35 +92,14 @@ def metrics_table(run: str, step: int) -> str:
 
 
 def public_recipe(recipe: Recipe) -> str:
-    """Return the recipe as TOML without the places of its files."""
-    content = _without_places(recipe.model_dump(exclude_none=True))
+    """Return the recipe as TOML without secrets and without the places of its files."""
+    content = without_places(without_secrets(recipe.model_dump(exclude_none=True)))
     return tomli_w.dumps(content).strip()
 
 
-def _without_places(content: dict[str, Any]) -> dict[str, Any]:
-    """Leave out keys that hold paths, and whatever looks like a path, as in a table that passes to DeepSpeed."""
-    kept: dict[str, Any] = {}
-    for key, value in content.items():
-        if key in PLACES or _is_place(value):
-            continue
-        if isinstance(value, dict):
-            kept[key] = _without_places(value)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            kept[key] = [_without_places(item) for item in value]
-        else:
-            kept[key] = value
-    return kept
-
-
-def _is_place(value: Any) -> bool:
-    """Whether a value of a recipe is a path or a URL, or a list with one. No other value has a slash in it."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(item, str) and ("/" in item or "\\" in item or item.startswith("~")) for item in values)
-
-
 def changes_table(changes: list[RecipeChange]) -> str:
-    """Return a section about how the recipe changed at resumes, without places of files; nothing when it did not."""
-    public = [change for change in changes if not _is_private(change)]
+    """Return a section about how the recipe changed at resumes, without secrets and places; nothing if it did not."""
+    public = changes_without_places(changes_without_secrets(changes))
     if not public:
         return ""
     rows = [
@@ -130,8 +107,3 @@ def changes_table(changes: list[RecipeChange]) -> str:
     ]
     head = "The recipe above is the last one. It changed when the run was resumed:"
     return "\n".join(["", head, "", "| from step | key | was | is |", "|---|---|---|---|", *rows, ""])
-
-
-def _is_private(change: RecipeChange) -> bool:
-    named = change.key.rsplit(".", 1)[-1] in PLACES
-    return named or _is_place(change.before) or _is_place(change.now)

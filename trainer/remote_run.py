@@ -93,7 +93,7 @@ class RemoteRun:
             self._failed = ""
         except ClozelineError as error:
             self._failed = str(error)
-            print(f"{error} Training goes on, and the next checkpoint tries again.", flush=True)
+            print(f"{error} Training continues, and the next checkpoint tries again.", flush=True)
 
     def _send(self, step: int) -> None:
         try:
@@ -150,7 +150,7 @@ def bring_run(url: str, run: str, step: int | None) -> None:
         faults.append(fault.replace(str(partial), location(url, candidate)))
     else:
         raise CheckpointError(f"No checkpoint of {url} verifies: {'; '.join(faults)}. Give another run.")
-    for name in {"recipe.toml", "run_id", "metrics.jsonl"} & {*storage.names(url)}:
+    for name in {"recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl"} & {*storage.names(url)}:
         get(storage.join(url, name), Path(run, name))
     for name in storage.names(storage.join(url, "vocabulary")):
         get(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))

@@ -41,7 +41,7 @@ def check_replicas(engine: DeepSpeedEngine, step: int) -> None:
     raise ReplicaError(
         f"After step {step} rank {', '.join(map(str, odd))} holds other weights than {others}, first in "
         f"{list(held)[at]}: memory, a device or the network has erred. Nothing of it was saved. Look after that "
-        "rank's machine; the same command goes on from the last checkpoint."
+        "rank's machine; the same command resumes from the last checkpoint."
     )
 
 

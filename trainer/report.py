@@ -1,7 +1,8 @@
-"""report.html: a run on one self-contained page, drawn from its metrics, with marks where it was taken up again."""
+"""report.html: a run on one self-contained page, drawn from its metrics, with marks where it was resumed."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import isfinite
@@ -9,11 +10,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import tomli_w
+
 from schemas import storage
 from schemas.masking import KINDS
 from trainer.checkpoints import best
 from trainer.line_charts import STYLE, Line, chart
 from trainer.metrics import read_metrics
+from trainer.public_recipe import changes_without_secrets, without_secrets
 from trainer.recipe_changes import RecipeChange
 from trainer.recipe_changes import shown as value_text
 
@@ -33,23 +37,25 @@ def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange
 
 def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> str:
     """The page. What is drawn follows from the arguments and from the checkpoints that are there."""
-    title, recipe = escape(Path(run).name), escape((Path(run) / "recipe.toml").read_text())
+    title = escape(Path(run).name)
+    content = tomllib.loads((Path(run) / "recipe.toml").read_text())
+    recipe = escape(tomli_w.dumps(without_secrets(content)))
     sections = "".join(_section(name, drawn) for name, drawn in _charts(lines, resumed_at))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Clozeline run: {title}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
         f'content="light dark"><style>{STYLE}</style></head><body><header><p class="brand">Clozeline run</p>'
         f"<h1>{title}</h1><p>{_resumes(resumed_at)}</p></header>{_figures(run, lines)}<main>{sections}"
-        f"{_kinds(lines)}{_changes(changes)}</main><section><details><summary>recipe.toml</summary><pre>{recipe}</pre></details></section>"
+        f"{_kinds(lines)}{_changes(changes_without_secrets(changes))}</main><section><details><summary>recipe.toml</summary><pre>{recipe}</pre></details></section>"
         "</body></html>\n"
     )
 
 
 def _resumes(resumed_at: list[int]) -> str:
     if not resumed_at:
-        return "One run, never taken up again."
+        return "One run, never resumed."
     steps = ", ".join(f"{step:,}" for step in resumed_at)
-    return f"Taken up again after {'steps' if len(resumed_at) > 1 else 'step'} {steps}: dashed in the charts."
+    return f"Resumed after {'steps' if len(resumed_at) > 1 else 'step'} {steps}: dashed in the charts."
 
 
 def _figures(run: str, lines: Metrics) -> str:

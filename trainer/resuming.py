@@ -1,19 +1,23 @@
-"""What a run goes on with, what may not have changed under it, and what has."""
+"""What a run continues with, what may not have changed under it, and what has."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
+from pydantic import ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError
 from trainer import checkpoints, saving
+from trainer.agreement import from_rank_0
 from trainer.checkpoints import TrainingState
 from trainer.phases import Phase
+from trainer.public_recipe import changes_without_secrets, without_secret_keys
 from trainer.recipe_changes import RecipeChange, changes_between, flatten, shown
 from trainer.recipe_sections import Recipe
 from trainer.stream.reading import PairFolder
@@ -58,7 +62,7 @@ def resume(
     Raises CheckpointError when the data, or a key that must stay, is not what the run began with.
     """
     now = identity(recipe, phase, folders)
-    values = flatten(recipe.model_dump(exclude_none=True))
+    values = recorded(recipe.model_dump(exclude_none=True))
     names = [folder.folder for folder in folders]
     if found is None:
         return TrainingState(step=0, tokens=0, seconds=0.0, identity=now, recipe=values, folders=names)
@@ -68,7 +72,8 @@ def resume(
     check_unchanged(path, state, now, names, WHOLE_RUN if begins else tuple({*state.identity, *now}))
     saving.load(engine, path, state)
 
-    changes = changes_between(state.recipe, values, state.step) if state.recipe else []
+    before = state.recipe or from_rank_0(lambda: unrecorded_recipe(recipe.run.folder))
+    changes = changes_between(without_secret_keys(before), values, state.step) if before else []
     update: dict[str, Any] = {
         "recipe": values,
         "folders": names,
@@ -78,6 +83,50 @@ def resume(
     if begins:
         update |= {"identity": now, "left_out": 0, "trouble": History()}
     return state.model_copy(update=update)
+
+
+def recorded(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe's values by their full names, as checkpoints hold them: without secrets."""
+    return without_secret_keys(flatten(content))
+
+
+def unrecorded_recipe(run: str) -> dict[str, Any]:
+    """Return the values that a run had when its checkpoint was saved, for a checkpoint that holds none.
+
+    RUN/recipe.toml has them until the first resume writes the new ones there. From then on they are what is left when
+    the changes in RUN/recipe_history.jsonl are taken back. Returns nothing, and says so, when the file cannot be read.
+    """
+    path = Path(run) / "recipe.toml"
+    try:
+        values = recorded(with_former_defaults(tomllib.loads(path.read_text())))
+        history = [RecipeChange.model_validate_json(line) for line in _lines(Path(run) / HISTORY)]
+    except (OSError, ValueError) as error:
+        print(f"{path} cannot be read ({error}), so what changed in the recipe is not known.", flush=True)
+        return {}
+
+    for change in reversed(history):
+        if change.before is None:
+            values.pop(change.key, None)
+        else:
+            values[change.key] = change.before
+    return values
+
+
+def with_former_defaults(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe with what it left to defaults, as they were when it could not name them.
+
+    schedule.decay_from is the key that recipes got later, and without it every schedule decayed from the end of
+    warm-up. That is its default today, too, but today's BERT, ALBERT and LAMB recipes set it to "start".
+    """
+    try:
+        return Recipe.model_validate(content).model_dump(exclude_none=True)
+    except ValidationError:
+        schedule = {"decay_from": "warmup"} | content.get("schedule", {})
+        return content | {"schedule": schedule}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def check_unchanged(
@@ -122,7 +171,7 @@ def announce(phase: Phase, state: TrainingState, found: Found) -> None:
     place = (state.step - phase.before + state.left_out) * phase.recipe.batch.size
     print(f"Resuming from {path}: step {state.step}, {unit} {place:,}.", flush=True)
 
-    for change in new_changes(state, found):
+    for change in changes_without_secrets(new_changes(state, found)):
         before, now = shown(change.before), shown(change.now)
         print(f"The recipe changed: {change.key} was {before}, is {now} from step {state.step + 1} on.", flush=True)
 

@@ -26,7 +26,7 @@ from trainer.models.packing import PackedBatch
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a global batch: masked tokens, labelled pairs, tokens, tokens with padding. stop: a rank was asked to stop."""
+    """Of a global batch: masked tokens, labeled pairs, tokens, tokens with padding. stop: a rank was asked to stop."""
 
     masked: float
     pairs: float
@@ -57,7 +57,7 @@ def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Co
     counts = torch.tensor(
         [
             sum(batch.predicted for batch in batches),
-            sum(engine.module.labelled_pairs(batch) for batch in batches),  # type: ignore[operator]
+            sum(engine.module.labeled_pairs(batch) for batch in batches),  # type: ignore[operator]
             sum(batch.tokens for batch in batches),
             sum(len(batch.ids_T) for batch in batches),
             stop,
@@ -73,10 +73,12 @@ def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Co
 def check_masked(counts: Counts, step: int) -> None:
     """Raise DataError, on all ranks together, when nothing of a global batch is to be predicted: it has no loss."""
     if not counts.masked:
-        raise DataError(
+        error = DataError(
             f"The batch of step {step} has no masked token: its rows hold unknown words alone, or their stored masks "
             "are empty. Use a vocabulary that covers the text, or rebuild the pairs."
         )
+        error.everywhere = True  # the counts are sums over all ranks
+        raise error
 
 
 def take_step(

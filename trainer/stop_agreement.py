@@ -11,26 +11,51 @@ one rank, within one.
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from schemas.errors import UsageError
+from trainer.agreement import together
 from trainer.signals import StopRequest
+
+MEETING = 120.0
+"""Seconds that ranks have to open their connections; all of them arrive there together."""
 
 
 class StopAgreement:
     """A rank's stop request, and what the ranks agreed on. Making and closing one are collective calls."""
 
     def __init__(self, request: StopRequest, timeout: float = 1200.0):
-        """timeout: seconds after which a rank that does not answer is an error."""
+        """timeout: seconds after which a rank that does not answer is an error.
+
+        Raises UsageError on every rank when one of them cannot join the group.
+        """
         self._request = request
         self._group: Any = None
         if dist.get_world_size() > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+            together(lambda: self._meet(timeout))
         self._asked_by_any = torch.zeros(1)
         self._pending: Any = None
+
+    def _meet(self, timeout: float) -> None:
+        """Open the group. Raises UsageError when the ranks cannot reach one another."""
+        patience = min(timeout, MEETING)
+        try:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
+        except RuntimeError as error:
+            host = socket.gethostname()
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise UsageError(
+                f"The ranks cannot meet over gloo: rank {dist.get_rank()} on {host} says {reason}. Gloo listens at the "
+                f"address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME "
+                "to the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
+            ) from error
+        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), self._group)
 
     @property
     def asked(self) -> bool:

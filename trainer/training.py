@@ -130,7 +130,7 @@ def go_back(recipe: Recipe, returned: Return, bad: int) -> Return:
     if returned.times > recipe.trouble.rollbacks:
         raise TroubleError(
             f"{told}, and going back to step {returned.to} {recipe.trouble.rollbacks} times did not help. "
-            "Lower optimizer.lr, or see [trouble] for what counts as a bad step; the same command goes on from there."
+            "Lower optimizer.lr, or see [trouble] for what counts as a bad step; the same command resumes from there."
         )
     if dist.get_rank() == 0:
         print(f"{told}. Going back to step {returned.to}; {returned.left_out} steps of data are left out.", flush=True)

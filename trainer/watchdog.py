@@ -221,7 +221,7 @@ def patience(timeout: float) -> float:
 
 def _words(message: dict[str, Any]) -> str:
     if not message:
-        return "never heard of"
+        return "never reported"
     return f"process {message['process']} on {message['host']}, last seen in {message['place']}"
 
 

@@ -197,7 +197,7 @@ def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, comp
     model = model.to(device, precision_on(device)).train()
     if compiled:
         model.encoder.compile_layers()
-    masked, pairs = len(batch.masked_K), max(1, model.labelled_pairs(batch))
+    masked, pairs = len(batch.masked_K), max(1, model.labeled_pairs(batch))
 
     def loss() -> Tensor:
         losses = model(batch)

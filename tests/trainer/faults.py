@@ -8,7 +8,8 @@ Those of a disk count the files that the rank writes parts of, three a checkpoin
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
 writes as a full disk does. `unreadable` fails what it reads of its own tensors to send it. `apart` puts the rank on a
 node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file locks fail as on file
-systems without them and on broken ones.
+systems without them and on broken ones. `unreachable` takes
+the network from it that gloo would use.
 """
 
 from __future__ import annotations
@@ -105,9 +106,12 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     os.pwrite, os.fsync, fcntl.flock = write, sync, lock
     if faults.has("apart", 1):
         os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
+    if faults.has("unreachable", 1):
+        os.environ["GLOO_SOCKET_IFNAME"] = "none0"
     try:
         yield
     finally:
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
         os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
         HeldBytes.read = read
         os.replace = replace

@@ -24,6 +24,13 @@ def test_the_gradient_of_many_micro_batches_is_within_one_percent(run, tmp_path:
         assert found < 0.01, case
 
 
+def test_the_gradient_over_two_ranks_is_reduced_in_float32(run, tmp_path: Path) -> None:
+    """Sharded gradients, which other code adds up and reduces. On one rank nothing is reduced."""
+    for case, found in errors(run, tmp_path / "errors.json", 2, 64, ["0-bf16", "2-bf16", "3-bf16"]).items():
+        print(f"{case}: {found:.2%}")
+        assert found < 0.01, case
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_gradient_of_512_micro_batches(run, tmp_path: Path, ranks: int) -> None:

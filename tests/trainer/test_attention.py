@@ -203,13 +203,36 @@ def test_a_grid_needs_no_value_on_the_host(monkeypatch) -> None:
         model(many)
 
 
+@pytest.mark.parametrize("way", ["packed", "padded"])
+def test_compiled_layers_have_no_graph_breaks(flash, monkeypatch, way: str) -> None:
+    """Such as a lock, a read of a value or a kernel without a shape function. fullgraph=True raises at the first."""
+    monkeypatch.setattr(attention, "way_for", lambda *_: way)
+    torch._dynamo.reset()
+    spans = Spans(batch_of(LENGTHS))
+    qkv = torch.randn(sum(LENGTHS), 48, requires_grad=True)
+
+    def layers(qkv: Tensor, spans: Spans) -> Tensor:
+        return torch.cat([attention.attend(qkv, 2, spans, 0.0) for _ in range(2)])
+
+    found = torch.compile(layers, fullgraph=True, backend="aot_eager")(qkv, spans)
+    (gradient,) = torch.autograd.grad(found.square().sum(), qkv)
+    expected = layers(qkv, spans)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), qkv)[0])
+
+
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 WAYS = [
     ("cpu", FP32, 64, (0, 0), "one by one"),
     ("cpu", BF16, 64, (0, 0), "one by one"),
     ("cuda", BF16, 64, (8, 0), "packed"),
     ("cuda", FP16, 64, (9, 0), "packed"),
-    ("cuda", FP16, 256, (8, 6), "packed"),
+    ("cuda", FP16, 256, (8, 0), "packed"),
+    ("cuda", FP16, 256, (9, 0), "packed"),
+    ("cuda", FP16, 192, (8, 6), "packed"),
+    ("cuda", FP16, 200, (8, 6), "padded"),  # RTX 3090
+    ("cuda", BF16, 256, (8, 9), "padded"),  # RTX 4090
+    ("cuda", BF16, 256, (12, 0), "padded"),  # RTX 5090
     ("cuda", FP16, 64, (7, 0), "padded"),  # V100
     ("cuda", FP16, 64, (7, 5), "padded"),  # T4
     ("cuda", BF16, 264, (9, 0), "padded"),

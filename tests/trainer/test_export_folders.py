@@ -11,6 +11,7 @@ from schemas.errors import UsageError
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
 from tests.small_models import FAMILIES
+from trainer import resuming
 from trainer.export import export, main
 from trainer.model_card import changes_table, public_recipe
 from trainer.recipe import load_recipe
@@ -83,31 +84,78 @@ def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
             "run.max_steps=4",
             "schedule.warmup_steps=1",
             "run.local=/secret/b",
-            'deepspeed.csv_monitor={enabled=true, output_path="/secret/c"}',
+            'deepspeed.aio={block_size=4096, nvme_path="/secret/c"}',
             'data.pairs=["/secret/d", "s3://secret/e"]',
         ],
     )
     text = public_recipe(recipe)
     assert "secret" not in text and "~" not in text
-    assert "steps = 4" in text and "global_batch = 32" in text and "enabled = true" in text
+    assert "steps = 4" in text and "global_batch = 32" in text and "block_size = 4096" in text
 
     moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
     assert changes_table([moved]) == ""
     assert "optimizer.lr" in changes_table([moved, RecipeChange(step=2, key="optimizer.lr", before=1, now=2)])
 
 
+SERVICES = [
+    'comet={enabled=true, api_key="SECRET"}',
+    'wandb={enabled=true, team="SECRET"}',
+    'tensorboard={enabled=true, job_name="SECRET"}',
+    'csv_monitor={enabled=true, job_name="SECRET"}',
+]
+
+
+@pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
+def test_accounts_of_services_are_not_published(settings: str) -> None:
+    changes = [f"deepspeed.{settings}", "deepspeed.steps_per_print=7", "deepspeed.zero_optimization.sub_group_size=9"]
+    recipe = load_recipe("trainer/recipes/tiny.toml", changes)
+    text = public_recipe(recipe)
+    assert "SECRET" not in text and "enabled" not in text
+    assert "steps_per_print = 7" in text and "sub_group_size = 9" in text
+
+    key = f"deepspeed.{settings.split('=')[0]}.api_key"
+    assert "SECRET" not in changes_table([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")])
+    recorded = resuming.recorded(recipe.model_dump())
+    assert "SECRET" not in str(recorded) and recorded["deepspeed.steps_per_print"] == 7
+
+
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:
     run, out = exported["bert"].with_name("bert"), tmp_path / "hf"
     out.mkdir()
+    (out / "config.json").write_text('{"clozeline_version": "0.1"}')
     (out / "notes.txt").write_text("mine")
     (out / "merges.txt").write_text("of an older export")
     assert main([str(run), "--output", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
-    assert {path.name for path in out.iterdir()} == {"notes.txt", "merges.txt"}
+    assert {path.name for path in out.iterdir()} == {"config.json", "notes.txt", "merges.txt"}
 
-    assert main([str(run), "--output", str(out), "--overwrite"]) == 0
+    for _ in range(2):
+        assert main([str(run), "--output", str(out), "--overwrite"]) == 0
     assert (out / "notes.txt").read_text() == "mine", "a file that is not ours"
     assert not (out / "merges.txt").exists(), "a file of an older export"
+
+
+OTHERS = {
+    "no-config": {"README.md": "my thesis"},
+    "a-published-model": {"config.json": '{"model_type": "bert"}', "README.md": "theirs"},
+    "not-JSON": {"config.json": "{", "vocab.txt": "mine"},
+    "no-object": {"config.json": '["clozeline_version"]', "vocab.txt": "mine"},
+}
+
+
+@pytest.mark.parametrize("files", OTHERS.values(), ids=OTHERS.keys())
+def test_other_folders_are_never_overwritten(exported, files: dict[str, str], tmp_path: Path, capsys) -> None:
+    run, out = exported["bert"].with_name("bert"), tmp_path / "project"
+    out.mkdir()
+    for name, text in files.items():
+        (out / name).write_text(text)
+    assert main([str(run), "--output", str(out), "--overwrite"]) == 2
+    assert "holds other files than an export" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == files
+
+
+def test_overwrite_takes_an_empty_folder(exported, tmp_path: Path) -> None:
+    assert main([str(exported["bert"].with_name("bert")), "--output", str(tmp_path), "--overwrite"]) == 0
 
 
 def test_the_best_checkpoint_is_exported(training, exported, held_out: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_time_that_was_skipped_is_in_no_rate() -> None:
     assert found["loader_stall_fraction"] == pytest.approx(0.5, rel=0.05)
 
 
-def test_tensorboard_is_written_anew_after_a_resume(tmp_path: Path) -> None:
+def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
     run_resumed(tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -83,7 +83,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     pair_labels = {} if case.family == "roberta" else {name: batch.pair_labels_S}
     expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
-    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labelled_pairs(batch))
+    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
     check(case, "loss", loss, expected)
     model.zero_grad()
     case.theirs.zero_grad()
@@ -133,7 +133,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:
         batches = [batch for share in shares for batch in micro_batches(case.path, share)]
         assert len(batches) == world_size * pieces
         masked = sum(len(batch.labels_K) for batch in batches)
-        rows = sum(case.model.labelled_pairs(batch) for batch in batches)
+        rows = sum(case.model.labeled_pairs(batch) for batch in batches)
         losses = [case.model(batch) for batch in batches]
         loss = sum(one.mlm_sum / masked + one.pair_sum / max(1, rows) for one in losses)
         found.append(gradient(case.model, loss))  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: P
     for family in ("bert", "roberta"):
         recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
         model = build_model(recipe.model, folder.vocabulary.size, 0)
-        counts[family] = model.labelled_pairs(batch)
+        counts[family] = model.labeled_pairs(batch)
         told = " ".join(notes(recipe, [folder], model))
         assert (told == f"The pair labels of {pairs} are not predicted: roberta has no pair head.") == (
             not counts[family]

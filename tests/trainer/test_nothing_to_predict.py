@@ -23,13 +23,13 @@ def unknown_words(command, vocab: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_step_without_masks_is_an_error_that_names_it(training, unknown_words: Path, tmp_path: Path) -> None:
-    done = training.warm(1, tmp_path / "run", data__pairs=unknown_words, run__stop_at=1)
-    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    done = training.warm(2, tmp_path / "run", data__pairs=unknown_words, run__stop_at=1)
+    assert done.returncode == 3 and done.stderr.count("clozeline:") == 1 and "Traceback" not in done.stderr, done.stderr
     assert "The batch of step 1 has no masked token" in done.stderr
 
 
 def test_an_evaluation_without_masks_is_an_error(training, unknown_words: Path, tmp_path: Path) -> None:
     evaluated = {"evaluation__pairs": unknown_words, "evaluation__every": 1}
-    done = training.warm(1, tmp_path / "run", run__stop_at=1, checkpoint__every=1, **evaluated)
-    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    done = training.warm(2, tmp_path / "run", run__stop_at=1, checkpoint__every=1, **evaluated)
+    assert done.returncode == 3 and done.stderr.count("clozeline:") == 1 and "Traceback" not in done.stderr, done.stderr
     assert "has no token that masks of kind token can be drawn on" in done.stderr

@@ -106,7 +106,7 @@ def test_a_copy_that_fails_half_way_is_no_checkpoint_and_is_made_up_for(store, b
     store.fail(403, f"step-00000002/{place}", method="PUT")
     with pytest.raises(StorageError, match=r"s3://runs/a.* cannot be reached .* lies in"):
         follow(tmp_path)
-    assert "Training goes on" in capsys.readouterr().out
+    assert "Training continues" in capsys.readouterr().out
     assert steps_saved(URL) == [1]
     bring_run(URL, str(tmp_path / "there"), None)
     assert steps_saved(str(tmp_path / "there")) == [1]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from schemas.masking import KINDS
 from trainer.line_charts import HEIGHT, MOST_POINTS, Line, chart, round_levels, thinned
 from trainer.metrics import NAMES
+from trainer.recipe_changes import RecipeChange
 from trainer.report import duration, short, write_report
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -67,17 +68,29 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
     ):
         assert told in texts
     assert "Held-out pairs at step 3" in texts and "0.4321" in texts and "ngram" in texts
-    assert "Taken up again after steps 2, 6: dashed in the charts." in texts
+    assert "Resumed after steps 2, 6: dashed in the charts." in texts
     assert set(re.findall(r'class="mark" x1="([\d.]+)%"', page)) == {"25.00", "75.00"}
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
-    assert "output = '<b>&amp;</b>'" in "".join(texts)
+    assert 'output = "<b>&amp;</b>"' in "".join(texts)
 
 
 def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> None:
     write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)), [])
     page = (tmp_path / "report.html").read_text()
-    assert "One run, never taken up again." in Balanced(page).texts
+    assert "One run, never resumed." in Balanced(page).texts
     assert not re.search(r'="[^"]*(nan|inf)', page)
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    run = run_folder(tmp_path, 5)
+    with (run / "recipe.toml").open("a") as file:
+        file.write('[deepspeed]\nsteps_per_print = 7\n[deepspeed.comet]\napi_key = "SECRET"\n')
+    key = RecipeChange(step=2, key="deepspeed.wandb.key", before="SECRET", now="SECRET2")
+    rate = RecipeChange(step=2, key="optimizer.lr", before=0.1, now=0.2)
+    write_report(str(run), [2], [key, rate])
+    page = (run / "report.html").read_text()
+    assert "SECRET" not in page
+    assert "steps_per_print = 7" in page and "optimizer.lr" in page
 
 
 def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def epochs(folder: Path, count: int) -> list[list[Row]]:
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["wordpiece", "bytebpe"])
-def test_the_order_is_drawn_anew_each_epoch(sop_pairs: list[Path], kind: int) -> None:
+def test_the_order_is_drawn_again_each_epoch(sop_pairs: list[Path], kind: int) -> None:
     of_epochs = epochs(sop_pairs[kind], 3)
     assert of_epochs[:1] == epochs(sop_pairs[kind], 1)  # a pure function of (data, seed, epoch)
     texts = [[row[:2] for row in rows] for rows in of_epochs]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainer import checkpoints
+from trainer.command_line import check_launcher, main
+from trainer.signals import StopRequest
 
 LISTENER = """
 import sys, time
@@ -32,6 +34,47 @@ def listener(*arguments: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
+
+
+def test_hundreds_of_signals_are_one_request() -> None:
+    process = listener("training", "is deaf")
+    for _ in range(400):
+        process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130 and told.count("clozeline:") == 2 and "Traceback" not in told, told
+
+
+def test_ranks_that_cannot_meet_name_the_variable_to_set(training, tmp_path: Path) -> None:
+    done = training.warm(2, tmp_path / "run", "unreachable:0:1:1,unreachable:1:1:1")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("clozeline:") == 1 and "GLOO_SOCKET_IFNAME=eth0" in done.stderr
+    assert "rank 0 on" in done.stderr and "none0" in done.stderr
+
+
+@pytest.mark.parametrize(("task", "told"), [(0, 1), (1, 0)], ids=["first-task", "second-task"])
+def test_tasks_of_srun_without_ranks_are_refused(training, tmp_path, monkeypatch, capsys, task: int, told: int) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", str(task))
+    assert main(training.flags(tmp_path / "run"), StopRequest()) == 2
+    assert capsys.readouterr().err.count("clozeline: srun started 4 tasks, but RANK is not set") == told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SLURM_NTASKS": "4", "RANK": "2"}, {"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, {}],
+    ids=["ranks", "one-task", "one-task-of-a-larger-job", "no-slurm"],
+)
+def test_other_starts_are_not_refused(monkeypatch, environment: dict[str, str]) -> None:
+    for name in ("RANK", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    check_launcher()
 
 
 @pytest.mark.parametrize(

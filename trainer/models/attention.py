@@ -24,6 +24,13 @@ from trainer.models.packing import Spans
 
 AMPERE = (8, 0)  # compute capability; flash attention has no kernels for older GPUs
 LARGEST_HEAD = 256  # of flash attention
+LARGEST_HEAD_ANYWHERE = 192
+"""Above it, flash attention's backward pass needs the shared memory of an A100, H100 or B200 multiprocessor.
+
+GPUs of compute capability 8.6, 8.9 and 12.x have 100 KB. There torch refuses to train heads of 193 to 224, and those of
+225 to 256 with dropout.
+"""
+MUCH_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
 
 Way = Literal["packed", "padded", "one by one"]
 
@@ -47,9 +54,11 @@ def way_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[i
     if device != "cuda":
         return "one by one"
     half = dtype in (torch.bfloat16, torch.float16)
-    if half and capability >= AMPERE and head_size % 8 == 0 and head_size <= LARGEST_HEAD:
-        return "packed"
-    return "padded"
+    if not half or capability < AMPERE or head_size % 8 != 0:
+        return "padded"
+
+    largest = LARGEST_HEAD if capability in MUCH_SHARED_MEMORY else LARGEST_HEAD_ANYWHERE
+    return "packed" if head_size <= largest else "padded"
 
 
 def capability_of(device: torch.device) -> tuple[int, int]:

@@ -139,7 +139,7 @@ class Encoder(nn.Module):
         return self.norm(x_TD)
 
     def compile_layers(self) -> None:
-        """Let torch.compile make one kernel of many steps. Each number of tokens or rows is compiled anew."""
+        """Let torch.compile make one kernel of many steps. Each number of tokens or rows is compiled again."""
         for layer in self.layers:
             layer.compile(dynamic=False)
 

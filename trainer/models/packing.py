@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class PackedBatch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> PackedBatch:
-        """The same batch in memory that a GPU can read while the CPU goes on."""
+        """The same batch in memory that a GPU can read while the CPU continues."""
         return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
@@ -57,32 +56,33 @@ class PackedBatch:
 
 
 class Spans:
-    """Where the sequences of a packed batch lie. Sequences of no tokens, which fill a fixed shape, lie at the end."""
+    """Where the sequences of a packed batch lie. Sequences of no tokens, which fill a fixed shape, lie at the end.
+
+    longest: L, tokens of the longest sequence. ends_S1: (S + 1,) int32, 0, then where each sequence ends. places_T:
+    (T,) int64, each token's place in a grid of S rows of L tokens, counted row by row. filled_S11L: (S, 1, 1, L) bool,
+    the places of that grid that may be looked at; the first of each row may always, so that softmax has something to
+    divide by in a sequence of no tokens.
+
+    All are plain attributes without a way back to the host: torch.compile cannot read a cached_property, which takes a
+    lock in Python 3.11, and a model without a grid computes them in a few small kernels a batch.
+    """
 
     def __init__(self, batch: PackedBatch):
         self.longest = batch.longest
+
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
         counts_S1 = ones_T.new_zeros(len(batch.first_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
-        self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)  # 0, then where each sequence ends; no sync with a GPU
-        self._sequence_T = batch.sequence_T
-        self._positions_T = batch.positions_T
+        self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)
 
-    @cached_property
-    def places_T(self) -> Tensor:
-        """(T,) int64: each token's place in a grid of S rows of `longest` tokens, counted row by row."""
-        return self._sequence_T * self.longest + self._positions_T
-
-    @cached_property
-    def filled_S11L(self) -> Tensor:
-        """(S, 1, 1, L) bool: the places of that grid that may be looked at.
-
-        The first of each row may always, so that softmax has something to divide by in a sequence of no tokens.
-        """
+        self.places_T = batch.sequence_T * self.longest + batch.positions_T
         lengths_S1 = self.ends_S1.diff()[:, None]
         filled_SL = torch.arange(self.longest, device=lengths_S1.device) < lengths_S1.clamp(min=1)
-        return filled_SL[:, None, None]
+        self.filled_S11L = filled_SL[:, None, None]
+        self._lengths: list[int] | None = None
 
-    @cached_property
+    @property
     def lengths(self) -> list[int]:
-        """Tokens in each sequence that has any."""
-        return [length for length in self.ends_S1.diff().tolist() if length]
+        """Tokens in each sequence that has any. The first call copies them to the host."""
+        if self._lengths is None:
+            self._lengths = [length for length in self.ends_S1.diff().tolist() if length]
+        return self._lengths

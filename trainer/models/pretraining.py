@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Losses(NamedTuple):
-    """Sums over a micro-batch, float32: of the masked LM loss over K tokens, of the pair loss over labelled rows."""
+    """Sums over a micro-batch, float32: of the masked LM loss over K tokens, of the pair loss over labeled rows."""
 
     mlm_sum: Tensor
     mlm_correct: Tensor
@@ -71,7 +71,7 @@ class PretrainingModel(nn.Module):
             return Losses(mlm_sum, mlm_correct, torch.zeros_like(mlm_sum), torch.zeros_like(mlm_sum))
         return Losses(mlm_sum, mlm_correct, *summed_loss(pair_S2, batch.pair_labels_S))
 
-    def labelled_pairs(self, batch: PackedBatch) -> int:
+    def labeled_pairs(self, batch: PackedBatch) -> int:
         """How many rows the pair loss is a sum over: none in a family that does not predict pair labels."""
         return batch.paired if self.pair_head is not None else 0
 

@@ -129,7 +129,7 @@ class Stream:
         return batch if self._shape is None else fill(batch, self._shape, self._vocabulary.special_id("pad"))
 
     def _rows(self, part: Part, picked: Ints, keys_B: U64) -> Rows:
-        """Rows of one part; SOP's order is drawn anew, but for stored masks, whose places it would move."""
+        """Rows of one part; SOP's order is drawn again, but for stored masks, whose places it would move."""
         rows = part.block.rows.take(picked)
         if part.folder.objective != "sop" or self._drawing.stored:
             return rows

@@ -1,4 +1,4 @@
-"""SOP's order, drawn anew each epoch: half of the rows have A and B exchanged, and with them their label.
+"""SOP's order, drawn again each epoch: half of the rows have A and B exchanged, and with them their label.
 
 A shard holds one draw; on top of it comes another by the row's own key, so the order of an epoch is as random as the
 shard's and follows from (seed, epoch, row) as masks do. A row keeps its length, so no place in the data moves.
@@ -21,7 +21,7 @@ _EXCHANGE = 1 << 48  # the draw's counter, far from those of masks
 
 
 def redraw_order(rows: Rows, keys_B: U64, between: int) -> Rows:
-    """The rows with each order drawn anew; `between` special tokens separate A and B."""
+    """The rows with each order drawn again; `between` special tokens separate A and B."""
     drawn_B = numbers(keys_B, _EXCHANGE) >> np.uint64(63) == 1
     return exchange_segments(rows, drawn_B & (rows.labels_B != NO_LABEL), between)
 
