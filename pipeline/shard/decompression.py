@@ -36,7 +36,7 @@ class Limits:
 
 
 def compression_of(path: str) -> str | None:
-    return next((name for suffix, name in COMPRESSIONS.items() if path.endswith(suffix)), None)
+    return next((name for suffix, name in COMPRESSIONS.items() if path.lower().endswith(suffix)), None)
 
 
 def open_plain(path: str, compression: str | None, max_ratio: int = MAX_RATIO) -> IO[bytes]:
