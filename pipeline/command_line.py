@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from pipeline import stop_signals, terminal_logs
 from pipeline.arguments import HelpFormatter, Parser, one_line, terminal_safe
+from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest
 from schemas.manifest import Manifest
@@ -73,7 +74,11 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--text_layout", choices=("blank_line", "line", "file"), default="blank_line",
                      help="what makes a document in plain text")  # fmt: skip
     sub.add_argument("--text_key", default="text", help="the JSON key or the Parquet column that holds the text")
-    sub.add_argument("--encoding", default="utf-8", help="of text and JSON files: cp1252, gb18030, utf-16 ...")
+    sub.add_argument(
+        "--encoding",
+        default="utf-8",
+        help="character encoding of text and JSON files, such as cp1252, gb18030 or utf-16",
+    )
     sub.add_argument("--language", default="en", help="ISO 639 code or English name, for the sentence splitter")
     sub.add_argument("--sentence_splitter", choices=("sentencex", "newline"), default="sentencex",
                      help="newline: the input has one sentence a line")  # fmt: skip
@@ -90,17 +95,17 @@ def _shard_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--max_undecodable_ratio",
         type=share,
-        default=0.001,
+        default=MAX_UNDECODABLE_RATIO,
         help="share of a file's bytes that are not in its encoding above which the job fails; below, they are removed",
     )
     sub.add_argument(
-        "--max_document_bytes", type=positive, default=16 << 20, help="larger documents are rejected as bad records"
+        "--max_document_bytes", type=positive, default=MAX_RECORD, help="larger documents are rejected as bad records"
     )
     sub.add_argument(
         "--max_decompression_ratio",
         type=positive,
-        default=200,
-        help="a compressed file of more than 256 MB of text may not be more times larger than itself",
+        default=MAX_RATIO,
+        help="how many times its compressed size a file may grow to; below 256 MB any growth is allowed",
     )
     sub.add_argument("--seed", type=int, default=0, help="seed for shuffling")
     _output_flags(sub)

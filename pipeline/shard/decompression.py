@@ -7,12 +7,12 @@ import gzip
 import io
 import lzma
 import zlib
-from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
 
 from pipeline.shard.encodings import UTF8, Transcoded, is_line_safe
+from pipeline.shard.limits import ALWAYS_ALLOWED, MAX_RATIO
 from schemas import storage
 from schemas.errors import DataError
 
@@ -20,23 +20,12 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 UNREADABLE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
 """What a file that is cut, damaged or too large raises, in any of these formats."""
 
-MAX_RATIO = 200  # text shrinks 3 to 10 times, logs up to 100; a file that grows more than this is a bomb,
-ALWAYS_ALLOWED = 256 << 20  # unless it stays below this size
-MAX_RECORD = 16 << 20  # bytes; the longest books have about 5 MB
 _BLOCK = 1 << 16
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Sizes that a user can set: larger documents are rejected, files that grow more are refused."""
-
-    document_bytes: int = MAX_RECORD
-    decompression_ratio: int = MAX_RATIO
-
-
 def compression_of(path: str) -> str | None:
-    return next((name for suffix, name in COMPRESSIONS.items() if path.endswith(suffix)), None)
+    return next((name for suffix, name in COMPRESSIONS.items() if path.lower().endswith(suffix)), None)
 
 
 def open_plain(path: str, compression: str | None, max_ratio: int = MAX_RATIO) -> IO[bytes]:

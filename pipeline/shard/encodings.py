@@ -20,6 +20,9 @@ _REPLACEMENT = "\ufffd".encode()
 _UNDECODABLE = b"\xff"  # no UTF-8 text holds this byte
 _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem")
 
+_ENOUGH_BYTES = 16  # of what is to be UTF-16, that UTF-8 can be told from it
+_ENOUGH_CHARACTERS = 4  # outside of ASCII
+
 _BYTE_ORDER_MARKS = (
     # UTF-32's little-endian mark begins with UTF-16's, so it comes first.
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -70,6 +73,21 @@ def to_utf8(data: bytes, encoding: str) -> bytes:
 
 def _marked(text: str) -> bytes:
     return text.encode(errors="replace").replace(_REPLACEMENT, _UNDECODABLE)
+
+
+def looks_like_utf8(head: bytes, encoding: str) -> bool:
+    """Return whether the beginning of a file is UTF-8, although another encoding was named.
+
+    Bytes that are valid UTF-8 outside of ASCII are hardly anything else; short texts of two-byte encodings may be, so
+    a few characters prove nothing. UTF-16 and UTF-32 of any text are no valid UTF-8, or hold NULs.
+    """
+    try:
+        text = codecs.getincrementaldecoder(UTF8)().decode(head)  # a character may be cut at the end
+    except UnicodeDecodeError:
+        return False
+    if encoding.startswith(("utf-16", "utf-32")):
+        return len(head) >= _ENOUGH_BYTES and 0 not in head
+    return sum(character > "\x7f" for character in text) >= _ENOUGH_CHARACTERS
 
 
 class Transcoded(io.RawIOBase):

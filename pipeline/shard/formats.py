@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from typing import Literal
 
 import orjson
 
 from pipeline.shard.decompression import UNREADABLE, compression_of, open_plain, open_text
-from pipeline.shard.encodings import UTF8, wide_encoding
+from pipeline.shard.encodings import UTF8, looks_like_utf8, wide_encoding
 from schemas.errors import DataError
 
 Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
@@ -18,6 +19,10 @@ _HEAD = 1 << 16  # bytes to look at
 _TABLE_ROWS = 5  # equal rows that make a table; prose has no five lines with the same number of commas under a header
 _WIKI_BLOCK = re.compile(rb'\s*<doc id="')
 _COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
+_USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
+_JSON_OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+_JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:\}|"(?:[^"\\\n]|\\.)*"\s*:)')
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _KINDS = {
     "CSV": ".csv",
@@ -29,10 +34,12 @@ _KINDS = {
     "an image": ".png .jpg .jpeg .gif .bmp .tif .tiff .webp .heic .ico",
     "audio or video": ".mp3 .wav .flac .ogg .mp4 .avi .mov .mkv .webm",
     "an archive": ".zip .tar .tgz .tbz2 .txz .7z .rar .jar",
-    "binary data": ".arrow .feather .orc .avro .npy .npz .pkl .h5 .hdf5 .sqlite .exe .so .dll",
+    "binary data": ".arrow .feather .orc .avro .npy .npz .pkl .h5 .hdf5 .sqlite .exe .dll",
 }
+# Without .so, which ends the names of Somali texts too: libraries are known by their first bytes.
 _BY_SUFFIX = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
 
+# Those of letters alone may also begin a text, so they count only in a file with control bytes.
 _MAGIC = (
     # (offset, bytes, kind)
     (0, b"%PDF-", "PDF"),
@@ -64,7 +71,12 @@ _MAGIC = (
     (0, b"\x93NUMPY", "binary data"),
     (0, b"\x7fELF", "binary data"),
 )
-_MARKUP = {b"<!doctype html": "HTML", b"<html": "HTML", b"<?xml": "XML", b"<mediawiki": "XML", b"<rss": "XML"}
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_COMMENTS = rb"(?:\s|<!--.*?-->)*"
+_MARKUP = {
+    "HTML": re.compile(_COMMENTS + rb"<(?:!doctype html|html|head|body)[\s>]", re.DOTALL | re.IGNORECASE),
+    "XML": re.compile(_COMMENTS + rb"<(?:\?xml|mediawiki|rss)[\s>]", re.DOTALL | re.IGNORECASE),
+}
 
 _REMEDIES = {
     "CSV": "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key",
@@ -72,6 +84,8 @@ _REMEDIES = {
     "HTML": "Extract its text first, for instance with trafilatura",
     "XML": "Extract its text first, for instance with WikiExtractor when it is a Wikipedia dump",
     "PDF": "Extract its text first, for instance with pdftotext",
+    "a JSON array": "Write one object a line (jq -c '.[]' FILE > FILE.jsonl)",
+    "JSON over several lines": "Write one object a line (jq -c . FILE > FILE.jsonl)",
     "an image": "Leave it out",
     "audio or video": "Leave it out",
     "binary data": "Convert it to JSON lines or Parquet",
@@ -94,14 +108,28 @@ def detect_format(path: str, encoding: str = UTF8) -> Format:
     if name.endswith(".parquet"):
         return "parquet"
 
-    by_suffix = _BY_SUFFIX.get("." + name.rpartition("/")[2].rpartition(".")[2])
+    by_suffix = _BY_SUFFIX.get(os.path.splitext(name)[1])
     if by_suffix is not None:
         raise _refusal(path, by_suffix)
 
     head = _first_bytes(path, compression, encoding)
-    if compression is None and head.startswith(b"PAR1"):
+    if compression is None and head.startswith(b"PAR1") and _CONTROL.search(head):
         return "parquet"
     return _detect_by_content(path, head)
+
+
+def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> None:
+    """Raise DataError when a file begins as UTF-8 although another encoding was named for it."""
+    try:
+        with open_plain(path, compression) as file:
+            head = file.read(_HEAD)
+    except UNREADABLE:
+        return  # whoever reads it will say what is wrong with it
+    if looks_like_utf8(head, encoding):
+        raise DataError(
+            f"{path} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
+            "Give --encoding utf-8 to read it."
+        )
 
 
 def _first_bytes(path: str, compression: str | None, encoding: str) -> bytes:
@@ -121,58 +149,74 @@ def _detect_by_content(path: str, head: bytes) -> Format:
     if _WIKI_BLOCK.match(head):
         return "wikiextractor"
 
-    kind = _kind_by_magic(head) or _kind_of_markup(head) or _kind_of_table(head)
+    text = head.removeprefix(_BYTE_ORDER_MARK)
+    kind = _kind_by_magic(head) or _kind_of_markup(text) or _kind_of_json(text) or _kind_of_table(text)
+    if kind == "JSON lines":
+        return "jsonl"
     if kind is not None:
         raise _refusal(path, kind)
-
-    return "jsonl" if _begins_with_json_object(head) else "text"
+    return "text"
 
 
 def _kind_by_magic(head: bytes) -> str | None:
     for offset, magic, kind in _MAGIC:
         if head.startswith(magic, offset):
-            return kind
+            return kind if not magic.isalnum() or _CONTROL.search(head) else None
     return None
 
 
-def _kind_of_markup(head: bytes) -> str | None:
-    begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:32].lower()
-    for tag, kind in _MARKUP.items():
-        if begin.startswith(tag):
-            return kind
-    return None
+def _kind_of_markup(text: bytes) -> str | None:
+    return next((kind for kind, beginning in _MARKUP.items() if beginning.match(text)), None)
 
 
-def _kind_of_table(head: bytes) -> str | None:
+def _kind_of_json(text: bytes) -> str | None:
+    """Return which kind of JSON a file begins with: JSON lines, or what has to become JSON lines."""
+    if _JSON_ARRAY.match(text):
+        return "a JSON array"
+    if not _JSON_OBJECT.match(text):
+        return None
+
+    first_line, newline, _ = text.lstrip().partition(b"\n")
+    if not newline and len(text) > _HEAD // 2:
+        return "JSON lines"  # the first record is longer than the head
+    try:
+        orjson.loads(first_line.decode(errors="replace"))
+        return "JSON lines"
+    except orjson.JSONDecodeError:
+        return "JSON over several lines"
+
+
+def _kind_of_table(text: bytes) -> str | None:
     """Return CSV or TSV when rows of equal length follow a row of column names.
 
     Tables without a header pass for text, for there is nothing to tell them from lists and poems.
     """
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
-    for kind, delimiter, fewest_columns in (("TSV", "\t", 2), ("CSV", ",", 2), ("CSV", ";", 2)):
-        first_line = text.partition("\n")[0]
-        names = [name.strip('"\r') for name in first_line.split(delimiter)]
-        if len(names) < fewest_columns or not all(map(_COLUMN_NAME.fullmatch, names)):
+    lines = text.decode(errors="replace")
+    for kind, delimiter in (("TSV", "\t"), ("CSV", ","), ("CSV", ";")):
+        names = lines.partition("\n")[0].split(delimiter)
+        if len(names) < 2 or not _are_column_names(names):
             continue
 
         try:
-            rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
+            rows = [row for row in csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True) if row]
         except csv.Error:
             continue
-        whole_rows = rows[:-1] if len(head) == _HEAD else rows
+        whole_rows = rows[:-1] if len(lines) > _HEAD // 2 else rows
         if len(whole_rows) >= _TABLE_ROWS and all(len(row) == len(names) for row in whole_rows):
             return kind
     return None
 
 
-def _begins_with_json_object(head: bytes) -> bool:
-    first_line = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0]
-    if not first_line.lstrip().startswith(b"{"):
+def _are_column_names(fields: list[str]) -> bool:
+    """Return whether the fields of a first line are names.
+
+    Spaces behind the delimiters are those of prose too; then one of the names must be a usual one.
+    """
+    names = [field.strip(' "\r') for field in fields]
+    if not all(map(_COLUMN_NAME.fullmatch, names)):
         return False
-    try:
-        return bool(orjson.loads(first_line))
-    except orjson.JSONDecodeError:
-        return False
+    has_spaces = any(field.startswith(" ") for field in fields)
+    return not has_spaces or not _USUAL_COLUMNS.isdisjoint(name.lower() for name in names)
 
 
 def _refusal(path: str, kind: str) -> DataError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.encodings import UTF8, is_line_safe
-from pipeline.shard.formats import Format, detect_format
+from pipeline.shard.formats import Format, detect_format, refuse_misread_utf8
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.storage_errors import unreadable
@@ -39,8 +39,14 @@ class Piece:
     version: str
     format: Format
     compression: str | None
+    _: KW_ONLY
     given: str = ""
     encoding: str = UTF8
+
+    @property
+    def shown_path(self) -> str:
+        """The path as the user wrote it, as text that can be printed and stored."""
+        return storage.shown(self.given or self.path)
 
     @property
     def is_whole_file(self) -> bool:
@@ -149,6 +155,8 @@ def pieces_of(path: str, size: int, wanted: Format | Literal["auto"], encoding: 
     """The pieces of one file, in order."""
     compression = compression_of(path)
     form = detect_format(path, encoding) if wanted == "auto" else wanted
+    if form != "parquet" and encoding != UTF8:
+        refuse_misread_utf8(path, compression, encoding)
     units = _row_groups(path) if form == "parquet" else size
     can_be_cut = form == "parquet" or is_line_safe(encoding)
     whole = compression is not None or units == 0 or not can_be_cut

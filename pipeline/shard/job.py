@@ -157,7 +157,7 @@ def _finish(
             statistics={
                 "language": job.language,
                 "cleaning": corpus.cleaning,
-                "undecodable": list(corpus.undecodable),
+                "undecodable": corpus.undecodable,
                 "unbroken_documents": corpus.unbroken,
                 "documents_by_source": add_by_name(reports, "sources"),
                 "log2_sentences_per_document": add_histograms(reports, "sentences_per_document"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from pipeline.shard.decompression import Limits, open_text
+from pipeline.shard.decompression import open_text
 from pipeline.shard.encodings import UTF8, is_line_safe, to_utf8, wide_encoding
 from pipeline.shard.inputs import Piece
+from pipeline.shard.limits import Limits
 from schemas.errors import DataError
 
 Lines = Iterable[tuple[int, bytes | None]]
@@ -95,8 +96,8 @@ def _refuse_wide(file: IO[bytes], piece: Piece) -> None:
         return
     expected = UTF8.upper() if piece.encoding == UTF8 else piece.encoding
     raise DataError(
-        f"{piece.path} is {found.upper()}, but {expected} is expected. Read it with --encoding {found}, or convert it: "
-        f"iconv -f {found.upper()} -t UTF-8 {piece.path}."
+        f"{piece.shown_path} is {found.upper()}, but {expected} is expected. Read it with --encoding {found}, or "
+        f"convert it: iconv -f {found.upper()} -t UTF-8 {piece.shown_path}."
     )
 
 

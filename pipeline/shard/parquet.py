@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.shard.decompression import Limits
 from pipeline.shard.inputs import Piece
+from pipeline.shard.limits import Limits
 from pipeline.shard.record import Record, Rejected, too_long
 from schemas import storage
 from schemas.errors import DataError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.shard.decompression import Limits
+from pipeline.shard.limits import Limits
 
 SHOWN = 500  # characters of a rejected record that are kept to look at
 

@@ -15,8 +15,9 @@ from typing import Literal
 
 import orjson
 
-from pipeline.shard.decompression import UNREADABLE, Limits
+from pipeline.shard.decompression import UNREADABLE
 from pipeline.shard.inputs import Piece, version_of
+from pipeline.shard.limits import Limits
 from pipeline.shard.lines import Lines, plain_lines, until
 from pipeline.shard.parquet import parquet_records
 from pipeline.shard.record import TOO_LONG, Record, Rejected, decoded, shown, too_long
@@ -45,11 +46,13 @@ def read_records(
             yield from text_records(plain_lines(piece, limits), piece, layout, limits)
     except UNREADABLE as error:
         raise DataError(
-            f"{piece.path} cannot be read to its end ({error}). "
+            f"{piece.shown_path} cannot be read to its end ({error}). "
             "It may be cut or damaged: copy it again, or leave it out."
         ) from error
     if version_of(piece.path) != piece.version:
-        raise DataError(f"{piece.path} changed while it was read. Run the job again once nothing writes to its inputs.")
+        raise DataError(
+            f"{piece.shown_path} changed while it was read. Run the job again once nothing writes to its inputs."
+        )
 
 
 def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:

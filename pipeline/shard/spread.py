@@ -19,21 +19,22 @@ from numpy.typing import NDArray
 from pipeline.reports import Report
 from pipeline.runs import encode_buckets
 from pipeline.shard.cleaning import clean, drop_long_words
-from pipeline.shard.decompression import MAX_RATIO, MAX_RECORD, Limits
 from pipeline.shard.inputs import Piece, Split
+from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Limits
 from pipeline.shard.near_duplicates import encode_signatures
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
 from pipeline.shard.sentences import Splitter, split_sentences
 from pipeline.shard.undecodable import UndecodableBytes
 from pipeline.staging import Staging
-from schemas import storage
 from schemas.randomness import key, mix
 from schemas.shards import TEXT
 
 MAX_SHARDS = 1024  # when the number of shards is ours to choose; a power of two, as is the choice
 RUN_CHARACTERS = 32 << 20  # with its Arrow form a worker holds about five times as much
 HARMLESS = ("blank line",)  # reasons for a rejection that do not make a corpus bad
-MANY_LINES = 1000  # a document with so many lines and none of them blank may be as many documents
+MANY_LINES = 1000  # a document with so many lines and none of them blank may be as many documents;
+MANY_LONG_LINES = 100  # fewer are enough where every line is longer than those of wrapped text
+LONG_LINE = 100  # characters
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Reading:
     sentence_splitter: Splitter
     near_duplicates: bool
     seed: int
-    max_undecodable_ratio: float = 0.001
+    max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
     max_document_bytes: int = MAX_RECORD
     max_decompression_ratio: int = MAX_RATIO
 
@@ -86,15 +87,21 @@ class Documents:
 
     def note_unbroken(self, record: Record, piece: Piece) -> None:
         """Remember a document of many lines in plain text, where a blank line should end it."""
-        if record.lines >= MANY_LINES and piece.format == "text":
-            self.unbroken.append({"path": piece.path, "place": record.place, "lines": record.lines})
+        if piece.format == "text" and _may_be_many(record):
+            self.unbroken.append({"path": piece.shown_path, "place": record.place, "lines": record.lines})
 
     def reject(self, record: Rejected, piece: Piece) -> None:
         self.ledger[record.reason, record.source] += record.count
         if record.reason not in HARMLESS:
-            path = storage.shown(piece.given or piece.path)
-            entry = {"reason": record.reason, "source": record.source, "path": path, "place": record.place}
+            entry = {"reason": record.reason, "source": record.source, "path": piece.shown_path, "place": record.place}
             self.rejected.append(entry | {"shown": record.shown})
+
+
+def _may_be_many(record: Record) -> bool:
+    """Return whether the lines of a document may be documents themselves."""
+    if record.lines >= MANY_LINES:
+        return True
+    return record.lines > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
 
 
 def document_id(sentences: list[str]) -> int:
@@ -151,7 +158,7 @@ def documents_of(split: Split, reading: Reading) -> Iterator[Documents]:
     """The split's documents, RUN_CHARACTERS at a time; at least one lot, for its ledger."""
     documents = Documents()
     for piece in split.pieces:
-        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio)
+        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
         for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
             undecodable.add(record)
@@ -167,8 +174,7 @@ def documents_of(split: Split, reading: Reading) -> Iterator[Documents]:
                 documents = Documents()
 
         if undecodable.count:
-            undecodable.check()
-            documents.undecodable.append(undecodable.report())
+            documents.undecodable.append(undecodable.check())
     yield documents
 
 

@@ -24,12 +24,12 @@ def summary_lines(manifest: Manifest) -> list[str]:
 def warning_lines(manifest: Manifest) -> list[str]:
     """Return one line for each sign that the text is not what the user takes it for."""
     warnings = []
-    undecodable = manifest.statistics.get("undecodable", [])
+    undecodable = manifest.statistics.get("undecodable")
     if undecodable:
-        count = sum(file["count"] for file in undecodable)
-        first = undecodable[0]
+        first = undecodable["most"][0]
+        place = f"byte {first['first_place']:,} of {first['path']}"
         warnings.append(
-            f"{count:,} undecodable bytes were removed, the first at byte {first['first_place']:,} of {first['path']}. "
+            f"{undecodable['count']:,} undecodable bytes were removed, the first at {place}. "
             "If it is in another encoding, name it with --encoding."
         )
 
@@ -37,7 +37,7 @@ def warning_lines(manifest: Manifest) -> list[str]:
     if unbroken:
         first = unbroken["first"]
         warnings.append(
-            f"{unbroken['count']:,} documents have a thousand lines or more and no blank line, the first with "
+            f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
             f"{first['lines']:,} lines at byte {first['place']:,} of {first['path']}. If every line is a document, "
             "give --text_layout line."
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_WORD
 from pipeline.shard.spread import MAX_SHARDS
-from pipeline.shard.undecodable import refuse_undecodable
+from pipeline.shard.undecodable import refuse_undecodable, undecodable_statistics
 from schemas.errors import DataError
 
 SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily into one worker's memory
@@ -19,7 +19,7 @@ MAX_SHARD_BYTES = (1 << 31) - 1  # of text: Arrow's offsets into a column have 3
 class Corpus:
     """What `spread` found in all: enough to gather any shard. `rejected` names the runs that rejected records.
 
-    `undecodable` are reports of files with a few undecodable bytes, `unbroken` describes documents of many lines.
+    `undecodable` names the files with a few undecodable bytes, `unbroken` describes documents of many lines.
     """
 
     runs: tuple[str, ...]
@@ -28,7 +28,7 @@ class Corpus:
     num_shards: int
     ledger: Ledger
     cleaning: dict[str, int]
-    undecodable: tuple[Report, ...] = ()
+    undecodable: Report | None = None
     unbroken: Report | None = None
 
 
@@ -44,9 +44,9 @@ def survey(
     `max_undecodable_ratio` of a file's bytes are not in its encoding, or when `num_shards` are too few for the text.
     """
     runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
-    undecodable = tuple(report for run in runs for report in run["undecodable"])
+    undecodable = [report for run in runs for report in run["undecodable"]]
     # First, for it is why records of JSON are bad.
-    refuse_undecodable(undecodable, max_undecodable_ratio)
+    refuse_undecodable(undecodable, max_undecodable_ratio, total(runs, "characters"))
     check_bad_ratio(runs, max_bad_ratio)
     if total(runs, "documents") == 0:
         raise DataError(nothing_left(runs))
@@ -62,7 +62,7 @@ def survey(
         num_shards=num_shards_made,
         ledger=add_ledgers(run["ledger"] for run in runs),
         cleaning=add_by_name(runs, "cleaning"),
-        undecodable=undecodable,
+        undecodable=undecodable_statistics(undecodable),
         unbroken=unbroken_documents(runs),
     )
 
@@ -120,6 +120,10 @@ def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
         advice = "Fix the input, or raise --max_bad_ratio."
         if example["reason"].startswith("record above"):
             advice += " Documents may be longer with --max_document_bytes; --text_layout line makes each line one."
+        if example["reason"].startswith("line is not") and example["shown"].startswith(("[", "{")):
+            advice += (
+                " JSON must have one object a line: jq -c '.[]' turns an array into such lines, jq -c . an object."
+            )
         raise DataError(
             f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
             f"{example['reason']}, {where}{looks}. Nothing was published. {advice}"

@@ -8,8 +8,9 @@ import pytest
 import zstandard
 
 from pipeline.shard import decompression
-from pipeline.shard.decompression import Limits, compression_of, open_plain
+from pipeline.shard.decompression import compression_of, open_plain
 from pipeline.shard.inputs import Piece
+from pipeline.shard.limits import Limits
 from pipeline.shard.lines import plain_lines
 from schemas.errors import DataError
 

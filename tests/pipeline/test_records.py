@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shard.decompression import MAX_RECORD, compression_of
+from pipeline.shard.decompression import compression_of
 from pipeline.shard.inputs import Piece, version_of
+from pipeline.shard.limits import MAX_RECORD
 from pipeline.shard.records import TOO_LONG, Record, Rejected, parse_json_line, read_records
 from schemas.errors import DataError
 
