@@ -197,8 +197,8 @@ def test_rows_hold_alberts_user_defined_symbols(command, albert_vocab: Path, tmp
     scores = [(token, score) for token, score in content["model"]["vocab"]]
     symbols = [symbol for symbol in '()"-.\u2013\u00a3\u20ac' if symbol not in dict(scores)]
     tokenizer = AlbertTokenizer(vocab=scores + [(symbol, 0.0) for symbol in symbols])
-    added: list[str | AddedToken] = [AddedToken(symbol, normalized=False) for symbol in '()"-.\u2013\u00a3\u20ac']
-    tokenizer.add_tokens(added)
+    added = [AddedToken(symbol, normalized=False) for symbol in '()"-.\u2013\u00a3\u20ac']
+    tokenizer.add_tokens(added)  # type: ignore[arg-type]
     tokenizer.save_pretrained(tmp_path / "published")
 
     rows = rows_of(chain(command, tmp_path, tmp_path / "published", "--max_length", 512))

@@ -257,7 +257,7 @@ def test_the_message_of_a_lost_write(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_back_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=f"^{tmp_path}/none could not be written: No such file or directory"):
+    with pytest.raises(StorageError, match=f"^{tmp_path}/none could not be read back: No such file or directory"):
         read_back(tmp_path / "none", [], False)
 
 
@@ -282,9 +282,8 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
         written[name] = [Written(a, a + 10, zlib.crc32(data[:10]), a // 10 % len(nodes)) for a in range(0, 40, 10)]
     (tmp_path / "a").write_bytes(b"state")
     (tmp_path / "z").write_bytes(b"figures")
-    (tmp_path / "folder").mkdir()
 
-    by_rank = group.run(lambda rank: saving._check(tmp_path, written, nodes))
+    by_rank = group.run(lambda rank: saving._check(tmp_path, list("abcdz"), written, nodes))
 
     order = hashing_order(nodes)
     hashed = [[name for i, name in enumerate("abcdz") if order[i % len(nodes)] == rank] for rank in range(len(nodes))]
@@ -313,6 +312,6 @@ def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(saving, "dist", group)
     (tmp_path / "f").write_bytes(bytes(2001))
     written = {"f": [Written(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
-    (found,) = group.run(lambda rank: saving._check(tmp_path, written, [0]))
+    (found,) = group.run(lambda rank: saving._check(tmp_path, ["f"], written, [0]))
     assert isinstance(found, StorageError)
     assert str(found) == f"{tmp_path}/f has 2,001 bytes, but 2,000 were written."
