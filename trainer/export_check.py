@@ -72,7 +72,7 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
 def sample_rows(model: PretrainingModel, vocabulary: Vocabulary) -> list[PackedBatch]:
     """Rows of random tokens with every place to predict, one a batch; half of each is segment B."""
     generator = torch.Generator().manual_seed(key(0, "rows to compare") >> 1)
-    ordinary_ids = torch.from_numpy(vocabulary.ordinary_ids)
+    ordinary_ids = torch.from_numpy(vocabulary.ordinary_ids.copy())  # the vocabulary's own array is read-only
     longest = model.shape.positions - model.shape.first_position
     return [
         row(ordinary_ids[torch.randint(len(ordinary_ids), (length,), generator=generator)], model.shape.segments)
