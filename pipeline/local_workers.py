@@ -20,7 +20,7 @@ from schemas.errors import ClozelineError, UsageError
 LAUNCHER = "CLOZELINE_LAUNCHER"
 """The environment variable that gives a worker the launcher's process id."""
 
-WORKER_THREADS = ("run_worker", "read_grpc_client_inputs")
+WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 """Names of Beam's threads that wait for a worker process or read from it."""
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher; one system call

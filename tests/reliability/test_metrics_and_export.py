@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import training  # noqa: F401 (a fixture)
-from trainer import checkpoints, export
+from trainer import export
 from trainer.metrics import NAMES, Metrics, read_lines
 from trainer.model_card import metrics_table
 from trainer.presentation import presentation
