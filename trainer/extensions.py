@@ -33,6 +33,7 @@ def load_communication_kernels(timeout: float) -> None:
 
     Raises StorageError after `timeout` seconds behind another build or a lock that may be another program's.
     """
+    _prefer_own_ninja()
     backend: Any = import_module("deepspeed.comm.torch")  # the package's own name for it is torch itself
     folder = _build_folder()
     if folder is None:
@@ -74,6 +75,17 @@ def _unbuilt(folder: Path, error: Exception) -> UsageError:
     )
     found.everywhere = os.environ.get("LOCAL_RANK", "0") != "0"  # one rank of every machine reports it
     return found
+
+
+def _prefer_own_ninja() -> None:
+    """Let the build use the ninja that lies beside this Python, whatever PATH the process was started with.
+
+    Versions of ninja do not read each other's logs: with one from the environment and one from the system in turn,
+    every start would compile the kernels again.
+    """
+    programs = Path(sys.executable).parent
+    if (programs / "ninja").exists():
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _build_folder() -> Path | None:
