@@ -21,6 +21,8 @@ from tests.object_store import KEYS, ObjectStore
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
 BIN = Path(sys.executable).parent
+# One ninja for all processes: with two versions in turn, each start would compile DeepSpeed's kernels again.
+os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
 
 NOUNS = [
     "cat",
