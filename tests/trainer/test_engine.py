@@ -21,7 +21,7 @@ from trainer.recipe_sections import EngineSection
 @pytest.fixture(scope="module")
 def facts(run, pairs: Path, tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("facts")
-    done = run("python", "tests/trainer/engine_facts.py", pairs, folder / "run", folder / "facts.json")
+    done = run("python", "-m", "tests.trainer.engine_facts", pairs, folder / "run", folder / "facts.json")
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "facts.json").read_text())
     print(found)
