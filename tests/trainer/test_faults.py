@@ -90,6 +90,13 @@ def test_a_lost_rank_is_named_with_its_place(training, tmp_path, fault: str) -> 
     assert done.returncode == 0 and "step 4, row 64" in done.stdout
 
 
+def test_ranks_that_cannot_meet_name_the_variable_to_set(training, tmp_path) -> None:
+    code, told = two_ranks(training, "unreachable:0:1:1,unreachable:1:1:1", tmp_path / "run")
+    assert code == 2 and "Traceback" not in told, told
+    assert told.count("clozeline:") == 1 and "GLOO_SOCKET_IFNAME=eth0" in told
+    assert "rank 0 on" in told and "none0" in told
+
+
 def test_a_weight_that_differs_on_one_rank_stops_the_run(training, tmp_path) -> None:
     done = training.warm(2, tmp_path, "poison:1:9:9", engine__zero_stage=0, trouble__replicas_every=3)
     assert done.returncode == 1, done.stderr

@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_finite_is_a_fault() -> None:
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_counts_are_sums_over_batches_and_ranks(monkeypatch: pytest.MonkeyPatch, stop: bool) -> None:
-    module = SimpleNamespace(labelled_pairs=lambda batch: 10 * batch.paired)
+    module = SimpleNamespace(labeled_pairs=lambda batch: 10 * batch.paired)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     padded = small_batch(4, rows=2, masked=3)
     padded = PackedBatch(**{**vars(padded), "tokens": 20})
@@ -156,7 +156,7 @@ def test_counts_are_sums_over_batches_and_ranks(monkeypatch: pytest.MonkeyPatch,
 
 def test_large_counts_are_exact() -> None:
     """In float32, 2**24 + 1 tokens would be 2**24."""
-    module = SimpleNamespace(labelled_pairs=lambda batch: 0)
+    module = SimpleNamespace(labeled_pairs=lambda batch: 0)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     large = PackedBatch(**{**vars(BATCHES[0]), "tokens": 2**24 + 1})
     assert count(engine, [large], False).tokens == 2**24 + 1
