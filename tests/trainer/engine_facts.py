@@ -52,7 +52,7 @@ def train_two_phases(pairs: str, run: Path) -> dict[str, Any]:
     settings = [*SMALL, f"data.pairs={pairs}", f"run.output={run}", "run.max_steps=4", "schedule.warmup_steps=1"]
     flags = [part for setting in settings for part in ("--set", setting)]
     code = train(["--config", str(recipe), *flags])
-    return {"code": code, "former models alive": alive, "waits for the device": waits, "micro-batches": 16}
+    return {"code": code, "former models alive": alive, "waits for the device": list(waits), "micro-batches": 16}
 
 
 def weights_of_engine(stage: int, precision: str) -> float:

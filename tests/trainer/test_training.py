@@ -115,7 +115,12 @@ def test_another_run_s_checkpoint_is_refused_with_the_differences(training, stra
     changes = {"run__seed": 9, "model__dropout": 0.2, "batch__global_batch": 32}
     done = training.warm(1, tmp_path / "run", **changes)
     assert done.returncode == 4
-    for told in ("seed was 0, is 9", "'dropout': 0.2", "global_batch was 16, is 32", "another run.output"):
+    for told in (
+        "run.seed was 0, is 9",
+        "model.dropout was 0.1, is 0.2",
+        "was 16, is 32",
+        "another run.output",
+    ):
         assert told in done.stderr
     assert training.losses(tmp_path / "run") == before
 
@@ -172,7 +177,7 @@ def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, senten
         assert done.returncode == 0, done.stderr
     assert training.losses(tmp_path / "stopped") == training.losses(tmp_path / "straight")
     told = {name: metrics(tmp_path / name) for name in ("straight", "exact", "fixed")}
-    assert all(0 < line["padding_fraction"] < 0.4 for line in told["straight"])
+    assert all(0 < line["padding_fraction"] < 0.5 for line in told["straight"])  # a row is a fifth of a micro-batch
     assert all(line["padding_fraction"] == 0 for line in told["exact"])
     for exact, fixed in zip(told["exact"], told["fixed"], strict=True):
         assert fixed["loss"] == pytest.approx(exact["loss"], rel=1e-5)
