@@ -53,7 +53,10 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("model", "objective", "ways"),
-    [("wordpiece", "nsp", ["2", "5 and replayed", "another runner"]), ("bytebpe", "sop", ["5 and replayed"])],
+    [
+        ("wordpiece", "nsp", ["2", "5 and replayed", "another runner"]),
+        pytest.param("bytebpe", "sop", ["5 and replayed"], marks=pytest.mark.thorough),
+    ],
 )
 def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(
     command, corpus, tmp_path, model, objective, ways

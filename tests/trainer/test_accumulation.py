@@ -17,6 +17,7 @@ def errors(run, out: Path, ranks: int, micro_batches: int, cases: list[str]) -> 
     return {case: values["all"] for case, values in json.loads(out.read_text()).items()}
 
 
+@pytest.mark.thorough
 def test_the_gradient_of_many_micro_batches_is_within_one_percent(run, tmp_path: Path) -> None:
     """Summed in bfloat16 it would be 2 % off after 128 micro-batches."""
     for case, found in errors(run, tmp_path / "errors.json", 1, 128, [*STAGES, "1-fp16", "2-bf16-optimizer"]).items():

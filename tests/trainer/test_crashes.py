@@ -61,7 +61,11 @@ def check(out: Path) -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "ranks", "kills", "steps"),
-    [("python", 1, 3, 12), ("torchrun", 2, 2, 12), pytest.param("deepspeed", 2, 30, 60, marks=pytest.mark.thorough)],
+    [
+        ("python", 1, 3, 12),
+        pytest.param("torchrun", 2, 2, 12, marks=pytest.mark.thorough),
+        pytest.param("deepspeed", 2, 30, 60, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_run_that_is_killed_again_and_again_equals_an_unbroken_one(
     training, tmp_path, launcher: str, ranks: int, kills: int, steps: int

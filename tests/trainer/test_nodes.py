@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import pytest
+
 
 def on_two_nodes(training, hostfile: Path, outputs: tuple[Path, Path]) -> list[tuple[int, str]]:
     """(exit code, what it printed) of each node's launcher."""
@@ -20,6 +22,7 @@ def test_a_run_on_two_nodes_equals_one_on_one(training, straight, tmp_path) -> N
     assert training.tensors(out, 12) == training.tensors(straight, 12)
 
 
+@pytest.mark.thorough
 def test_a_port_that_another_run_has_is_named(run, training, tmp_path) -> None:
     with socket.socket() as other:
         other.bind(("", 0))
@@ -31,6 +34,7 @@ def test_a_port_that_another_run_has_is_named(run, training, tmp_path) -> None:
     assert f":{port} (" in done.stderr and "give the launcher another one: --master_port" in done.stderr
 
 
+@pytest.mark.thorough
 def test_nodes_that_share_no_folder_are_told(training, tmp_path) -> None:
     (first, told), (second, _) = on_two_nodes(training, tmp_path / "hostfile", (tmp_path / "a", tmp_path / "b"))
     assert (first, second) == (2, 2), told

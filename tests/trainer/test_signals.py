@@ -20,7 +20,9 @@ def wait_for(path: Path, process) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(("launcher", "rank"), [("deepspeed", 1), ("python", 0)])
+@pytest.mark.parametrize(
+    ("launcher", "rank"), [pytest.param("deepspeed", 1, marks=pytest.mark.thorough), ("python", 0)]
+)
 def test_a_signalled_run_saves_and_goes_on(training, straight, tmp_path, launcher: str, rank: int) -> None:
     """Once while the first steps are taken, once in warm-up, twice in a row."""
     out = tmp_path / "run"
@@ -60,7 +62,7 @@ def evaluated(training, held_out, tmp_path_factory) -> tuple[Path, dict[str, obj
     return out, changes
 
 
-@pytest.mark.parametrize("step", [4, 12])
+@pytest.mark.parametrize("step", [4, pytest.param(12, marks=pytest.mark.thorough)])
 def test_a_signal_in_an_evaluation_is_heeded_at_once_and_the_evaluation_made_up(
     training, evaluated, held_out, tmp_path, step: int
 ) -> None:

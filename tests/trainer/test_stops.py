@@ -152,7 +152,7 @@ def test_a_stop_inside_a_step_saves_the_step_before(
     assert training.tensors(out, 4) == training.tensors(straight, 4)
 
 
-@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+@pytest.mark.parametrize("launcher", ["deepspeed", pytest.param("torchrun", marks=pytest.mark.thorough)])
 def test_ctrl_c_at_a_launcher_saves(training, tmp_path: Path, launcher: str) -> None:
     """SIGINT to the launcher's process group, as a terminal sends it. The launcher's own exit code is its own."""
     out = tmp_path / "run"

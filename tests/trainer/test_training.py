@@ -61,6 +61,7 @@ def test_ranks_and_micro_batches_train_the_same(training, tmp_path) -> None:
             assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), (name, step)
 
 
+@pytest.mark.thorough
 def test_compiled_layers_compute_the_same(training, held_out, tmp_path) -> None:
     """Up to rounding, the dropped-out too; evaluated in batches of other shapes, stopped and resumed."""
     changes = {"batch__shape": "fixed", "run__max_steps": 8, "model__dropout": 0.0, "model__attention_dropout": 0.0}

@@ -160,7 +160,7 @@ def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board
     assert time.monotonic() - began < 10, "both wait 5 beats of 20 ms for each answer"
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
     """Real ranks; rank 0 holds the store of them both, so rank 1 gets no answer from anywhere."""
     command = [sys.executable, "-m", "tests.trainer.watched", "12", str(stopped)]
