@@ -83,8 +83,8 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
     if best:
         step = best_step(run)
 
-    with at_hand(run, step) as folder, scratch_folder() as aside:
-        path = find_checkpoint(folder, step)
+    with at_hand(run, step) as (folder, faults), scratch_folder() as aside:
+        path = find_checkpoint(folder, step, faults)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / FOLDER))
         check_belongs(path, recipe, vocabulary)
@@ -166,23 +166,33 @@ def check_saved(run: str, step: int | None) -> None:
 
 
 @contextlib.contextmanager
-def at_hand(run: str, step: int | None) -> Iterator[str]:
-    """The run's folder, or one that holds what is needed of a run at a URL."""
+def at_hand(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the run's folder, or one that holds what is needed of a run at a URL, and faults of newer checkpoints."""
     if storage.is_local(run):
-        yield run
+        yield run, []
         return
     with tempfile.TemporaryDirectory() as folder:
         with storage.reaching(run):
-            bring_run(run, folder, step)
-        yield folder
+            faults = bring_run(run, folder, step)
+        yield folder, faults
 
 
-def find_checkpoint(run: str, step: int | None) -> Path:
-    """The checkpoint to export, of those that a local folder holds. Raises CheckpointError when it does not verify."""
+def find_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
+    """Return the checkpoint to export, of those that a local folder holds.
+
+    `faults` says what was wrong with newer ones that were not brought here. Raises CheckpointError when the one asked
+    for, or the newest, does not verify: an older one is exported only by its step.
+    """
     if step is None:
         found = checkpoints.newest(run)
         assert found is not None
-        return found[0]
+        path, damaged = found
+        if faults or damaged:
+            raise CheckpointError(
+                f"The newest checkpoint does not verify: {'; '.join([*faults, *damaged])}. "
+                f"To export the newest that does, add --step {checkpoints.read_state(path).step}."
+            )
+        return path
     path = checkpoints.checkpoint_path(run, step)
     fault = checkpoints.verify(path)
     if fault is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import os
 import subprocess
@@ -34,6 +35,7 @@ def load_communication_kernels(timeout: float) -> None:
     Raises StorageError after `timeout` seconds behind another build or a lock that may be another program's.
     """
     _prefer_own_ninja()
+    _build_apart_from_other_environments()
     backend: Any = import_module("deepspeed.comm.torch")  # the package's own name for it is torch itself
     folder = _build_folder()
     if folder is None:
@@ -86,6 +88,22 @@ def _prefer_own_ninja() -> None:
     programs = Path(sys.executable).parent
     if (programs / "ninja").exists():
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def _build_apart_from_other_environments() -> None:
+    """Give each Python environment a build folder of its own, unless TORCH_EXTENSIONS_DIR names one.
+
+    torch's default folder is shared by all environments of a user. The compiler's command names the environment's
+    folders, so runs of two environments in turn would compile the kernels again at every start.
+    """
+    import deepspeed
+    import torch
+    from torch.utils import cpp_extension
+
+    environment = f"{deepspeed.__file__} {torch.__file__} {torch.__version__} {sys.version}"
+    digest = hashlib.sha256(environment.encode()).hexdigest()[:12]
+    folder = Path(cpp_extension.get_default_build_root()) / f"clozeline-{digest}"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(folder))
 
 
 def _build_folder() -> Path | None:

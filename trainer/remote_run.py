@@ -47,9 +47,11 @@ class RemoteRun:
         """
         with storage.reaching(self._url):
             put(Path(self._folder, LOCK), storage.join(self._url, LOCK))  # tells who runs, and that it can be written
-            if (there := max(checkpoints.steps_saved(self._url), default=-1)) > newest_here(self._folder):
-                bring_run(self._url, self._folder, None)
-                print(f"Brought step {there} of {self._url} to {self._folder}.", flush=True)
+            there = max(checkpoints.steps_saved(self._url), default=-1)
+            if there > newest_here(self._folder):
+                for fault in bring_run(self._url, self._folder, None):
+                    print(f"Passed over a checkpoint: {fault}.", flush=True)
+                print(f"Brought step {newest_here(self._folder)} of {self._url} to {self._folder}.", flush=True)
         self._thread.start()
 
     def follow(self) -> None:
@@ -132,10 +134,10 @@ def newest_here(run: str) -> int:
     return next((step for step in steps if checkpoints.verify(checkpoints.checkpoint_path(run, step)) is None), -1)
 
 
-def bring_run(url: str, run: str, step: int | None) -> None:
+def bring_run(url: str, run: str, step: int | None) -> list[str]:
     """Copy a checkpoint, by default the newest that verifies, and what lies beside checkpoints into a local folder.
 
-    Raises CheckpointError when none of those asked for verifies.
+    Returns what was wrong with newer ones. Raises CheckpointError when none of those asked for verifies.
     """
     faults = []
     for candidate in [step] if step is not None else reversed(checkpoints.steps_saved(url)):
@@ -154,6 +156,7 @@ def bring_run(url: str, run: str, step: int | None) -> None:
         get(storage.join(url, name), Path(run, name))
     for name in storage.names(storage.join(url, "vocabulary")):
         get(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
+    return faults
 
 
 def prune(url: str, keep: int) -> None:

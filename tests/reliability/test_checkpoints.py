@@ -169,6 +169,23 @@ def test_exports_refuse_damaged_weights(half: Path, tmp_path: Path, name: str, c
     assert error.startswith("clozeline: ") and message in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("file", ["exp_avg.safetensors", "manifest.json", "model.safetensors"])
+def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
+    half: Path, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(half, tmp_path / "run"))
+    checkpoints = out / "checkpoints"
+    shutil.copytree(checkpoints / "step-00000004", checkpoints / "step-00000006")
+    damaged = checkpoints / "step-00000006" / file
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+
+    assert export.main([str(out), "--output", str(tmp_path / "hf")]) == 4
+    error = capsys.readouterr().err
+    assert error.startswith("clozeline: ") and str(damaged) in error and error.count("\n") == 1
+    assert "--step 4" in error and not (tmp_path / "hf").exists()
+    assert export.main([str(out), "--output", str(tmp_path / "hf"), "--step", "4"]) == 0
+
+
 FIGURES = {
     "M-number": b"5",
     "M-text": b'{"eval_mlm_loss": "x"}',

@@ -24,6 +24,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_environments_build_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder, two environments that are used in turn would compile at every start."""
+    folders = []
+    for place in ("/one/deepspeed/__init__.py", "/two/deepspeed/__init__.py", "/one/deepspeed/__init__.py"):
+        monkeypatch.setattr("deepspeed.__file__", place)
+        monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+        extensions._build_apart_from_other_environments()
+        folders.append(os.environ["TORCH_EXTENSIONS_DIR"])
+    assert folders[0] == folders[2] != folders[1]
+
+
+def test_a_chosen_build_folder_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    extensions._build_apart_from_other_environments()
+    assert os.environ["TORCH_EXTENSIONS_DIR"] == str(tmp_path)
+
+
 def test_a_lock_that_is_old_is_removed(folder: Path, capsys) -> None:
     then = time.time() - extensions.STALE - 60
     os.utime(folder / "lock", (then, then))

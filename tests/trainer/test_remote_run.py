@@ -160,14 +160,17 @@ def test_figures_that_come_later_follow(bucket, tmp_path) -> None:
     assert checkpoints.best(URL) == 5
 
 
-def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucket, tmp_path) -> None:
+def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucket, tmp_path, capsys) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for step in (1, 2):
         saved(first, step)
     follow(first)
     bucket.put_object(Key="a/checkpoints/step-00000002/model.safetensors", Body=b"cut")
-    bring_run(URL, str(second), None)
+    (fault,) = bring_run(URL, str(second), None)
+    assert "step-00000002/model.safetensors was cut" in fault
     assert steps_saved(str(second)) == [1]
+    assert export.main([URL, "--output", str(tmp_path / "hf")]) == 4
+    assert "model.safetensors was cut" in (error := capsys.readouterr().err) and "--step 1" in error
     with pytest.raises(CheckpointError, match=r"s3://runs/a/checkpoints/step-00000002/model\.safetensors was cut"):
         bring_run(URL, str(tmp_path / "third"), 2)
     follow(first)  # the same manifest: what is there is taken as it is
