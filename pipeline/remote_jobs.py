@@ -111,8 +111,9 @@ class RemoteJob:
 
     def cancel(self) -> JobStoppedError:
         """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running."""
-        print(f"clozeline: canceling {self}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
         try:
+            # Inside the try: who reads this line may press Ctrl-C before the next one is reached.
+            print(f"clozeline: canceling {self}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
             self.result.cancel()
         except (Exception, KeyboardInterrupt) as error:  # whatever a client raises, the user must learn the job's name
             reason = str(error) or type(error).__name__

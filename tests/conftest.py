@@ -77,6 +77,15 @@ def documents() -> list[str]:
     return [" ".join(sentence(rng) for _ in range(rng.randint(1, 30))) for _ in range(120)]
 
 
+def after(statement: str, *command: object) -> list[str]:
+    """Return the command with a Python statement (of `resource` or `signal`) that its process does first.
+
+    subprocess's preexec_fn does it in a fork of this process, which crashes now and then: gRPC has threads here.
+    """
+    code = f"import os, resource, signal, sys; {statement}; os.execv(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", code, *map(str, command)]
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

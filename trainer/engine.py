@@ -25,6 +25,7 @@ from trainer.loss_scale import mend
 from trainer.optimization import build_optimizer
 from trainer.partitions import set_master_weights
 from trainer.recipe_sections import EngineSection, Recipe
+from trainer.stop_agreement import gloo_error
 from trainer.stream.batches import Share
 from trainer.stream.reading import PairFolder
 
@@ -58,6 +59,10 @@ def start_distributed(timeout: float) -> None:
                 f"The ranks cannot meet at {place} ({str(error).splitlines()[0]}). If another run of this machine has "
                 "that port, give the launcher another one: --master_port 29501."
             ) from error
+        except RuntimeError as error:
+            if "gloo" not in str(error):
+                raise
+            raise gloo_error(error) from error
         # A rank may rightly wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether
         # it advances, and names a rank that died; a limit here, or NCCL's own handler, would only end the process.
         torch.distributed.distributed_c10d._set_pg_timeout(timedelta(days=365))

@@ -11,6 +11,7 @@ one rank, within one.
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,17 @@ from trainer.signals import StopRequest
 
 MEETING = 120.0
 """Seconds that ranks have to open their connections; all of them arrive there together."""
+
+
+def gloo_error(error: RuntimeError) -> UsageError:
+    """Return the error for ranks that cannot reach one another over gloo."""
+    host = socket.gethostname()
+    reason = str(error).splitlines()[0].rstrip(".")
+    return UsageError(
+        f"The ranks cannot meet over gloo: rank {os.environ.get('RANK', '0')} on {host} says {reason}. Gloo listens at "
+        f"the address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME to "
+        "the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
+    )
 
 
 class StopAgreement:
@@ -48,13 +60,7 @@ class StopAgreement:
         try:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
         except RuntimeError as error:
-            host = socket.gethostname()
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise UsageError(
-                f"The ranks cannot meet over gloo: rank {dist.get_rank()} on {host} says {reason}. Gloo listens at the "
-                f"address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME "
-                "to the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
-            ) from error
+            raise gloo_error(error) from error
         distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), self._group)
 
     @property

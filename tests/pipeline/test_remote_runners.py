@@ -18,6 +18,7 @@ from pipeline.beam_runner import beam_options
 from pipeline.runners import path_for_workers
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from tests.conftest import after
 from tests.trainer.ranks import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
@@ -132,9 +133,8 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def as_in_a_terminal() -> None:
-    """A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
+"""A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
 
 
 @contextlib.contextmanager
@@ -142,11 +142,10 @@ def begun(corpus: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str
     """A job of many small shards, once it has begun to write them."""
     shard = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(out)]
     process = subprocess.Popen(
-        [*shard, "--num_shards", "3000", *flags],
+        after(AS_IN_A_TERMINAL, *shard, "--num_shards", "3000", *flags),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=as_in_a_terminal,
     )
     try:
         wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")

@@ -12,7 +12,6 @@ import itertools
 import json
 import lzma
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from pipeline.shard.undecodable import UndecodableBytes
 from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import Manifest, read_manifest
+from tests.conftest import after
 
 COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
@@ -245,13 +245,13 @@ def test_a_huge_string_of_a_dictionary_needs_no_memory_for_its_rows(tmp_path: Pa
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["w. " * 7_000_000]))
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": column}), path, store_schema=False)
+    shard = (sys.executable, "-m", "pipeline", "shard", "--input", path, "--output", tmp_path / "out")
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "shard", "--input", path, "--output", tmp_path / "out"],
+        after("resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))", *shard),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)),
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
     assert done.returncode == 3, done.stderr

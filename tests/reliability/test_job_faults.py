@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pipeline import beam_runner, terminal_logs
 from pipeline.shard import survey
 from schemas import storage
 from schemas.errors import StorageError
+from tests.conftest import after
 
 
 def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> None:
@@ -162,13 +164,12 @@ def test_a_shard_of_more_text_than_arrow_holds_names_num_shards(command, corpus,
     assert not list((tmp_path / "out").glob("_unfinished-*/text-*.arrow"))
 
 
-def ignore_hangup() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
 def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(tmp_path / "out")]
-    process = subprocess.Popen(words, preexec_fn=ignore_hangup, stderr=subprocess.PIPE, text=True)
+    shard = (sys.executable, "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out")
+    nohup = after("signal.signal(signal.SIGHUP, signal.SIG_IGN)", *shard)
+    process = subprocess.Popen(nohup, stderr=subprocess.PIPE, text=True)
+    # The handler is set by the first statement of a process that needs a moment to begin.
+    time.sleep(1)
     while process.poll() is None:
         process.send_signal(signal.SIGHUP)
         try:

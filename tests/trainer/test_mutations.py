@@ -1,18 +1,14 @@
 """No damage to a shard is trained on or crashes the process: all are read in a child, and must be told with code 3."""
 
 import json
-import os
 import random
 import shutil
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from schemas import storage
-from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
-from trainer.stream.reading import PairFolder
 
 TRUNCATIONS, FLIPS = 16, 64
 
@@ -29,30 +25,24 @@ def mutations(data: bytes) -> list[bytes]:
     return cuts + flips
 
 
-def read_in_child(folder: Path, number: int, versions: Iterable[bytes], told: Path) -> list[tuple[int, str]]:
-    """(exit code, error) of reading a block, for each version of its shard; a forked child reads, for it may crash."""
-    child = os.fork()
-    if child == 0:
-        with told.open("w") as file:
-            for version in versions:
-                code, error = outcome(folder, number, version)
-                print(json.dumps([code, error]), file=file, flush=True)
-        os._exit(0)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    found = [tuple(json.loads(line)) for line in told.read_text().splitlines()]
-    assert ended == 0, f"after {len(found)} versions a signal ended the process: {ended}"
-    return found
+Files = dict[str, bytes]
 
 
-def outcome(folder: Path, number: int, version: bytes) -> tuple[int, str]:
-    (folder / read_manifest(str(folder), "pairs").shards[number].path).write_bytes(version)
-    try:
-        PairFolder(str(folder)).block((number,))
-        return 0, ""
-    except ClozelineError as error:
-        return error.exit_code, str(error)
-    except BaseException as error:  # a traceback for the user: what the test is looking for
-        return 1, repr(error)
+def read_in_child(run, pairs: Path, block: int, versions: list[Files], folder: Path) -> list[tuple[int, str]]:
+    """Return (exit code, error) of reading a block, for each version of files of `pairs`.
+
+    A process of its own reads, because it may crash. A fork of this one would have the locks of its threads.
+    """
+    for number, files in enumerate(versions):
+        version = folder / f"{number:04}"
+        version.mkdir(parents=True)
+        for name, content in files.items():
+            (version / name).write_bytes(content)
+
+    done = run("python", "-m", "tests.trainer.read_versions", pairs, block, folder)
+    outcomes = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"after {len(outcomes)} versions a signal ended the process: {done.stderr}"
+    return outcomes
 
 
 @pytest.fixture
@@ -61,27 +51,28 @@ def copy(pairs: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_damaged_shard_ends_with_its_name(copy: Path, tmp_path: Path, number: int) -> None:
+def test_every_damaged_shard_ends_with_its_name(run, copy: Path, tmp_path: Path, number: int) -> None:
     shard = read_manifest(str(copy), "pairs").shards[number]
     whole = (copy / shard.path).read_bytes()
-    good, *bad = read_in_child(copy, number, [whole, *mutations(whole)], tmp_path / "told")
+    versions = [{shard.path: version} for version in [whole, *mutations(whole)]]
+
+    good, *bad = read_in_child(run, copy, number, versions, tmp_path / "versions")
     assert good == (0, "")
     assert len(bad) == TRUNCATIONS + FLIPS
-    assert all(code == 3 and shard.path in told for code, told in bad), bad
+    assert all(code == 3 and shard.path in error for code, error in bad), bad
 
 
-def test_damage_that_the_manifest_vouches_for_never_crashes(copy: Path, tmp_path: Path) -> None:
+def test_damage_that_the_manifest_vouches_for_never_crashes(run, copy: Path, tmp_path: Path) -> None:
     """With the hash of the damaged bytes in the manifest, Arrow and the ranges are what is left to find it."""
     manifest = json.loads((copy / "manifest.json").read_text())
     entry = manifest["shards"][0]
+    versions = []
+    for version in mutations((copy / entry["path"]).read_bytes()):
+        entry.update(bytes=len(version), sha256=storage.sha256(version))
+        versions.append({entry["path"]: version, "manifest.json": json.dumps(manifest).encode()})
 
-    def vouched(versions: list[bytes]) -> Iterator[bytes]:
-        for version in versions:
-            entry.update(bytes=len(version), sha256=storage.sha256(version))
-            (copy / "manifest.json").write_text(json.dumps(manifest))
-            yield version
-
-    found = read_in_child(copy, 0, vouched(mutations((copy / entry["path"]).read_bytes())), tmp_path / "told")
-    assert all(code in (0, 3) for code, _ in found), found
-    codes = [code for code, _ in found]
+    outcomes = read_in_child(run, copy, 0, versions, tmp_path / "versions")
+    codes = [code for code, _ in outcomes]
+    assert len(codes) == TRUNCATIONS + FLIPS
+    assert set(codes) <= {0, 3}, outcomes
     assert codes[:TRUNCATIONS] == [3] * TRUNCATIONS and codes.count(3) > TRUNCATIONS + FLIPS // 4
