@@ -24,9 +24,9 @@ lint: setup
 	$(BIN)/pyright
 
 bench: setup
-	$(BIN)/python tests/bench/run.py
-	$(BIN)/python tests/bench/training.py
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/training.py
 
 # stands alone: the machine with the GPU needs torch 2.11 or newer and this tree, no more
 bench_gpu:
-	$(PYTHON) tests/bench/gpu.py
+	$(PYTHON) benchmarks/gpu.py

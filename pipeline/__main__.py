@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 
-from pipeline.command_line import main
+from pipeline.cli import main
 
 
 def end(code: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.pairs import card, charts
+from pipeline.data_card import card, charts
 from schemas import manifest, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest
@@ -46,7 +46,7 @@ def described(found: Manifest, url: str) -> list[str]:
 
 def compare(a: str, b: str) -> Iterator[str]:
     """Lines that tell two finished vocabularies apart, on the words of the first. Raises DataError."""
-    from pipeline.vocab.report import compare_vocabularies
+    from pipeline.vocab.statistics import compare_vocabularies
 
     for folder in (a, b):
         manifest.read_manifest(folder, "vocab")

@@ -14,7 +14,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.carried_errors import carrying_errors
+from pipeline.runtime.carried_errors import carrying_errors
 
 Step = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.command_line import main
+from pipeline.cli import main
 from tests.object_store import KEYS, ObjectStore
 
 os.environ["HF_HUB_OFFLINE"] = "1"

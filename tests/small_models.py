@@ -11,15 +11,21 @@ from torch import Tensor
 from transformers import AutoModelForPreTraining
 
 from schemas.vocabulary import Vocabulary
-from trainer.models.huggingface import config_of, to_theirs
-from trainer.models.packing import PackedBatch
+from trainer.config.load import load_recipe
+from trainer.config.schema import ModelSection
+from trainer.models.batch import PackedBatch
+from trainer.models.hf_convert import config_of, to_theirs
 from trainer.models.pretraining import PretrainingModel, build_model
-from trainer.recipe import load_recipe
-from trainer.recipe_sections import ModelSection
 
 FAMILIES = ["bert", "roberta", "albert", "megatron-bert"]
-SIZES = ["width=48", "heads=3", "feedforward=80", "layers=4", "initial_std=0.05"]
-ALBERT = ["embedding_width=24", "layer_groups=2"]
+SIZES = [
+    "hidden_size=48",
+    "num_attention_heads=3",
+    "intermediate_size=80",
+    "num_hidden_layers=4",
+    "initializer_range=0.05",
+]
+ALBERT = ["embedding_size=24", "num_hidden_groups=2"]
 
 
 def section(family: str, *changes: str) -> ModelSection:

@@ -13,7 +13,7 @@ def test_the_demo(run, tmp_path: Path) -> None:
         "checkpoint.every=10",
         "run.log_every=1",
         "schedule.warmup_steps=20",
-        "model.width=64",
+        "model.hidden_size=64",
     )
     changes = [part for change in shrunk for part in ("--set", change)]
     done = run("python", "deploy/demo/run.py", "--output", tmp_path, "--megabytes", "1", *changes, timeout=500)

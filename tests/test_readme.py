@@ -16,8 +16,8 @@ CHANGES = {
     "run.log_every": 1,
     "checkpoint.every": 3,
     "schedule.warmup_steps": 2,
-    "model.width": 32,
-    "model.feedforward": 64,
+    "model.hidden_size": 32,
+    "model.intermediate_size": 64,
 }
 SHRUNK = [part for name, value in CHANGES.items() for part in ("--set", f"{name}={value}")]
 

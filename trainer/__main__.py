@@ -1,6 +1,6 @@
 """`python -m trainer`, also as started by torchrun and deepspeed."""
 
-from trainer.signals import StopRequest
+from trainer.distributed.preemption import StopRequest
 
 
 def run() -> int:
@@ -8,7 +8,7 @@ def run() -> int:
     # The imports of the command line take a while. An interrupt during them must end without a traceback, too.
     stop = StopRequest().listen()
 
-    from trainer.command_line import main
+    from trainer.cli import main
 
     return main(stop=stop)
 

@@ -13,17 +13,17 @@ import torch
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
+from trainer.config.schema import Recipe
 from trainer.models.encoder import EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.pretraining import PretrainingModel
-from trainer.recipe_sections import Recipe
 
 RANKS = (1, 8)
 BYTES = {"fp32": (4, 4, 8), "bf16": (2, 4, 12), "fp16": (2, 4, 12)}
 """Of a parameter: weight, gradient, and the optimizer's two moments, with a float32 weight beside one of 16 bits.
 
-Gradients are summed in float32 whatever the precision is (trainer/gradients.py).
+Gradients are summed in float32 whatever the precision is (trainer/distributed/gradients.py).
 """
 BUCKET = 500_000_000
 """Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
@@ -33,7 +33,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     """Return counts and bytes as one JSON object.
 
     Raises UsageError when neither the recipe nor the pairs say how large the vocabulary is. The rows' lengths are the
-    pairs' when these are finished, else data.max_length for all rows, else model.max_positions.
+    pairs' when these are finished, else data.max_length for all rows, else model.max_position_embeddings.
     """
     shape = encoder_shape(recipe.model, vocabulary_size(recipe))
     with torch.device("meta"):
@@ -45,7 +45,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "family": shape.family,
         "parameters": parameters,
         "parameters_without_heads": without_heads,
-        "vocabulary": shape.vocabulary,
+        "vocabulary": shape.vocab_size,
         "length": longest,
         "masked": masked,
         "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
@@ -65,7 +65,7 @@ def row_lengths(recipe: Recipe) -> tuple[int, float]:
     """Return the tokens of the longest row, and how many tokens a token sees on average in its row."""
     manifests = [read_manifest(folder, "pairs") for folder in finished_folders(recipe)]
     if not manifests:
-        length = recipe.data.max_length or recipe.model.max_positions
+        length = recipe.data.max_length or recipe.model.max_position_embeddings
         return length, length
     longest, tokens, squares = 0, 0, 0
     for manifest in manifests:
@@ -78,13 +78,13 @@ def row_lengths(recipe: Recipe) -> tuple[int, float]:
 
 def vocabulary_size(recipe: Recipe) -> int:
     """What the recipe states, else what the pairs have."""
-    if recipe.model.vocabulary is not None:
-        return recipe.model.vocabulary
+    if recipe.model.vocab_size is not None:
+        return recipe.model.vocab_size
     for folder in finished_folders(recipe):
         return read_manifest(folder, "pairs").options["vocabulary_size"]
     raise UsageError(
         f"{', '.join(recipe.data.folders)}: no finished pairs yet, so the size of the vocabulary is not known. "
-        "Give it with --set model.vocabulary=30522."
+        "Give it with --set model.vocab_size=30522."
     )
 
 
@@ -134,8 +134,10 @@ def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     gradient. With engine.recompute a layer keeps its input, and one layer at a time the rest.
     """
     size = 4 if recipe.engine.precision == "fp32" else 2
-    layer = (8 * shape.width + 2 * shape.feedforward) * size + (2 * shape.width if shape.dropout else 0)
-    layers = shape.layers * layer
+    layer = (8 * shape.hidden_size + 2 * shape.intermediate_size) * size + (
+        2 * shape.hidden_size if shape.hidden_dropout_prob else 0
+    )
+    layers = shape.num_hidden_layers * layer
     if recipe.engine.recompute:
-        layers = shape.layers * shape.width * size + layer
-    return layers + recipe.masking.prob * shape.vocabulary * 12
+        layers = shape.num_hidden_layers * shape.hidden_size * size + layer
+    return layers + recipe.masking.prob * shape.vocab_size * 12

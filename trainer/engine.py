@@ -19,15 +19,15 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
-from trainer.extensions import load_communication_kernels
-from trainer.gradients import accumulate_in_float32, gradient_settings
-from trainer.loss_scale import mend
-from trainer.optimization import build_optimizer
-from trainer.partitions import set_master_weights
-from trainer.recipe_sections import EngineSection, Recipe
-from trainer.stop_agreement import gloo_error
-from trainer.stream.batches import Share
-from trainer.stream.reading import PairFolder
+from trainer.config.schema import EngineSection, Recipe
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Share
+from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
+from trainer.distributed.kernels import load_communication_kernels
+from trainer.distributed.loss_scale import mend
+from trainer.distributed.stop_agreement import gloo_error
+from trainer.distributed.zero import set_master_weights
+from trainer.optim.build import build_optimizer
 
 
 def start_distributed(timeout: float) -> None:
@@ -83,7 +83,7 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
     """
     batch = recipe.batch
     if batch.global_tokens and batch.micro_tokens:
-        longest = [folder.max_length for folder in folders] or [recipe.model.max_positions]
+        longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
         micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
         return Share(rank, world_size, micro_batches, batch.global_tokens)
 
@@ -116,7 +116,7 @@ def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence
 def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
     """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
     at_once = recipe.batch.micro_batch or 1  # DeepSpeed only checks that the three numbers agree
-    plain = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"  # the guard clips; see trouble.py
+    plain = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"  # the guard clips; see anomaly.py
     return {
         "train_batch_size": at_once * share.hands,
         "train_micro_batch_size_per_gpu": at_once,

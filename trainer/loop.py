@@ -10,25 +10,26 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer import checkpoints, saving
-from trainer.agreement import any_rank, from_rank_0
-from trainer.checkpoints import TrainingState
-from trainer.evaluation import Evaluation, Figures, due
-from trainer.guard import Guard
-from trainer.interval import Interval
-from trainer.metrics import Meter, Metrics
-from trainer.phases import Phase
-from trainer.presentation import presentation
-from trainer.recipe_sections import Recipe
-from trainer.remote_run import RemoteRun
-from trainer.replicas import check_replicas
-from trainer.report import write_report
-from trainer.schedules import learning_rate, set_learning_rate
-from trainer.steps import Step, check_masked, count, seed_dropout, take_step
-from trainer.stop_agreement import StopAgreement
-from trainer.stream.batches import Stream
-from trainer.trouble import History
-from trainer.watchdog import Watchdog
+from trainer.anomaly import History
+from trainer.anomaly_guard import Guard
+from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import sharded as saving
+from trainer.checkpoint.layout import TrainingState
+from trainer.checkpoint.remote_sync import RemoteRun
+from trainer.config.phases import Phase
+from trainer.config.schema import Recipe
+from trainer.data.loader import Stream
+from trainer.distributed.collectives import any_rank, from_rank_0
+from trainer.distributed.replica_check import check_replicas
+from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.watchdog import Watchdog
+from trainer.evaluate import Evaluation, Figures, due
+from trainer.metrics.interval import Interval
+from trainer.metrics.log import Meter, Metrics
+from trainer.metrics.presentation import presentation
+from trainer.metrics.report import write_report
+from trainer.optim.lr_schedule import learning_rate, set_learning_rate
+from trainer.step import Step, check_masked, count, seed_dropout, take_step
 
 
 class Progress:
@@ -50,7 +51,7 @@ class Progress:
             "step": step,
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
-            "trouble": history,
+            "anomaly": history,
             "interval": self.interval.model_copy(),
         }
         return self._state.model_copy(update=now)
@@ -101,7 +102,7 @@ class Loop:
 
             if self.guard.lost:
                 return step
-            if step % self.recipe.trouble.replicas_every == 0:
+            if step % self.recipe.anomaly.replica_check_every == 0:
                 check_replicas(self.engine, step)
 
             must_save = step == last or cut_short

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
 from pipeline.pairs.encoded import Encoded, Ints, JoinedWords, interleave
-from pipeline.vocab.words import cutter_of
+from pipeline.vocab.pretokenize import cutter_of
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Model
 

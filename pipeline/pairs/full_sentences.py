@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.pairs.pairing import Corpus, Ledger, Pairing
+from pipeline.pairs.nsp_sop import Corpus, Ledger, Pairing
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"

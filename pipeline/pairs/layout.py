@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.pairs.full_sentences import Stretch
-from pipeline.pairs.pairing import Corpus, Row
+from pipeline.pairs.nsp_sop import Corpus, Row
 from schemas import shards
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Vocabulary

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.pairs.layout import Laid, Tokens
-from pipeline.pairs.pairing import Corpus, Objective
+from pipeline.pairs.nsp_sop import Corpus, Objective
 from schemas.randomness import mix
 from schemas.vocabulary import Vocabulary
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.reports import Report
-from pipeline.runs import encode_buckets, read_buckets
-from pipeline.staging import Staging
+from pipeline.runtime.bucket_files import encode_buckets, read_buckets
+from pipeline.runtime.counters import Report
+from pipeline.runtime.staging import Staging
 from schemas.randomness import GOLDEN, mix
 
 SHINGLE, PERMUTATIONS, BANDS, THRESHOLD = 5, 128, 16, 0.7

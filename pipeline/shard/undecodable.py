@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.reports import Report
+from pipeline.runtime.counters import Report
 from pipeline.shard.decompression import UNREADABLE, open_plain
 from pipeline.shard.encoding_guess import fitting_encodings
 from pipeline.shard.encodings import UTF8

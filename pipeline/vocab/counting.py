@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.runs import encode_buckets, read_buckets
-from pipeline.staging import Staging
-from pipeline.vocab.words import Cut
+from pipeline.runtime.bucket_files import encode_buckets, read_buckets
+from pipeline.runtime.staging import Staging
+from pipeline.vocab.pretokenize import Cut
 from schemas import shards
 
 PARTITIONS = 16

@@ -12,8 +12,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from pipeline.vocab.learning import MAX_WORD, Learnt
-from pipeline.vocab.words import normalizer, pre_tokenizer
+from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
+from pipeline.vocab.train import MAX_WORD, Learnt
 from schemas.vocabulary import SPECIALS, Model
 
 _CLASS = "PreTrainedTokenizerFast"

@@ -9,7 +9,7 @@ from pipeline.inspection import verify
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
-from trainer.stream.reading import PairFolder
+from trainer.data.dataset import PairFolder
 
 V1 = Path(__file__).parent / "v1"
 RIVER = ["A river runs through the town.", "Boats follow it to the sea.", "Nobody counts them."]

@@ -24,10 +24,10 @@ LAUNCHERS = {
     "python": "python -m trainer",
 }
 SHRUNK = {
-    "model.width": 32,
-    "model.feedforward": 64,
-    "model.dropout": 0.1,
-    "model.attention_dropout": 0.1,
+    "model.hidden_size": 32,
+    "model.intermediate_size": 64,
+    "model.hidden_dropout_prob": 0.1,
+    "model.attention_probs_dropout_prob": 0.1,
     "batch.global_batch": 16,
     "batch.micro_batch": 4,
     "optimizer.lr": 3e-3,

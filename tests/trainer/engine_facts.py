@@ -18,16 +18,16 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch import Tensor
 
 from tests.small_models import section
-from trainer import training
-from trainer.command_line import main as train
+from trainer import train as training
+from trainer.cli import main as train
+from trainer.config.load import load_recipe
+from trainer.data.loader import Share
+from trainer.distributed.zero import parts_of
 from trainer.engine import build_engine
 from trainer.models.pretraining import PretrainingModel, build_model
-from trainer.partitions import parts_of
-from trainer.recipe import load_recipe
-from trainer.stream.batches import Share
 
 TINY = "trainer/recipes/tiny.toml"
-SMALL = ["model.width=32", "model.feedforward=64", "batch.global_batch=16", "batch.micro_batch=4"]
+SMALL = ["model.hidden_size=32", "model.intermediate_size=64", "batch.global_batch=16", "batch.micro_batch=4"]
 PHASES = "\n[[phases]]\nsteps = 2\n\n[[phases]]\nsteps = 2\n"
 
 

@@ -16,15 +16,22 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.utils import groups
 from torch import Tensor
 
+from trainer.config.load import load_recipe
+from trainer.config.schema import Recipe
+from trainer.data.loader import Share
 from trainer.engine import build_engine
-from trainer.models.packing import PackedBatch
+from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.recipe import load_recipe
-from trainer.recipe_sections import Recipe
-from trainer.stream.batches import Share
 
 VOCABULARY = 61
-SIZES = ["layers=1", "width=8", "heads=2", "feedforward=16", "max_positions=12", "dropout=0"]
+SIZES = [
+    "num_hidden_layers=1",
+    "hidden_size=8",
+    "num_attention_heads=2",
+    "intermediate_size=16",
+    "max_position_embeddings=12",
+    "hidden_dropout_prob=0",
+]
 
 
 @contextmanager

@@ -15,15 +15,15 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section
-from trainer.command_line import main
+from trainer.cli import main
+from trainer.config.load import load_recipe
+from trainer.config.schema import EngineSection
 from trainer.describe import RANKS, activation_bytes, describe, state_bytes
-from trainer.export_check import row
-from trainer.metrics import Metrics, read_metrics
+from trainer.export.verify import row
+from trainer.metrics.log import Metrics, read_metrics
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
-from trainer.models.huggingface import config_of
-from trainer.recipe import load_recipe
-from trainer.recipe_sections import EngineSection
+from trainer.models.hf_convert import config_of
 
 TINY = "trainer/recipes/tiny.toml"
 RECIPES = sorted(path.stem for path in Path("trainer/recipes").glob("*.toml") if path.stem != "tiny")
@@ -63,7 +63,15 @@ def test_operations_are_those_that_torch_counts(vocab: Path, family: str) -> Non
 
 def test_what_layers_keep_is_about_what_was_told(vocab: Path) -> None:
     vocabulary = read_vocabulary(str(vocab))
-    recipe = load_recipe(TINY, ["model.width=48", "model.heads=3", "model.layers=4", "model.feedforward=192"])
+    recipe = load_recipe(
+        TINY,
+        [
+            "model.hidden_size=48",
+            "model.num_attention_heads=3",
+            "model.num_hidden_layers=4",
+            "model.intermediate_size=192",
+        ],
+    )
     model = random_model(recipe.model, vocabulary).train()
     batch = row(torch.randint(5, vocabulary.size, (128,)), 2)
     parameters = {p.data_ptr() for p in model.parameters()}
@@ -92,7 +100,7 @@ def test_each_stage_spreads_more_over_the_ranks() -> None:
 @pytest.mark.parametrize("precision", get_args(EngineSection.model_fields["precision"].annotation))
 def test_every_precision_is_described(capsys, precision: str) -> None:
     """A rank that shares nothing holds 16 bytes a parameter, or 18 with 16-bit weights beside the float32 ones."""
-    settings = [f"engine.precision={precision}", "model.vocabulary=500", "data.pairs=/none"]
+    settings = [f"engine.precision={precision}", "model.vocab_size=500", "data.pairs=/none"]
     assert main(["--config", TINY, "--describe", *(part for value in settings for part in ("--set", value))]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["bytes_per_rank"]["zero_0"]["1"] == (16 if precision == "fp32" else 18) * told["parameters"]
@@ -101,18 +109,20 @@ def test_every_precision_is_described(capsys, precision: str) -> None:
 
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:
     assert describe(load_recipe(TINY, [f"data.pairs={pairs}"]))["vocabulary"] == 160
-    assert describe(load_recipe(TINY, ["data.pairs=/none", "model.vocabulary=500"]))["vocabulary"] == 500
-    with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocabulary"):
+    assert describe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))["vocabulary"] == 500
+    with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocab_size"):
         describe(load_recipe(TINY, ["data.pairs=/none"]))
 
 
 def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
-    """Of the pairs when there are some, else the recipe's data.max_length; not model.max_positions."""
-    described = describe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_positions=512"]))
+    """Of the pairs when there are some, else the recipe's data.max_length; not model.max_position_embeddings."""
+    described = describe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_position_embeddings=512"]))
     manifest = read_manifest(str(pairs), "pairs")
     assert described["length"] == manifest.options["max_length"] < 512
     assert described["micro_batch_tokens"] == 16 * described["length"]
-    told = describe(load_recipe(TINY, ["data.pairs=/none", "model.vocabulary=160", "model.max_positions=512"]))
+    told = describe(
+        load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=160", "model.max_position_embeddings=512"])
+    )
     assert told["length"] == 512 and told["flops_per_token"] > described["flops_per_token"]
 
 
@@ -123,7 +133,7 @@ def test_recipes_are_described_by_the_rows_they_train_on(name: str, length: int)
 
 def test_the_buffers_of_a_reduction_are_described() -> None:
     """A gigabyte or two at stage 2 however small the model is, or what [deepspeed] asks for."""
-    base = ["data.pairs=/none", "model.vocabulary=500", "engine.precision=bf16"]
+    base = ["data.pairs=/none", "model.vocab_size=500", "engine.precision=bf16"]
     parameters = describe(load_recipe(TINY, base))["parameters"]
     found = {stage: describe(load_recipe(TINY, [*base, f"engine.zero_stage={stage}"])) for stage in (1, 2)}
     assert found[1]["bucket_bytes"] == 4 * parameters
@@ -150,7 +160,7 @@ def test_devices_whose_names_hold_another_s_have_their_own_peak(device: str, pea
 
 def test_describing_imports_nothing_that_trains() -> None:
     code = (
-        "import sys; from trainer.command_line import main\n"
+        "import sys; from trainer.cli import main\n"
         "assert main(['--config', 'trainer/recipes/bert_base.toml', '--describe']) == 0\n"
         "print([name for name in ('deepspeed', 'pyarrow', 'transformers') if name in sys.modules])"
     )

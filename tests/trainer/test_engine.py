@@ -10,12 +10,12 @@ from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schemas.errors import UsageError
-from trainer.beginning import check_micro_batch
+from trainer.build_model import check_micro_batch
+from trainer.config.load import load_recipe
+from trainer.config.schema import EngineSection
+from trainer.distributed.zero import set_updates_made, updates_made
 from trainer.engine import check_precision, set_up_arithmetic
-from trainer.lamb import Lamb
-from trainer.partitions import set_updates_made, updates_made
-from trainer.recipe import load_recipe
-from trainer.recipe_sections import EngineSection
+from trainer.optim.lamb import Lamb
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import traceback
 
 from torch.nn import functional
 
-from tests.trainer.faults import faulty
-from trainer.command_line import main
+from tests.trainer.distributed.faults import faulty
+from trainer.cli import main
 
 LINEAR = functional.linear
 """ZeRO 3 replaces it in its process for good, by one that rounds differently."""

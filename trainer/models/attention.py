@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.models.packing import Spans
+from trainer.models.batch import Spans
 
 AMPERE = (8, 0)  # compute capability; flash attention has no kernels for older GPUs
 LARGEST_HEAD = 256  # of flash attention

@@ -15,35 +15,35 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.attention import attend
-from trainer.models.packing import PackedBatch, Spans
+from trainer.models.batch import PackedBatch, Spans
 
 
 @dataclass(frozen=True)
 class EncoderShape:
     """Sizes of an encoder and what its family does differently.
 
-    positions: rows of the position table, of which the first token takes number first_position. segments: 1 is a
-    constant that all tokens share. embedding: width of the embeddings, E; factorised: a matrix widens them to D.
-    groups: how many layers have weights of their own; each serves layers / groups in a row. gelu: the exact function
-    or its tanh approximation. pre_norm: normalise what enters attention and feed-forward, not what they add up to.
+    positions: rows of the position table, of which the first token takes number first_position. type_vocab_size: 1 is a
+    constant that all tokens share. embedding_size: width of the embeddings, E; factorised: a matrix widens them to D.
+    num_hidden_groups: how many layers have weights of their own; each serves num_hidden_layers /
+    num_hidden_groups in a row. gelu: the exact function or its tanh approximation. pre_norm: normalise what enters attention and feed-forward, not what they add up to.
     pair_head: pooler and pair label.
     """
 
     family: str
-    vocabulary: int
-    layers: int
-    width: int
-    heads: int
-    feedforward: int
+    vocab_size: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
     positions: int
     first_position: int
-    segments: int
-    embedding: int
+    type_vocab_size: int
+    embedding_size: int
     factorised: bool
-    groups: int
-    dropout: float
-    attention_dropout: float
-    norm_eps: float
+    num_hidden_groups: int
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    layer_norm_eps: float
     gelu: Literal["none", "tanh"]
     pre_norm: bool
     pair_head: bool
@@ -54,16 +54,16 @@ class Embeddings(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.token = nn.Embedding(shape.vocabulary, shape.embedding)
-        self.position = nn.Embedding(shape.positions, shape.embedding)
-        self.segment = nn.Embedding(shape.segments, shape.embedding)
-        self.norm = nn.Identity() if shape.pre_norm else nn.LayerNorm(shape.embedding, shape.norm_eps)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.token = nn.Embedding(shape.vocab_size, shape.embedding_size)
+        self.position = nn.Embedding(shape.positions, shape.embedding_size)
+        self.segment = nn.Embedding(shape.type_vocab_size, shape.embedding_size)
+        self.norm = nn.Identity() if shape.pre_norm else nn.LayerNorm(shape.embedding_size, shape.layer_norm_eps)
+        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.shape = shape
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """(T, E)."""
-        segment = self.segment(batch.segments_T) if self.shape.segments > 1 else self.segment.weight
+        segment = self.segment(batch.segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight
         x_TE = self.token(batch.ids_T) + self.position(batch.positions_T + self.shape.first_position) + segment
         return self.dropout(self.norm(x_TE))
 
@@ -73,9 +73,9 @@ class Attention(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.heads, self.dropout = shape.heads, shape.attention_dropout
-        self.qkv = nn.Linear(shape.width, 3 * shape.width)
-        self.out = nn.Linear(shape.width, shape.width)
+        self.heads, self.dropout = shape.num_attention_heads, shape.attention_probs_dropout_prob
+        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
 
     def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None) -> Tensor:
         """(T, D) -> (R, D)."""
@@ -89,11 +89,11 @@ class Layer(nn.Module):
     def __init__(self, shape: EncoderShape):
         super().__init__()
         self.attention = Attention(shape)
-        self.attention_norm = nn.LayerNorm(shape.width, shape.norm_eps)
-        self.up = nn.Linear(shape.width, shape.feedforward)
-        self.down = nn.Linear(shape.feedforward, shape.width)
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.attention_norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
+        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.gelu, self.pre_norm = shape.gelu, shape.pre_norm
 
     def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None = None) -> Tensor:
@@ -119,11 +119,11 @@ class Encoder(nn.Module):
     def __init__(self, shape: EncoderShape):
         super().__init__()
         self.embeddings = Embeddings(shape)
-        self.widen = nn.Linear(shape.embedding, shape.width) if shape.factorised else nn.Identity()
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.groups))
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.pre_norm else nn.Identity()
-        self.pooler = nn.Linear(shape.width, shape.width) if shape.pair_head else None
-        self.depth, self.recompute = shape.layers, False
+        self.widen = nn.Linear(shape.embedding_size, shape.hidden_size) if shape.factorised else nn.Identity()
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_groups))
+        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
+        self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size) if shape.pair_head else None
+        self.depth, self.recompute = shape.num_hidden_layers, False
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
         """(T, D), the last layer's output, or (R, D), where it is read: the rest of it is then not computed."""

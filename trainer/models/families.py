@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 from trainer.models.encoder import EncoderShape
 
 if TYPE_CHECKING:
-    from trainer.recipe_sections import ModelSection
+    from trainer.config.schema import ModelSection
 
 
 def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
     return EncoderShape(
         family=model.family,
-        vocabulary=vocabulary_size,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        feedforward=model.feedforward,
-        positions=model.max_positions,
+        vocab_size=vocabulary_size,
+        num_hidden_layers=model.num_hidden_layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        intermediate_size=model.intermediate_size,
+        positions=model.max_position_embeddings,
         first_position=0,
-        segments=2,
-        embedding=model.width,
+        type_vocab_size=2,
+        embedding_size=model.hidden_size,
         factorised=False,
-        groups=model.layers,
-        dropout=model.dropout,
-        attention_dropout=model.attention_dropout,
-        norm_eps=1e-12,
+        num_hidden_groups=model.num_hidden_layers,
+        hidden_dropout_prob=model.hidden_dropout_prob,
+        attention_probs_dropout_prob=model.attention_probs_dropout_prob,
+        layer_norm_eps=1e-12,
         gelu="none",
         pre_norm=False,
         pair_head=True,
@@ -44,14 +44,19 @@ def roberta(model: ModelSection, vocabulary_size: int) -> EncoderShape:
     """fairseq counts positions from the id of <pad>, 1, plus 1: the table has two rows that no token takes."""
     base = bert(model, vocabulary_size)
     return replace(
-        base, positions=model.max_positions + 2, first_position=2, segments=1, norm_eps=1e-5, pair_head=False
+        base,
+        positions=model.max_position_embeddings + 2,
+        first_position=2,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        pair_head=False,
     )
 
 
 def albert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
     base = bert(model, vocabulary_size)
-    embedding, groups = model.embedding_width or 128, model.layer_groups or 1
-    return replace(base, embedding=embedding, factorised=True, groups=groups, gelu="tanh")
+    embedding, groups = model.embedding_size or 128, model.num_hidden_groups or 1
+    return replace(base, embedding_size=embedding, factorised=True, num_hidden_groups=groups, gelu="tanh")
 
 
 def megatron_bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:

@@ -52,9 +52,11 @@ def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> flo
     mean_seen: how many tokens a token looks at, the sum of squared lengths over the sum of lengths. masked: the share
     of tokens that are predicted, where alone the head is computed.
     """
-    D, E, V = shape.width, shape.embedding, shape.vocabulary
-    matrices = shape.layers * (4 * D * D + 2 * D * shape.feedforward) + (E * D if shape.factorised else 0)
-    attention = 2 * shape.layers * D * mean_seen
+    D, E, V = shape.hidden_size, shape.embedding_size, shape.vocab_size
+    matrices = shape.num_hidden_layers * (4 * D * D + 2 * D * shape.intermediate_size) + (
+        E * D if shape.factorised else 0
+    )
+    attention = 2 * shape.num_hidden_layers * D * mean_seen
     head = masked * (D * E + E * V)
     return 6 * (matrices + attention + head)
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainer.models.batch import NO_LABEL, PackedBatch
 from trainer.models.encoder import Encoder, EncoderShape
 from trainer.models.families import encoder_shape
-from trainer.models.initial import initialise
-from trainer.models.packing import NO_LABEL, PackedBatch
+from trainer.models.init_weights import initialise
 
 if TYPE_CHECKING:
-    from trainer.recipe_sections import ModelSection
+    from trainer.config.schema import ModelSection
 
 
 class Losses(NamedTuple):
@@ -36,9 +36,9 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.dense = nn.Linear(shape.width, shape.embedding)
-        self.norm = nn.LayerNorm(shape.embedding, shape.norm_eps)
-        self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.dense = nn.Linear(shape.hidden_size, shape.embedding_size)
+        self.norm = nn.LayerNorm(shape.embedding_size, shape.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(shape.vocab_size))
         self.gelu = shape.gelu
 
     def forward(self, x_KD: Tensor, embedding_VE: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class PretrainingModel(nn.Module):
         self.shape = shape
         self.encoder = Encoder(shape)
         self.mlm_head = MaskedLMHead(shape)
-        self.pair_head = nn.Linear(shape.width, 2) if shape.pair_head else None
+        self.pair_head = nn.Linear(shape.hidden_size, 2) if shape.pair_head else None
 
     def logits(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """(K, V) at the masked places, and (S, 2) for the pairs or None in a family without pair labels."""
@@ -85,5 +85,5 @@ def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
 def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
     """A model with initial weights that depend on the seed alone."""
     built = PretrainingModel(encoder_shape(model, vocabulary_size))
-    initialise(built, built.shape, model.initial_std, seed)
+    initialise(built, built.shape, model.initializer_range, seed)
     return built

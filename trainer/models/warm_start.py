@@ -13,8 +13,8 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_folder import read_config, read_tensors, read_tokens
-from trainer.models.huggingface import NAMES, config_of, their_names, to_ours
+from trainer.models.hf_convert import NAMES, config_of, their_names, to_ours
+from trainer.models.hf_files import read_config, read_tensors, read_tokens
 from trainer.models.pretraining import PretrainingModel
 
 HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.")

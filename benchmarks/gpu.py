@@ -1,0 +1,262 @@
+"""`make bench_gpu`: training steps of every recipe that fits on this machine's GPU, beside transformers' own models.
+
+    python benchmarks/gpu.py [--recipes bert_large ...] [--output figures.jsonl]
+
+Needs torch 2.11 or newer and this source tree; where transformers is not installed its columns stay empty. A step is
+forward, backward and AdamW: bf16 weights and gradients, float32 moments and a float32 copy of the weights, as DeepSpeed
+keeps them, one rank, no ZeRO. Dropout is the recipe's, in attention 0 for both. Tokens are real ones, rows are random.
+
+Three kinds of rows: full ones of 128 and of 512 tokens, and rows of 1 to 507 tokens, evenly spread, whose mean of 254
+is Wikipedia's at 512 (MLPerf's packing of it). Ours are packed; theirs are filled up to the longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the source tree is all there is
+
+from schemas.vocabulary import SPECIALS, Vocabulary  # noqa: E402
+from trainer.models.batch import NO_LABEL, PackedBatch  # noqa: E402
+from trainer.models.encoder import EncoderShape  # noqa: E402
+from trainer.models.families import encoder_shape  # noqa: E402
+from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
+from trainer.models.hf_convert import config_of  # noqa: E402
+from trainer.models.init_weights import initialise  # noqa: E402
+from trainer.models.pretraining import PretrainingModel  # noqa: E402
+
+ROWS = {"128": (128, 128), "512": (512, 512), "1 to 507": (1, 507)}
+MASKED = 0.15
+Loss = Callable[[], Tensor]
+
+
+@dataclass
+class Figures:
+    """What one model did on one kind of rows. mfu: None where the device's peak is not known."""
+
+    recipe: str
+    rows: str
+    who: str
+    micro_batch_tokens: int
+    tokens_per_second: float
+    sequences_per_second: float
+    mfu: float | None
+    gigabytes: float
+
+
+def main(arguments: list[str] | None = None) -> list[Figures]:
+    flags = argparse.ArgumentParser(description="Training speed of every recipe on one device.")
+    flags.add_argument("--recipes", nargs="*", help="names in trainer/recipes; all but tiny by default")
+    flags.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    flags.add_argument("--tokens", type=int, default=65_536, help="of a micro-batch; halved until it fits")
+    flags.add_argument("--steps", type=int, default=20, help="timed, after as many as 5 that are not")
+    flags.add_argument("--device", default="cuda")
+    flags.add_argument("--no_compile", action="store_true")
+    flags.add_argument("--output", help="a file for the figures, a JSON object a line")
+    options = flags.parse_args(arguments)
+    names = options.recipes or sorted(p.stem for p in (ROOT / "trainer/recipes").glob("*.toml") if p.stem != "tiny")
+    print(
+        "| recipe | rows | who | micro-batch | tokens/s | sequences/s | MFU | GB |\n|---|---|---|---|---|---|---|---|"
+    )
+    found: list[Figures] = []
+    for name in names:
+        shape = shape_of(name)
+        for rows in options.rows:
+            for who in ("ours", "transformers"):
+                figures = largest_that_fits(name, shape, rows, who, options)
+                if figures is not None:
+                    found.append(figures)
+                    show(figures, options.output)
+    return found
+
+
+def shape_of(recipe: str) -> EncoderShape:
+    """Read without the recipe's own checks, which need packages that may be absent here."""
+    model = tomllib.loads((ROOT / f"trainer/recipes/{recipe}.toml").read_text())["model"]
+    settings = {"embedding_size": None, "num_hidden_groups": None} | model | {"attention_probs_dropout_prob": 0.0}
+    return encoder_shape(SimpleNamespace(**settings), settings.get("vocab_size", 30_522))  # type: ignore[arg-type]
+
+
+def show(figures: Figures, output: str | None) -> None:
+    mfu = "-" if figures.mfu is None else f"{figures.mfu:.1%}"
+    print(
+        f"| {figures.recipe} | {figures.rows} | {figures.who} | {figures.micro_batch_tokens:,} | "
+        f"{figures.tokens_per_second:,.0f} | {figures.sequences_per_second:,.0f} | {mfu} | {figures.gigabytes:.1f} |",
+        flush=True,
+    )
+    if output:
+        with open(output, "a") as file:
+            file.write(json.dumps(asdict(figures)) + "\n")
+
+
+def largest_that_fits(name: str, shape: EncoderShape, rows: str, who: str, options: Any) -> Figures | None:
+    """Halve the micro-batch until it fits; None when not even 2,048 tokens do, or when transformers is absent."""
+    tokens = options.tokens
+    while True:
+        try:
+            return measure(name, shape, rows, who, tokens, options)
+        except ImportError:
+            return None
+        except torch.OutOfMemoryError:
+            tokens //= 2
+        if tokens < 2048:
+            print(f"| {name} | {rows} | {who} | does not fit | | | | |", flush=True)
+            return None
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def measure(name: str, shape: EncoderShape, rows: str, who: str, tokens: int, options: Any) -> Figures:
+    """Time `options.steps` training steps on one batch of about `tokens` real tokens."""
+    device = torch.device(options.device)
+    torch.compiler.reset()
+    batch = random_batch(shape, lengths_of(rows, tokens, shape.positions - shape.first_position), device)
+    build = {"ours": our_loss, "transformers": their_loss}[who]
+    model, loss = build(shape, batch, device, not options.no_compile)
+    step = training_step(model, loss)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(min(5, options.steps)):
+        step()
+    seconds = timed(step, options.steps, device)
+    speed = batch.tokens * options.steps / seconds
+    lengths = torch.bincount(batch.sequence_T).double()
+    cost = flops_per_token(shape, float((lengths**2).sum() / lengths.sum()), len(batch.masked_K) / batch.tokens)
+    peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None
+    return Figures(
+        name, rows, who, batch.tokens, speed, speed * len(lengths) / batch.tokens,
+        None if peak is None else cost * speed / peak,
+        torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0,
+    )  # fmt: skip
+
+
+def timed(step: Callable[[], None], steps: int, device: torch.device) -> float:
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    synchronize()
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return time.perf_counter() - started
+
+
+def lengths_of(rows: str, tokens: int, longest: int) -> Tensor:
+    """Row lengths of one kind that add up to about `tokens`, one row at least, none above `longest`."""
+    low, high = (min(length, longest) for length in ROWS[rows])
+    count = max(1, round(tokens / ((low + high) / 2)))
+    lengths = torch.linspace(low, high, count).round().long()
+    return lengths[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+
+
+def random_batch(shape: EncoderShape, lengths_S: Tensor, device: torch.device) -> PackedBatch:
+    """Rows of random tokens, the second half of each segment B, 15% of all places to predict."""
+    generator = torch.Generator().manual_seed(1)
+    tokens, count = int(lengths_S.sum()), len(lengths_S)
+    sequence_T = torch.repeat_interleave(torch.arange(count), lengths_S)
+    first_S = lengths_S.cumsum(0) - lengths_S
+    positions_T = torch.arange(tokens) - first_S[sequence_T]
+    ids_T = torch.randint(5, shape.vocab_size, (tokens,), generator=generator)
+    masked_K = torch.randperm(tokens, generator=generator)[: max(1, round(MASKED * tokens))].sort().values
+    return PackedBatch(
+        ids_T=ids_T,
+        segments_T=(positions_T > lengths_S[sequence_T] // 2).long() * (shape.type_vocab_size - 1),
+        positions_T=positions_T,
+        sequence_T=sequence_T,
+        first_S=first_S,
+        longest=int(lengths_S.max()),
+        masked_K=masked_K,
+        labels_K=ids_T[masked_K],
+        pair_labels_S=torch.randint(0, 2, (count,), generator=generator),
+        tokens=tokens,
+        predicted=len(masked_K),
+        paired=count,
+    ).to(device)
+
+
+def precision_on(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, compiled: bool) -> tuple[nn.Module, Loss]:
+    model = PretrainingModel(shape)
+    initialise(model, shape, 0.02, 0)
+    model = model.to(device, precision_on(device)).train()
+    if compiled:
+        model.encoder.compile_layers()
+    masked, pairs = len(batch.masked_K), max(1, model.labeled_pairs(batch))
+
+    def loss() -> Tensor:
+        losses = model(batch)
+        return losses.mlm_sum / masked + losses.pair_sum / pairs
+
+    return model, loss
+
+
+def their_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, compiled: bool) -> tuple[nn.Module, Loss]:
+    """Raises ImportError where transformers is not installed."""
+    from transformers import AutoConfig, AutoModelForPreTraining
+
+    kind = "bytebpe" if shape.family == "roberta" else "wordpiece"
+    settings = config_of(shape, Vocabulary(kind, tuple(SPECIALS[kind].values()), ""))
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    try:
+        model = AutoModelForPreTraining.from_config(config, attn_implementation="sdpa")
+    except ValueError:  # a class without sdpa, Megatron-BERT's
+        model = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
+    model = model.to(device, precision_on(device)).train()
+    inputs = padded(batch, shape)
+    called = torch.compile(model, dynamic=False) if compiled else model
+
+    def loss() -> Tensor:
+        return called(**inputs).loss
+
+    return model, loss
+
+
+def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
+    """The same rows as transformers takes them."""
+    place = (batch.sequence_T, batch.positions_T)
+    ids = torch.full((len(batch.first_S), batch.longest), 1 if shape.family == "roberta" else 0).to(batch.ids_T.device)
+    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, NO_LABEL)
+    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
+    labels[place[0][batch.masked_K], place[1][batch.masked_K]] = batch.labels_K
+    inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": segments, "labels": labels}
+    name = "sentence_order_label" if shape.family == "albert" else "next_sentence_label"
+    return inputs | {name: batch.pair_labels_S} if shape.pair_head else inputs
+
+
+def training_step(model: nn.Module, loss: Loss) -> Callable[[], None]:
+    """Forward, backward, AdamW on float32 copies of the weights, and the copies back."""
+    weights: list[Tensor] = list(model.parameters())
+    copies = [weight.detach().float().clone() for weight in weights]
+    optimizer = torch.optim.AdamW(copies, lr=1e-4, fused=True)
+
+    def step() -> None:
+        loss().backward()
+        for copy, weight in zip(copies, weights, strict=True):
+            copy.grad = None if weight.grad is None else weight.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(weights, copies)  # type: ignore[attr-defined]
+        for weight in weights:
+            weight.grad = None
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

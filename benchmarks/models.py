@@ -1,0 +1,137 @@
+"""A training step of ours beside transformers' own model: the same rows, masks, threads and process, in turns.
+
+    python benchmarks/models.py FOLDER [--rounds 4] [--threads 2]
+
+FOLDER holds `text`, `vocab` and `pairs`, as run.py makes them; run.py calls this. Theirs is fed as its own collator
+feeds it: rows filled up to the longest, the vocabulary projected onto at every token. AdamW in both, fresh weights,
+dropout 0, float32. Speeds are in real tokens.
+
+Rows to 512 have some 250 tokens on average, as Wikipedia's have (MLPerf's mean is 254); --short_seq_prob brings the
+documentation's there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+from schemas.masking import Masking
+from trainer.config.schema import ModelSection
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.mixture import build_sources
+from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import build_model
+
+BASE = ModelSection(family="bert", layers=12, width=768, heads=12, feedforward=3072, dropout=0.0, attention_dropout=0.0)
+SMALL = BASE.model_copy(update={"layers": 4, "width": 256, "heads": 4, "feedforward": 1024})
+CASES = [
+    ("BERT-base, rows to 128", BASE, "pairs", 12),
+    ("BERT-base, rows to 512", BASE, "pairs512", 8),
+    ("4 layers of 256, rows to 128", SMALL, "pairs", 32),
+]
+Step = Callable[[PackedBatch], object]
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description="Training steps, ours and transformers'.")
+    flags.add_argument("folder", type=Path)
+    flags.add_argument("--rounds", type=int, default=4)
+    flags.add_argument("--threads", type=int, default=2)
+    options = flags.parse_args()
+    torch.set_num_threads(options.threads)
+    job = [sys.executable, "-m", "pipeline", "pairs", "--text", options.folder / "text", "--objective", "nsp"]
+    longer = ["--vocab", options.folder / "vocab", "--output", options.folder / "pairs512", "--max_length", "512"]
+    longer += ["--short_seq_prob", "0.3"]
+    subprocess.run(list(map(str, job + longer)), check=True, capture_output=True)
+    print(f"\n| a training step, {options.threads} threads | ours | transformers | ratio |\n|---|---|---|---|")
+    for what, section, pairs, rows in CASES:
+        compare(what, section, options.folder / pairs, rows, options.rounds)
+
+
+def compare(what: str, section: ModelSection, pairs: Path, rows: int, rounds: int) -> None:
+    folder = PairFolder(str(pairs))
+    stream = Stream(build_sources([folder], None, 0, by_tokens=False), Share(0, 1, 1, rows), Drawing(Masking()), 0)
+    ours, theirs = our_step(section, folder.vocabulary.size), their_step(section, folder.vocabulary.size)
+    speeds, filled = [], []
+    for step in range(rounds + 1):
+        batch = stream.batch(step)[0]
+        filled.append(batch.tokens / (rows * batch.longest))
+        speeds.append((batch.tokens / seconds(ours, batch), batch.tokens / seconds(theirs, batch)))
+    stream.close()
+    mine, rival = (statistics.median(found) for found in zip(*speeds[1:], strict=True))  # the first step warms up
+    ratio = statistics.median(a / b for a, b in speeds[1:])
+    what = f"{what}, filled to {statistics.mean(filled):.0%}"
+    print(f"| {what} | {mine:,.0f} tokens/s | {rival:,.0f} tokens/s | {ratio:.2f}x |", flush=True)
+
+
+def seconds(step: Step, batch: PackedBatch) -> float:
+    started = time.perf_counter()
+    step(batch)
+    return time.perf_counter() - started
+
+
+def adamw(model: torch.nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def our_step(section: ModelSection, vocabulary: int) -> Step:
+    model = build_model(section, vocabulary, 0).train()
+    optimizer = adamw(model)
+
+    def step(batch: PackedBatch) -> None:
+        losses = model(batch)
+        (losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / len(batch.first_S)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def their_step(section: ModelSection, vocabulary: int) -> Step:
+    config = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=section.hidden_size,
+        num_hidden_layers=section.num_hidden_layers,
+        num_attention_heads=section.num_attention_heads,
+        intermediate_size=section.intermediate_size,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = BertForPreTraining(config).train()
+    optimizer = adamw(model)
+
+    def step(batch: PackedBatch) -> None:
+        model(**padded(batch)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """The same rows as transformers takes them."""
+    place = (batch.sequence_T, batch.positions_T)
+    ids = torch.zeros(len(batch.first_S), batch.longest, dtype=torch.long)
+    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, -100)
+    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
+    labels[place[0][batch.masked_K], place[1][batch.masked_K]] = batch.labels_K
+    return {
+        "input_ids": ids,
+        "token_type_ids": segments,
+        "attention_mask": attention,
+        "labels": labels,
+        "next_sentence_label": batch.pair_labels_S,
+    }
+
+
+if __name__ == "__main__":
+    main()

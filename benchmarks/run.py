@@ -1,0 +1,221 @@
+"""`make bench`: our code and its rival on the same text, in the same process, in turns; the median of the ratios.
+
+    python benchmarks/run.py [--megabytes 20] [--rounds 5]
+
+Absolute speeds change with the machine and its mood; the ratios are what to quote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+
+import numpy as np
+import pyarrow as pa
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+from pipeline.pairs.encoding import Encoder
+from pipeline.vocab.train import learn
+from schemas import shards
+from schemas.manifest import read_manifest
+from schemas.masking import KINDS, Kind, Masking
+from schemas.vocabulary import COUNTS
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.mixture import build_sources
+
+Timed = Callable[[], object]
+BATCHES = 1000  # of 32,768 tokens: some epochs, so that opening and reading shards count as in a run
+
+
+def seconds(work: Timed) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def compare(what: str, unit: str, amount: float, ours: Timed, rival: Timed, rounds: int) -> None:
+    """Time both in turns and print their median speeds and the median ratio."""
+    pairs = [(seconds(ours), seconds(rival)) for _ in range(rounds)]
+    mine, theirs = (amount / statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(b / a for a, b in pairs)
+    print(f"| {what} | {mine:,.2g} {unit} | {theirs:,.2g} {unit} | {ratio:.1f}x |", flush=True)
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description="Ours beside its rivals, one core each.")
+    flags.add_argument("--megabytes", default="20", help="of text")
+    flags.add_argument("--rounds", type=int, default=5)
+    flags.add_argument("--copies", default="10", help="of the text, each document changed a little, for whole commands")
+    options = flags.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        make_data(out, options.megabytes)
+        print("\n| one core | ours | rival | ratio |\n|---|---|---|---|")
+        encoding(out, options.rounds)
+        batches(out, options.rounds)
+        learning(out)
+        subprocess.run([sys.executable, str(Path(__file__).parent / "models.py"), str(out)], check=True)
+        print("\n| two cores, whole commands | seconds | MB/s |\n|---|---|---|")
+        commands(out, int(options.copies), options.rounds)
+
+
+def make_data(out: Path, megabytes: str) -> None:
+    """Text, a vocabulary and pairs, by the commands that a user would run."""
+    job = [sys.executable, "-m", "pipeline"]
+    for command in (
+        [sys.executable, "deploy/demo/corpus.py", out / "corpus.jsonl", "--megabytes", megabytes],
+        [*job, "shard", "--input", out / "corpus.jsonl", "--output", out / "text"],
+        [*job, "vocab", "--text", out / "text", "--output", out / "vocab", "--model", "wordpiece", "--size", "30522"],
+        [
+            *job,
+            "pairs",
+            "--text",
+            out / "text",
+            "--vocab",
+            out / "vocab",
+            "--output",
+            out / "pairs",
+            "--objective",
+            "nsp",
+        ],
+    ):
+        subprocess.run(list(map(str, command)), check=True)
+
+
+def encoding(out: Path, rounds: int) -> None:
+    """Sentences to ids: a fresh encoder that remembers words, against the library's fastest batch call."""
+    data = (out / "vocab" / "tokenizer.json").read_bytes()
+    tokenizer = Tokenizer.from_str(data.decode())
+    sentences: list[str] = []
+    for shard in read_manifest(str(out / "text"), "text").shards:
+        table = shards.decode_table((out / "text" / shard.path).read_bytes(), shard.path, shards.TEXT)
+        sentences += table["sentences"].combine_chunks().flatten().to_pylist()
+    megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
+
+    def ours() -> None:
+        Encoder(data, "wordpiece").encode(sentences)
+
+    def rival() -> None:
+        tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+
+    compare("encoding, against tokenizers' `encode_batch_fast`", "MB/s", megabytes, ours, rival, rounds)
+
+
+def batches(out: Path, rounds: int) -> None:
+    """Rows to masked batches: packed by us, shards read anew, against the collator that most people use."""
+    folder = PairFolder(str(out / "pairs"))
+    collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(out / "vocab")))
+    rows = folder.block((0,)).rows
+    count = min(8192, len(rows.labels_B))
+    bounds = zip(rows.offsets_B1[:count], rows.offsets_B1[1 : count + 1], strict=True)
+    lists = [{"input_ids": rows.ids_T[a:b].tolist()} for a, b in bounds]
+    tokens = int(rows.offsets_B1[count])
+    folder.close()
+
+    def ours(kind: Kind) -> None:
+        """The same number of tokens; the stream opens, checks and reads its shards, too."""
+        sources = build_sources([PairFolder(str(out / "pairs"))], None, 0, by_tokens=True)
+        stream = Stream(sources, Share(0, 1, 1, 32_768), Drawing(Masking(kind)), 0)
+        for step in range(BATCHES):
+            stream.batch(step)
+        stream.close()
+
+    def rival() -> None:
+        for start in range(0, count, 64):
+            collator(lists[start : start + 64])
+
+    for kind in KINDS:
+        ratios = [(BATCHES * 32_768 / seconds(partial(ours, kind)), tokens / seconds(rival)) for _ in range(rounds)]
+        mine, theirs = (statistics.median(speeds) / 1e6 for speeds in zip(*ratios, strict=True))
+        ratio = statistics.median(a / b for a, b in ratios)
+        what = f"masked batches ({kind}), against `DataCollatorForLanguageModeling`"
+        print(f"| {what} | {mine:.1f} million tokens/s | {theirs:.1f} million tokens/s | {ratio:.1f}x |", flush=True)
+
+
+def learning(out: Path, distinct: int = 1_000_000) -> None:
+    """30,522 tokens from a million different words, each counted once, for the library takes no counts."""
+    table = shards.decode_table((out / "vocab" / COUNTS).read_bytes(), COUNTS, shards.COUNTS)
+    real = [word for word in table["word"].to_pylist() if word.isalpha()]
+    draws, words = np.random.default_rng(0), dict[str, None]()
+    while len(words) < distinct:
+        words |= {real[i] + real[j]: None for i, j in draws.integers(len(real), size=(distinct, 2)).tolist()}
+    different = list(words)[:distinct]
+    once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS)
+
+    def ours() -> None:
+        learn(once, "wordpiece", 30_522, 2)
+
+    def rival() -> None:
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        trainer = trainers.WordPieceTrainer(vocab_size=30_522, min_frequency=2, show_progress=False)
+        tokenizer.train_from_iterator((" ".join(different[i : i + 1000]) for i in range(0, distinct, 1000)), trainer)
+
+    compare(
+        "learning from a million words, against `WordPieceTrainer`", "million words/s", distinct / 1e6, ours, rival, 1
+    )
+
+
+def commands(out: Path, copies: int, rounds: int) -> None:
+    """`shard`, `vocab` and `pairs` on a larger text, beside rivals that do a part of their work, in turns."""
+    parts, megabytes = repeat_text(out, copies)
+    job = [sys.executable, "-m", "pipeline"]
+    rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]
+    text, vocab = out / "big_text", out / "big_vocab"
+    pairs = ["--output", out / "big_pairs", "--objective", "nsp"]
+    wordpiece = ["--model", "wordpiece", "--size", "30522"]
+    timed = {
+        "`shard`": [*job, "shard", "--input", f"{parts}/*", "--output", text, "--overwrite"],
+        "`vocab`": [*job, "vocab", "--text", text, "--output", vocab, *wordpiece, "--overwrite"],
+        "`pairs`": [*job, "pairs", "--text", text, "--vocab", vocab, *pairs, "--overwrite"],
+        "tokenizers' `encode_batch_fast`, 2 threads": [*rival, "encode_batch_fast", out / "big.jsonl",
+                                                       out / "vocab" / "tokenizer.json"],
+        "tokenizers' `train_from_iterator`, 2 threads": [*rival, "train_from_iterator", out / "big.jsonl", "30522"],
+        "datatrove, documents read and written unchanged": [*rival, "datatrove", parts, out / "datatrove"],
+    }  # fmt: skip
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
+    took: dict[str, list[float]] = {what: [] for what in timed}
+    for _ in range(rounds):
+        shutil.rmtree(out / "datatrove", ignore_errors=True)  # it would skip what it finds done
+        for what, command in timed.items():
+            done = partial(subprocess.run, list(map(str, command)), env=environment, check=True, capture_output=True)
+            took[what].append(seconds(done))
+    for what, times in took.items():
+        middle = statistics.median(times)
+        print(f"| {what} | {middle:.1f} | {megabytes / middle:.1f} |", flush=True)
+
+
+def repeat_text(out: Path, copies: int) -> tuple[Path, float]:
+    """The corpus `copies` times with a changing first sentence, in four files and in one; (folder, megabytes)."""
+    documents = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    lines = [
+        json.dumps({"text": f"Copy {i}. {document['text']}", "source": document["source"]}) + "\n"
+        for i in range(copies)
+        for document in documents
+    ]
+    parts = out / "parts"
+    parts.mkdir()
+    for i in range(4):
+        (parts / f"{i}.jsonl").write_text("".join(lines[i::4]))
+    (out / "big.jsonl").write_text("".join(lines))
+    return parts, sum(map(len, lines)) / 1e6
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What our loop costs above DeepSpeed's own three calls, and for how long a checkpoint stops a run.
+
+    python benchmarks/training.py [--steps 10] [--rounds 60]
+
+The loop is measured where it costs most, on the steps of `tiny`, a few hundredths of a second each. Both loops train
+one engine on the same batches in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import deepspeed
+import torch
+
+from trainer.anomaly import History
+from trainer.anomaly_guard import Guard
+from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import sharded as saving
+from trainer.checkpoint.layout import TrainingState
+from trainer.config.load import load_recipe
+from trainer.config.phases import phases_of
+from trainer.config.schema import Recipe
+from trainer.data.build import build_stream, open_folders
+from trainer.data.loader import Stream
+from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.watchdog import Watchdog
+from trainer.engine import build_engine, share_of, start_distributed
+from trainer.loop import Loop, Progress
+from trainer.metrics.log import Metrics
+from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import build_model
+from trainer.optim.lr_schedule import set_learning_rate
+
+
+def make_pairs(out: Path) -> None:
+    """The demo's data in small: a vocabulary of 4,000 tokens, rows of up to 64."""
+    job = f"{sys.executable} -m pipeline"
+    for command in (
+        f"{sys.executable} deploy/demo/corpus.py {out}/corpus.jsonl --megabytes 2",
+        f"{job} shard --input {out}/corpus.jsonl --output {out}/text",
+        f"{job} vocab --text {out}/text --output {out}/vocab --model wordpiece --size 4000",
+        f"{job} pairs --text {out}/text --vocab {out}/vocab --output {out}/pairs --objective nsp --max_length 64",
+    ):
+        subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
+
+
+def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> None:
+    """engine, backward, step, with the losses of our loop."""
+    for batches in steps:
+        masked = sum(len(batch.labels_K) for batch in batches)
+        pairs = sum(len(batch.pair_labels_S) for batch in batches)
+        for batch in batches:
+            losses = engine(batch)
+            engine.backward((losses.mlm_sum / masked + losses.pair_sum / pairs) * len(batches))
+            engine.step()
+
+
+def ours(loop: Loop, first: int, last: int) -> None:
+    """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
+    progress = Progress(TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={}))
+    for step in range(first, last + 1):
+        done = loop.step(step, left_out=0)
+        assert done is not None, "nobody asks it to stop"
+        progress.add(done)
+        loop.log(step, done, progress, {})
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@dataclass
+class AtHand:
+    """A stream whose batches are ready."""
+
+    batches: list[list[PackedBatch]]
+    stalled: float = 0.0
+
+    def batch(self, step: int) -> list[PackedBatch]:
+        return self.batches[step]
+
+
+def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
+    """Time the same steps by both loops, now one first, now the other: on batches at hand, then with their reading."""
+    folders = open_folders(recipe)
+    share = share_of(recipe, 0, 1, folders)
+    stream, ahead = build_stream(recipe, folders, share), build_stream(recipe, folders, share)
+    batches = [ahead.batch(step) for step in range(steps * (rounds + 1))]
+    ahead.close()
+    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
+    metrics = Metrics(recipe.run.output, 0, recipe.run.max_steps)
+    guard = Guard(engine, recipe.anomaly, History(), recipe.optimizer.clip)
+    watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
+    phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
+    for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
+        loop = Loop(recipe, phase, engine, cast(Stream, source), None, guard, metrics, None, stop, watchdog)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            times = [in_turns(loop, engine, batches, steps, i) for i in range(rounds + 1)][1:]  # the first warms up
+        mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
+        low, more, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles((a / b for a, b in times), n=4))
+        told = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
+        print(f"| {what} | {told} |", flush=True)
+    stream.close()
+    metrics.close()
+    watchdog.close()
+
+
+def in_turns(
+    loop: Loop, engine: deepspeed.DeepSpeedEngine, batches: list[list[PackedBatch]], steps: int, i: int
+) -> tuple[float, float]:
+    """Seconds of (ours, bare) for the i-th `steps` steps."""
+    first = i * steps
+    both = (partial(ours, loop, first + 1, first + steps), partial(bare, engine, batches[first : first + steps]))
+    if i % 2:
+        theirs = seconds(both[1])
+        return seconds(both[0]), theirs
+    return seconds(both[0]), seconds(both[1])
+
+
+def stall(name: str, recipe: Recipe, rounds: int) -> None:
+    """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
+    folders = open_folders(recipe)
+    share = share_of(recipe, 0, 1, folders)
+    stream = build_stream(recipe, folders, share)
+    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
+    set_learning_rate(engine.optimizer, recipe.optimizer.lr)
+    bare(engine, [stream.batch(0)])
+    times = []
+    for step in range(1, rounds + 1):
+        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
+        times.append(seconds(partial(saving.save, engine, recipe.run.output, state, 1, {})))
+    saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
+    size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
+    print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)
+    stream.close()
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description="Our loop beside DeepSpeed's own calls, on one process.")
+    flags.add_argument("--steps", type=int, default=10)
+    flags.add_argument("--rounds", type=int, default=60)
+    options = flags.parse_args()
+    start_distributed(timeout=600)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        make_pairs(Path(folder))
+        pairs, small = f"data.pairs={folder}/pairs", ["batch.global_batch=4", "batch.micro_batch=4"]
+        tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
+        base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
+        print("\n| one process | ours | bare | more |\n|---|---|---|---|")
+        overhead(tiny, options.steps, options.rounds)
+        stall("tiny", tiny, 5)
+        stall("bert_base", base, 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Jobs that cannot start, whose engine fails, or that find a damaged tokenizer: one line each, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import runner as beam_runner
+from pipeline.runtime import terminal_logs
+from pipeline.shard import plan as survey
+from schemas import storage
+from schemas.errors import StorageError
+from tests.conftest import after
+
+
+def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> None:
+    """The command ended with `code`, and its last line is an error that holds each message."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "usage:" not in done.stderr, done.stderr
+    last = done.stderr.strip().rpartition("\n")[2]
+    assert last.startswith("clozeline: "), done.stderr
+    assert [message for message in messages if message not in last] == [], last
+
+
+BEAM_FLAGS = {
+    "dry-run-without-value": (["--dry_run"], "--dry_run"),
+    "workers-not-a-number": (["--direct_num_workers", "x"], "invalid int value: 'x'"),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), BEAM_FLAGS.values(), ids=BEAM_FLAGS)
+def test_a_wrong_value_of_a_flag_of_beam_is_one_line(command, corpus, tmp_path, flags, message) -> None:
+    done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
+    ends(done, 2, message)
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+ENGINES = {
+    "flink-without-jar": (["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"], "--job_endpoint"),
+    "endpoint-that-is-not-there": (
+        [
+            "--runner=PortableRunner",
+            "--job_endpoint=localhost:9",
+            "--environment_type=LOOPBACK",
+            "--job_server_timeout=2",
+        ],
+        "--job_endpoint",
+    ),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), ENGINES.values(), ids=ENGINES)
+def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path, flags, message) -> None:
+    done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
+    ends(done, 1, "Runner", message)
+
+
+class FailedJob:
+    """What Beam gives for a job that an engine took and could not run."""
+
+    job_id = "job-7"
+
+    def wait_until_finish(self) -> None:
+        raise RuntimeError(
+            "Traceback (most recent call last):\n  File ...\nInsufficient network buffers: required 512\n"
+        )
+
+
+class Submitting:
+    """A pipeline whose submission ends as told."""
+
+    def __init__(self, end: object):
+        self.options = beam_runner.beam_options(
+            ["--runner=PortableRunner", "--job_endpoint=far:8099", "--job_name=corpus"], [], 0
+        )
+        self._end = end
+
+    def run(self) -> object:
+        if isinstance(self._end, BaseException):
+            raise self._end
+        return self._end
+
+
+def test_an_error_of_an_engine_names_the_job_and_its_last_message() -> None:
+    with pytest.raises(
+        Exception, match=r"job-7 of PortableRunner.*Insufficient network buffers: required 512"
+    ) as caught:
+        beam_runner.run(Submitting(FailedJob()))  # type: ignore[arg-type]
+    assert getattr(caught.value, "exit_code", None) == 1
+    assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
+
+
+def test_what_an_engine_logs_has_no_traceback() -> None:
+    shown = terminal_logs.LastLineOfTracebacks("%(levelname)s %(message)s")
+    texts = {
+        "x\nTraceback (most recent call last):\n  File ...\nOSError: lost\n": "ERROR engine: OSError: lost",
+        "two\nlines": "ERROR two\nlines",
+    }
+    for text, expected in texts.items():
+        assert shown.format(logging.LogRecord("engine", logging.ERROR, "", 0, text, (), None)) == expected
+
+
+def test_ctrl_c_during_submission_says_that_the_job_may_still_run() -> None:
+    with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*far:8099") as caught:
+        beam_runner.run(Submitting(KeyboardInterrupt()))  # type: ignore[arg-type]
+    assert getattr(caught.value, "still_runs", False)
+
+
+@pytest.mark.parametrize("launcher", [None, "x"])
+def test_a_worker_that_is_started_by_hand_says_so(launcher) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "CLOZELINE_LAUNCHER"}
+    if launcher:
+        environment["CLOZELINE_LAUNCHER"] = launcher
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.runtime.worker"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    ends(done, 2, "python -m pipeline shard")
+
+
+def test_a_move_of_a_file_that_is_gone_is_a_storage_error(tmp_path) -> None:
+    with pytest.raises(StorageError, match="cannot be written"):
+        storage.move(str(tmp_path / "gone"), str(tmp_path / "b"))
+
+
+DAMAGED = {
+    "dropout-is-text": lambda content: content["model"].update(dropout="much"),
+    "dropout-is-a-list": lambda content: content["model"].update(dropout=[1]),
+    "dropout-above-one": lambda content: content["model"].update(dropout=7.5),
+    "normalizer-of-unknown-type": lambda content: content.update(normalizer={"type": "Nothing"}),
+    "model-field-of-wrong-type": lambda content: content["model"].update(continuing_subword_prefix=[3]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_tokenizer_that_the_library_rejects_is_bad_data(command, text, byte_vocab, tmp_path, damage) -> None:
+    vocab = shutil.copytree(byte_vocab, tmp_path / "vocab")
+    content = json.loads((vocab / "tokenizer.json").read_text())
+    damage(content)
+    (vocab / "tokenizer.json").write_text(json.dumps(content))
+    flags = ("--text", text, "--vocab", vocab, "--output", tmp_path / "out", "--objective", "sop")
+    ends(command("pairs", *flags), 3, "tokenizer.json")
+
+
+@pytest.mark.parametrize("limit", [30_000, 37_200])
+def test_a_shard_of_more_text_than_arrow_holds_names_num_shards(command, corpus, tmp_path, monkeypatch, limit) -> None:
+    """The mean of the shards is judged before they are made, and each shard when its documents are known."""
+    monkeypatch.setattr(survey, "MAX_SHARD_BYTES", limit)
+    flags = ("shard", "--input", corpus, "--output", tmp_path / "out", "--direct_num_workers=1")
+    ends(command(*flags, "--num_shards", 2), 3, "--num_shards 2 is too few", "Give --num_shards")
+    assert not list((tmp_path / "out").glob("_unfinished-*/text-*.arrow"))
+
+
+def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp_path: Path) -> None:
+    shard = (sys.executable, "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out")
+    nohup = after("signal.signal(signal.SIGHUP, signal.SIG_IGN)", *shard)
+    process = subprocess.Popen(nohup, stderr=subprocess.PIPE, text=True)
+    # The handler is set by the first statement of a process that needs a moment to begin.
+    time.sleep(1)
+    while process.poll() is None:
+        process.send_signal(signal.SIGHUP)
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            continue
+    assert process.returncode == 0, process.communicate()[1]

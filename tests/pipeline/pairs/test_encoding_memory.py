@@ -1,0 +1,173 @@
+"""What an encoder remembers and how it is lent, with small tokenizers, against plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models
+from tokenizers.pre_tokenizers import ByteLevel
+
+from pipeline.pairs import encoding
+from pipeline.pairs.encoding import Encoder, EncoderPool, Remembered
+from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
+from schemas.vocabulary import SPECIALS, Model
+
+ALPHABET = sorted(ByteLevel.alphabet())
+
+
+def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
+    """WordPiece of single letters, or bytes and three merges; and added tokens."""
+    if model == "wordpiece":
+        tokens = [*SPECIALS["wordpiece"].values(), *"abcd'.,", "##a", "##b", "##c", "ab", "##bc"]
+        vocab = {token: i for i, token in enumerate(tokens)}
+        tokenizer: Any = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=6))
+        tokenizer.normalizer = normalizer(lowercase=True)
+    else:
+        merges = [("a", "b"), ("\u0120", "ab"), ("c", "c")]
+        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc"]
+        tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(letters)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizer(model)
+    tokenizer.add_special_tokens(list(SPECIALS[model].values()))
+    tokenizer.add_tokens(list(added))
+    return tokenizer.to_str().encode()
+
+
+SENTENCES = st.lists(
+    st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", "'", ".", " ", "  ", "\t", "\u00e9", "Abcabcab"])).map(
+        "".join
+    ),
+    max_size=6,
+)
+
+
+def continues(run: str, words: list[str]) -> list[bool]:
+    """A rule that looks at both the run and the word."""
+    return [i > 0 and (len(word) + len(run)) % 2 == 0 for i, word in enumerate(words)]
+
+
+@pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
+@pytest.mark.parametrize("with_added", [False, True])
+@given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
+@settings(max_examples=20, deadline=None)
+def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lots: list[list[str]], most: int) -> None:
+    """Lot after lot by one encoder, however much it remembers."""
+    data = small_tokenizer(model, *([AddedToken("bb", normalized=False)] if with_added else []))
+    library = Tokenizer.from_str(data.decode())
+    library.encode_special_tokens = True
+    encoder = Encoder(data, model)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encoding, "MAX_REMEMBERED", most)
+        for lot in lots:
+            ids_T, offsets_N1, joined_T = encoder.encode(pa.array(lot, pa.string()))
+            expected = [library.encode(sentence, add_special_tokens=False).ids for sentence in lot]
+            assert [ids_T[a:b].tolist() for a, b in itertools.pairwise(offsets_N1)] == expected
+            assert joined_T is None and ids_T.dtype == np.int32 and offsets_N1.dtype == np.int64
+
+
+@given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
+@settings(max_examples=20, deadline=None)
+def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int) -> None:
+    data = small_tokenizer("wordpiece")
+    library: Any = Tokenizer.from_str(data.decode())
+    whole_words = Tokenizer(library.model)
+    encoder = Encoder(data, "wordpiece", continues)
+
+    def plain(run: str) -> list[tuple[int, bool]]:
+        """(id, joined) of each token of a run."""
+        words = [word for word, _ in library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(run))]
+        found = []
+        for word, joined in zip(words, continues(run, words), strict=True):
+            found += [(i, joined) for i in whole_words.encode(word, add_special_tokens=False).ids]
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encoding, "MAX_REMEMBERED", most)
+        for lot in lots:
+            encoded = encoder.encode(pa.array(lot, pa.string()))
+            expected = [pair for sentence in lot for run in sentence.split(" ") for pair in plain(run)]
+            assert encoded.joined_T is not None
+            assert list(zip(encoded.ids_T.tolist(), encoded.joined_T.tolist(), strict=True)) == expected
+
+
+def test_more_than_the_most_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before new ones are added, and only when there are more than allowed; their words go with them."""
+    monkeypatch.setattr(encoding, "MAX_REMEMBERED", 2)
+    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", continues)
+    known = []
+    for text in ("a", "b", "c", "ab", "a b"):
+        encoder.encode(pa.array([text]))
+        known.append((sorted(encoder._runs.numbers), sorted(encoder._words.numbers)))
+        assert len(encoder._joined_T) == len(encoder._runs.ids_T)
+    assert [runs for runs, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
+    assert [words for _, words in known] == [runs for runs, _ in known]
+
+
+def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
+    asked: list[list[str]] = []
+    original = encoder._remember_words
+    monkeypatch.setattr(encoder, "_remember_words", lambda words: (asked.append(list(words)), original(words)))
+    encoder.encode(pa.array(["ab. ab, ab.", "c ab."]))
+    encoder.encode(pa.array(["ab, b ab"]))
+    assert asked == [["ab", ".", ",", "c"], ["b"]]
+
+
+@given(lots=st.lists(st.dictionaries(st.text("ab", max_size=3), st.lists(st.integers(0, 9), max_size=4)), max_size=4))
+@settings(max_examples=20, deadline=None)
+def test_remembered_strings_are_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
+    remembered, plain = Remembered(), dict[str, list[int]]()
+    for lot in lots:
+        new = remembered.unknown([*lot, *lot])
+        assert new == [string for string in lot if string not in plain]
+        ids = [i for string in new for i in lot[string]]
+        remembered.add(new, np.array(ids, np.int32), np.array([len(lot[string]) for string in new], np.int64))
+        plain |= {string: lot[string] for string in new}
+
+        strings = [*reversed(plain), *plain]
+        numbers_R = remembered.numbers_of(strings)
+        ids_T, lengths_R = remembered.look_up(numbers_R)
+        assert ids_T.tolist() == [i for string in strings for i in plain[string]]
+        assert lengths_R.tolist() == [len(plain[string]) for string in strings]
+        assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
+
+
+def test_a_pool_lends_each_encoder_to_one_at_a_time() -> None:
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(object())
+        return made[-1]
+
+    pool = EncoderPool(make)
+    with pool.lend() as first:
+        with pool.lend() as second:
+            assert first is not second
+        with pool.lend() as again:
+            assert again is second
+    with pool.lend() as last:
+        assert last is first
+    assert len(made) == 2
+
+
+def test_an_encoder_that_was_interrupted_is_not_lent_again() -> None:
+    made: list[Any] = []
+    pool = EncoderPool(lambda: made.append(object()) or made[-1])
+    with pytest.raises(KeyError), pool.lend() as broken:
+        raise KeyError
+    with pool.lend() as fresh:
+        assert fresh is not broken
+
+
+def test_a_pool_makes_an_encoder_outside_its_lock() -> None:
+    """Loading one takes long, and others are given back meanwhile."""
+    pool: Any = EncoderPool(lambda: pool._lock.locked())
+    with pool.lend() as locked:
+        assert locked is False and isinstance(pool._lock, type(threading.Lock()))

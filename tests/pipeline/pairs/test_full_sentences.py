@@ -1,0 +1,124 @@
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.pairs.full_sentences import CUT_SENTENCE, EDGES, fill_rows
+from pipeline.pairs.nsp_sop import Corpus, Objective, Pairing
+from schemas.randomness import key, permutation
+from tests.pipeline.pairs.test_nsp_sop import corpus
+
+DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
+@given(documents=DOCUMENTS, max_length=st.integers(8, 140), seed=st.integers(0, 99))
+@settings(max_examples=150, deadline=None)
+def test_every_token_is_in_one_row_and_rows_are_full(objective: Objective, documents, max_length, seed) -> None:
+    made = corpus(documents)
+    rows = fill_rows(made, Pairing(objective, max_length, 0.0, seed), 0)
+    used = Counter(token for row in rows.rows for s in row for token in range(s.start, s.end))
+    assert used == Counter(range(made.sentences[-1]))  # each token once: nothing lost, nothing twice
+    ends = set(made.sentences)
+    for row in rows.rows:
+        assert sum(s.end - s.start for s in row) + len(row) - 1 + EDGES <= max_length
+        assert objective == "full_sentences" or len(row) == 1
+        assert all(a.document != b.document for a, b in pairwise(row))
+        for stretch in row:
+            first, last = (made.sentences[made.documents[stretch.document + i]] for i in (0, 1))
+            assert first <= stretch.start < stretch.end <= last
+    longest = max_length - EDGES
+    cut = sum(n > longest for document in documents for n in document)
+    assert sum(rows.ledger.values()) == cut
+    if cut == 0:
+        assert all({s.start, s.end} <= ends for row in rows.rows for s in row)  # whole sentences only
+    if objective == "full_sentences":  # the next sentence would not have fitted
+        for row, after in pairwise(rows.rows):
+            separator = int(after[0].document != row[-1].document)
+            next_end = min(end for end in [*ends, after[0].start + longest] if end > after[0].start)
+            room = max_length - EDGES - sum(s.end - s.start for s in row) - len(row) + 1
+            assert next_end - after[0].start + separator > room
+
+
+def test_passes_go_over_the_documents_in_other_orders() -> None:
+    made = corpus([[5, 5]] * 30)
+    orders = [
+        [s.document for row in fill_rows(made, Pairing("full_sentences", 64, 0.0, 0), number).rows for s in row]
+        for number in (0, 1, 0)
+    ]
+    assert orders[0] == orders[2] != orders[1]
+
+
+PlainRow = list[tuple[int, list[int]]]
+"""(document, tokens) of each document in a row."""
+
+
+def plain_pieces(corpus: Corpus, document: int, room: int) -> list[list[int]]:
+    """A document's sentences as lists of tokens, each cut at `room` tokens."""
+    pieces = []
+    for i in range(corpus.documents[document], corpus.documents[document + 1]):
+        tokens = list(range(corpus.sentences[i], corpus.sentences[i + 1]))
+        while tokens:
+            pieces.append(tokens[:room])
+            tokens = tokens[room:]
+
+    return pieces
+
+
+def plain_append(row: PlainRow, document: int, tokens: list[int]) -> PlainRow:
+    if row and row[-1][0] == document:
+        return [*row[:-1], (document, row[-1][1] + tokens)]
+
+    return [*row, (document, tokens)]
+
+
+def plain_rows(corpus: Corpus, pairing: Pairing, pass_number: int) -> list[PlainRow]:
+    """Rows made one sentence at a time: try the longer row, and begin another where it does not fit."""
+    room = pairing.max_length - 2
+    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
+    rows: list[PlainRow] = []
+    row: PlainRow = []
+    for document in permutation(len(corpus.ids), order_key).tolist():
+        if pairing.objective == "doc_sentences" and row:
+            rows.append(row)
+            row = []
+
+        for tokens in plain_pieces(corpus, document, room):
+            longer = plain_append(row, document, tokens)
+            separators = len(longer) - 1
+            if sum(len(part) for _, part in longer) + separators <= room:
+                row = longer
+            else:
+                rows.append(row)
+                row = [(document, tokens)]
+
+    rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
+@given(
+    documents=DOCUMENTS,
+    max_length=st.integers(4, 140),
+    seed=st.integers(0, 99),
+    ids=st.lists(st.integers(0, 10**6), min_size=12, max_size=12),
+)
+@settings(max_examples=100, deadline=None)
+def test_rows_equal_the_plain_algorithm(
+    objective: Objective, documents: list[list[int]], max_length: int, seed: int, ids: list[int]
+) -> None:
+    made = corpus(documents)
+    made.ids[:] = ids[: len(documents)]
+    pairing = Pairing(objective, max_length, 0.0, seed)
+
+    filled = fill_rows(made, pairing, seed % 3)
+
+    assert isinstance(filled.rows, list)
+    rows = [[(part.document, list(range(part.start, part.end))) for part in row] for row in filled.rows]
+    assert rows == plain_rows(made, pairing, seed % 3)
+    cuts = {
+        (CUT_SENTENCE, j): sum(length > max_length - 2 for length in document) for j, document in enumerate(documents)
+    }
+    assert filled.ledger == Counter(cuts)

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.pairs.static_masks import Stored, draw_variant, with_masks
+from schemas import shards
+from schemas.errors import DataError
+from schemas.manifest import read_manifest
+from schemas.masking import KINDS, Kind, Masking, draw_masks
+from schemas.randomness import key, numbers
+from schemas.row_checks import PairLimits, check_pairs
+from schemas.vocabulary import Vocabulary, read_vocabulary
+
+
+@pytest.fixture(scope="module")
+def vocabulary(pairs: Path) -> Vocabulary:
+    return read_vocabulary(str(pairs / "vocabulary"))
+
+
+@pytest.fixture(scope="module")
+def rows(pairs: Path, vocabulary: Vocabulary) -> pa.Table:
+    (first, *_) = read_manifest(str(pairs), "pairs").shards
+    return shards.decode_table((pairs / first.path).read_bytes(), first.path, shards.pairs_schema(vocabulary.size))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocabulary, kind: Kind) -> None:
+    stored = Stored(3, Masking(kind, max_predictions=4), (7, 0, "f"))
+    table, counted = with_masks(rows, stored, vocabulary)
+    data = shards.encode_table(table)
+    again = shards.decode_table(data, "x", shards.schema_of_pairs(data, "x", vocabulary.size))
+    check_pairs(again, "x", PairLimits(vocabulary.size, 32, static_masks=3))
+    ids, starts = rows["input_ids"].combine_chunks(), rows["word_starts"].combine_chunks()
+    offsets = ids.offsets.to_numpy().astype(np.int64)
+    chosen = 0
+    for variant in range(3):
+        keys = numbers(np.uint64(key(7, 0, "f", "static mask", variant)), np.arange(len(rows)))
+        plain = starts.values.to_numpy(zero_copy_only=False)
+        masks = draw_masks(ids.values.to_numpy(), offsets, plain, keys, stored.masking, vocabulary)
+        for row, (positions, tokens) in enumerate(
+            zip(again["mask_positions"].to_pylist(), again["mask_tokens"].to_pylist(), strict=True)
+        ):
+            mine = slice(masks.offsets_B1[row], masks.offsets_B1[row + 1])
+            assert positions[variant] == (masks.positions_K[mine] - offsets[row]).tolist()
+            assert tokens[variant] == masks.seen_K[mine].tolist()
+        chosen += len(masks.positions_K)
+    assert counted["chosen"] == chosen == counted["masked"] + counted["kept"] + counted["random"]
+
+
+def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = Stored(1, Masking("span"), (0,))
+    whole = draw_variant(rows, stored, 0, vocabulary)
+    monkeypatch.setattr("pipeline.pairs.static_masks.ROWS_AT_ONCE", 7)
+    cut = draw_variant(rows, stored, 0, vocabulary)
+    assert all(
+        np.array_equal(getattr(whole, name), getattr(cut, name)) for name in ("positions_K", "seen_K", "offsets_B1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("mask_positions", 999, "a mask position outside of the row"),
+        ("mask_tokens", 60_000, "a mask token of"),
+    ],
+)
+def test_masks_out_of_range_are_found(rows: pa.Table, vocabulary: Vocabulary, column, value, told) -> None:
+    table, _ = with_masks(rows, Stored(2, Masking(), (0,)), vocabulary)
+    values = table[column].to_pylist()
+    values[5][1][-1] = value
+    place = table.column_names.index(column)
+    bad = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
+    with pytest.raises(DataError, match=f"row 5, has {told}"):
+        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=2))
+
+
+def test_masks_of_unequal_lengths_are_found(rows: pa.Table, vocabulary: Vocabulary) -> None:
+    table, _ = with_masks(rows, Stored(1, Masking(), (0,)), vocabulary)
+    values = table["mask_tokens"].to_pylist()
+    values[3][0].append(7)
+    bad = table.set_column(7, table.schema.field(7), pa.array(values, table.schema.types[7]))
+    with pytest.raises(DataError, match="mask_tokens of another length"):
+        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=1))

@@ -1,0 +1,199 @@
+"""Jobs by where their workers are: which paths they get, what is shown of them, and how Ctrl-C ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime.engines import path_for_workers
+from pipeline.runtime.runner import beam_options
+from schemas.errors import UsageError
+from schemas.manifest import read_manifest
+from tests.conftest import after
+from tests.trainer.ranks import free_port
+
+PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
+WORKERS = {
+    "local": ([], "a/b"),
+    "direct": (["--runner=DirectRunner"], "a/b"),
+    "loopback": ([*PORTABLE, "--environment_type=LOOPBACK"], "a/b"),
+    "prism": (["--runner=PrismRunner"], "a/b"),
+    "flink here": (["--runner=FlinkRunner"], "a/b"),
+    "process": ([*PORTABLE, "--environment_type=PROCESS"], "{here}/a/b"),
+    "external": ([*PORTABLE, "--environment_type=EXTERNAL", "--environment_config=localhost:1"], "{here}/a/b"),
+    "flink process": (["--runner=FlinkRunner", "--flink_master=far:8081", "--environment_type=PROCESS"], "{here}/a/b"),
+    "docker": (PORTABLE, None),
+    "flink docker": (["--runner=flink", "--flink_master=far:8081"], None),
+    "dataflow": (["--runner=DataflowRunner", "--project=p", "--region=r"], None),
+    "dataflow, short": (["--runner=dataflow"], None),
+}
+
+
+@pytest.mark.parametrize(("flags", "expected"), WORKERS.values(), ids=WORKERS)
+def test_paths_are_made_absolute_or_refused_by_where_workers_are(flags: list[str], expected: str | None) -> None:
+    options = beam_options(flags, [], 0)
+    assert path_for_workers("--output", "s3://bucket/a", options) == "s3://bucket/a"
+    if expected is None:
+        with pytest.raises(UsageError, match=r"--output a/b is a path on this machine .*Give a URL"):
+            path_for_workers("--output", "a/b", options)
+    else:
+        assert path_for_workers("--output", "a/b", options) == expected.format(here=Path.cwd())
+
+
+@pytest.mark.parametrize("flag", ["--input", "--output"])
+def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, corpus, tmp_path, flag) -> None:
+    names = {"--input": "memory://none/a.jsonl", "--output": "memory://none/out"}
+    names[flag] = str(corpus if flag == "--input" else tmp_path / "out")
+    if flag == "--output":
+        names["--input"] = str(corpus)
+    cloud = ("--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t")
+    done = command("shard", *(word for pair in names.items() for word in pair), *cloud)
+    assert done.returncode == 2 and "would not see it" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@contextlib.contextmanager
+def service(module: str, *flags: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server of Beam's in a session of its own, so that a terminal's Ctrl-C does not reach it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts whatever python it finds
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "PATH": path}
+    arguments = [sys.executable, "-m", f"apache_beam.runners.{module}", *flags]
+    process = subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
+    """Beam's own job service, and the flags that send a job to it."""
+    port = free_port()
+    folder = tmp_path / "service"
+    folder.mkdir()
+    with service("portability.local_job_service_main", "--port", str(port), folder=folder) as process:
+        yield process, ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
+
+
+def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the_result(
+    run, command, corpus, job_service, tmp_path, monkeypatch
+) -> None:
+    """A worker pool that runs elsewhere on this machine gives the bytes of a local run, rejected records included."""
+    port = free_port()
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text(corpus.read_text() + "{\n")
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
+    flags = [*job_service[1], "--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
+    with service("worker.worker_pool_main", "--service_port", str(port), folder=pool):
+        done = subprocess.run(
+            [*python, "--output", "remote", *flags],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "of PortableRunner has been submitted" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert command(*python[3:], "--output", "here").returncode == 0
+    assert list(pool.iterdir()) == []
+    for name in ("text-00000-of-00001.arrow", "rejected/run-000000-0000.jsonl", "manifest.json"):
+        assert Path("remote", name).read_bytes() == Path("here", name).read_bytes()
+    assert [given.path for given in read_manifest("remote", "text").inputs] == ["mixed.jsonl"]
+    assert json.loads(Path("remote/rejected/run-000000-0000.jsonl").read_text())["path"] == "mixed.jsonl"
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
+"""A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
+
+
+@contextlib.contextmanager
+def begun(corpus: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A job of many small shards, once it has begun to write them."""
+    shard = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(out)]
+    process = subprocess.Popen(
+        after(AS_IN_A_TERMINAL, *shard, "--num_shards", "3000", *flags),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def remote_job(job_service, corpus: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    out = tmp_path / "out"
+    with begun(corpus, out, *job_service[1], "--environment_type=LOOPBACK") as process:
+        yield process, out
+
+
+def test_ctrl_c_ends_a_local_job_and_its_workers(corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    with begun(corpus, out, "--direct_num_workers=2") as process:
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)  # ends only when the workers have closed stderr too
+    assert process.returncode == 130
+    assert told == "clozeline: stopped. Run the same command again to continue; finished pieces are reused.\n"
+    assert [path.name[:12] for path in out.iterdir()] == ["_unfinished-"]
+
+
+def test_ctrl_c_cancels_a_remote_job(command, remote_job) -> None:
+    process, out = remote_job
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 130 and "Traceback" not in told, told
+    assert "canceling job " in told and "was canceled. Run the same command again to continue" in told
+    assert not (out / "manifest.json").exists() and not list(out.glob("_lease-*"))
+
+
+def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_canceled(job_service, remote_job) -> None:
+    """The service does not answer: the first Ctrl-C waits for it, the second leaves the job, and its lease, alone."""
+    process, out = remote_job
+    os.killpg(job_service[0].pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    shown = ""
+    while "Ctrl-C again" not in shown:
+        shown = process.stderr.readline()
+        assert shown, "it ended without a word"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 130 and "Traceback" not in told, told
+    assert "was not canceled (KeyboardInterrupt) and may still run" in told
+    assert "cancel it by this id at localhost:" in told
+    assert list(out.glob("_lease-*"))

@@ -1,0 +1,224 @@
+"""What is published is what the manifest says, wherever a job is killed and whoever else was there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import staging
+from pipeline.runtime.staging import Staging, publish_folder
+from schemas import FORMAT_VERSION, manifest, storage
+from schemas.errors import StorageError
+from schemas.manifest import Manifest, Shard
+
+OLD = ["merges.txt", "tokenizer.json", "vocab.json"]
+NEW = ["tokenizer.json", "vocab.txt"]
+KILLED = "clozeline: killed here\n"
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once: nothing catches it."""
+
+
+def shards_of(names: list[str], content: str) -> list[Shard]:
+    shards = []
+    for name in names:
+        data = f"{content} {name}".encode()
+        digest = storage.sha256(data)
+        shards.append(Shard(path=name, rows=1, tokens=0, bytes=len(data), sha256=digest, fingerprint=digest[:32]))
+    return shards
+
+
+def manifest_of(names: list[str], content: str) -> Manifest:
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        kind="vocab",
+        options={},
+        inputs=[],
+        seed=0,
+        fingerprint=storage.sha256(content.encode())[:32],
+        shards=shards_of(names, content),
+        totals={},
+        statistics={},
+        ledger=[],
+    )
+
+
+def stage(out: Path, job: str, names: list[str], content: str) -> Staging:
+    """The staging of a job whose pieces are all finished."""
+    made = Staging(str(out), job)
+    for name in names:
+        made.keep(name, f"{content} {name}".encode(), {"rows": 1})
+    return made
+
+
+def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process end just before the n-th change of the folder."""
+    calls: list[str] = []
+
+    def dying(name: str) -> None:
+        real = getattr(storage, name)
+
+        def change(*arguments, **options):
+            calls.append(name)
+            if len(calls) > call:
+                raise Killed
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(storage, name, change)
+
+    for name in ("publish", "move", "remove"):
+        dying(name)
+
+
+@pytest.mark.parametrize("call", range(10))
+def test_a_kill_anywhere_leaves_no_file_of_the_old_result_once_the_job_was_run_again(tmp_path, monkeypatch, call):
+    out = tmp_path / "out"
+    publish_folder(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    assert sorted(path.name for path in out.iterdir()) == sorted([*OLD, "manifest.json"])
+
+    new = stage(out, "new", NEW, "new")
+    with monkeypatch.context() as patch:
+        die_at(call, patch)
+        with contextlib.suppress(Killed):
+            publish_folder(new, manifest_of(NEW, "new"))
+
+    # A finished result of this kind is refused, which ends the matter; anything else is published again.
+    finished = (out / manifest.NAME).exists() and json.loads((out / manifest.NAME).read_text())
+    if not finished or finished["fingerprint"] != manifest_of(NEW, "new").fingerprint:
+        publish_folder(new, manifest_of(NEW, "new"))
+    left = {path.name for path in out.iterdir() if not path.name.startswith("_unfinished")}
+    assert left == {*NEW, "manifest.json"}
+    assert all((out / name).read_text() == f"new {name}" for name in NEW)
+
+
+@pytest.fixture
+def killed_shard(command, corpus, tmp_path, monkeypatch):
+    """Run `shard` until the given number of files have been moved into place."""
+    out = tmp_path / "out"
+    flags = ("shard", "--input", corpus, "--output", out, "--num_shards", 2, "--direct_num_workers=1")
+    move = storage.move
+
+    def run(moves: int | None, *more: object):
+        count: list[str] = []
+
+        def dying(source: str, target: str) -> None:
+            if moves is not None and len(count) == moves:
+                raise StorageError("killed here")
+            count.append(target)
+            move(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "move", dying)
+            return command(*flags, *more)
+
+    return out, run
+
+
+def test_two_half_published_jobs_never_become_one_result(command, killed_shard) -> None:
+    """The first one's second try finds a file in place that it did not put there, and makes its own again."""
+    out, run = killed_shard
+    assert run(1, "--seed", 0).stderr == KILLED
+    assert run(1, "--seed", 1).stderr == KILLED
+    done = run(None, "--seed", 0)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "text-00000-of-00002.arrow" in done.stderr and "Run the same command again" in done.stderr
+    assert not (out / "manifest.json").exists()
+    assert run(None, "--seed", 0).returncode == 0
+    assert command("verify", out).returncode == 0
+
+
+@pytest.mark.parametrize("damage", ["shorter", "other bytes"])
+def test_a_staged_piece_that_was_damaged_is_made_again(command, killed_shard, damage) -> None:
+    out, run = killed_shard
+    assert run(0).stderr == KILLED
+    (staged,) = out.glob("_unfinished-*/text-00001-*.arrow")
+    data = staged.read_bytes()
+    staged.write_bytes(data[:100] if damage == "shorter" else data[:-60] + bytes(60))
+    done = run(None)
+    assert done.returncode == 5 and "text-00001-of-00002.arrow" in done.stderr, done.stdout + done.stderr
+    assert not (out / "manifest.json").exists()
+    assert run(None).returncode == 0
+    assert command("verify", out).returncode == 0
+
+
+def test_a_damaged_piece_leaves_the_old_result_as_it_was(tmp_path) -> None:
+    out = tmp_path / "out"
+    publish_folder(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    new = stage(out, "new", NEW, "new")
+    storage.publish(new.url("vocab.txt"), b"cut")
+    with pytest.raises(StorageError, match=r"vocab\.txt has 3 bytes"):
+        publish_folder(new, manifest_of(NEW, "new"))
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert new.report("vocab.txt") is None and new.report("tokenizer.json") is not None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"rows": ', b"\0\0\0\0", b"[]", b"\xff"])
+def test_a_report_that_is_empty_or_damaged_counts_as_none(tmp_path, content) -> None:
+    made = stage(tmp_path, "job", ["a"], "x")
+    storage.publish(made.url("a.json"), content)
+    assert made.report("a") is None
+
+
+def test_a_refused_job_removes_its_own_staging_once_its_result_is_published(
+    command, killed_shard, monkeypatch, corpus
+) -> None:
+    """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
+    out, run = killed_shard
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "_remove_unfinished", lambda output: None)
+        assert run(None).returncode == 0
+    assert list(out.glob("_unfinished-*"))
+    before = sorted(path.name for path in out.iterdir())
+    assert run(None, "--dry_run=True").returncode == 2
+    assert sorted(path.name for path in out.iterdir()) == before
+
+    done = run(None)
+    assert done.returncode == 2 and "holds a finished result" in done.stderr
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        ["manifest.json", "text-00000-of-00002.arrow", "text-00001-of-00002.arrow"]
+    )
+
+
+def interrupt(*_: object) -> None:
+    raise StorageError("killed here")
+
+
+def test_a_refused_job_keeps_unfinished_work_of_the_same_options(killed_shard, monkeypatch) -> None:
+    """--overwrite was forgotten at the second try: the first one's pieces are not published anywhere yet."""
+    out, run = killed_shard
+    assert run(None, "--seed", 0).returncode == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(staging.leases, "check_held", interrupt)
+        assert run(None, "--seed", 1, "--overwrite").stderr == KILLED
+    pieces = sorted(out.glob("_unfinished-*/*"))
+    assert pieces and run(None, "--seed", 1).returncode == 2
+    assert sorted(out.glob("_unfinished-*/*")) == pieces
+
+
+def test_partial_files_of_other_programs_stay(command, corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    ours = ".text-00000-of-00001.arrow.0123456789ab.partial"
+    for name in (ours, "download.partial", ".x.partial"):
+        (out / name).write_text("half")
+    assert command("shard", "--input", corpus, "--output", out).returncode == 0
+    names = {path.name for path in out.iterdir()}
+    assert ours not in names and {"download.partial", ".x.partial"} <= names
+
+
+def test_raising_a_limit_that_is_judged_at_the_end_makes_no_piece_again(command, tmp_path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "The cat ran. It sat."}\n' * 4 + "{\n")
+    flags = ("shard", "--input", source, "--output", tmp_path / "out", "--direct_num_workers=1")
+    assert command(*flags).returncode == 3
+    (staged,) = (tmp_path / "out").glob("_unfinished-*/run-*.arrow")
+    made = staged.stat().st_mtime_ns
+    assert command(*flags, "--max_bad_ratio", 0.1).returncode == 3
+    assert command(*flags, "--max_undecodable_ratio", 0.1).returncode == 3
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "out").glob("_unfinished-*/run-*.arrow")] == [made]
+    assert command(*flags, "--max_bad_ratio", 0.5).returncode == 0

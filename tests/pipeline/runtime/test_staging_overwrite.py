@@ -1,0 +1,81 @@
+"""--overwrite: nothing of the old result is left, and none of it goes before the new one is ready."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import staging
+from schemas import storage
+
+
+@pytest.mark.parametrize("first", ["bytebpe", "wordpiece"])
+def test_a_vocabulary_of_another_model_leaves_none_of_the_old_files(command, text, vocab, byte_vocab, tmp_path, first):
+    models = {"bytebpe": (byte_vocab, 400), "wordpiece": (vocab, 160)}
+    second = next(model for model in models if model != first)
+    out = shutil.copytree(models[first][0], tmp_path / "out")
+    (out / "notes.txt").write_text("mine")
+    expected, size = models[second]
+    flags = ("--text", text, "--output", out, "--model", second, "--size", size)
+    assert command("vocab", *flags, "--overwrite").returncode == 0
+    names = {path.name for path in expected.iterdir()}
+    assert {path.name for path in out.iterdir()} == names | {"notes.txt"}
+    assert all((out / name).read_bytes() == (expected / name).read_bytes() for name in names)
+
+
+def test_the_old_manifest_goes_before_anything_of_the_new_pairs_comes(
+    command, text, vocab, byte_vocab, byte_rows, tmp_path, monkeypatch
+) -> None:
+    """A kill at any point leaves the old result or an unfinished one, never a manifest beside what is not its own."""
+    out = shutil.copytree(byte_rows, tmp_path / "out")
+    changed: list[str] = []
+
+    def spied(name: str) -> None:
+        real = getattr(storage, name)
+
+        def call(*arguments, **options):
+            target = Path(arguments[1] if name == "move" else arguments[0]).relative_to(out).as_posix()
+            if not target.startswith(("_unfinished", "_lease")):
+                changed.append(f"{name} {target}")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(storage, name, call)
+
+    for name in ("publish", "move", "remove"):
+        spied(name)
+    flags = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "nsp", "--max_length", 32)
+    done = command("pairs", *flags, "--overwrite", "--direct_num_workers=1")
+    assert done.returncode == 0, done.stderr
+    assert changed[0] == "remove manifest.json"
+    finished = changed.index("publish manifest.json")
+    assert {"publish card.html", "publish vocabulary/tokenizer.json"} <= set(changed[:finished])
+    assert sorted(path.name for path in (out / "vocabulary").iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    assert command("verify", out).returncode == 0
+
+
+def test_files_of_the_user_in_folders_that_belong_to_another_kind_stay(command, corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    (out / "vocabulary").mkdir(parents=True)
+    (out / "vocabulary" / "words.txt").write_text("mine")
+    assert command("shard", "--input", corpus, "--output", out).returncode == 0
+    assert (out / "vocabulary" / "words.txt").read_text() == "mine"
+
+
+def test_a_job_that_lost_its_lease_publishes_nothing(command, corpus, tmp_path, monkeypatch) -> None:
+    """Another job may hold the folder by now, and its files must not be mixed with these."""
+    real = staging.leases.check_held
+
+    def lost(output: str, token: str) -> None:
+        storage.remove(staging.leases.lease_url(output, token))
+        real(output, token)
+
+    monkeypatch.setattr(staging.leases, "check_held", lost)
+    done = command("shard", "--input", corpus, "--output", tmp_path / "out", "--direct_num_workers=1")
+    assert done.returncode == 5 and "no longer held by this job" in done.stderr, done.stderr
+    assert not list((tmp_path / "out").glob("*.arrow")) and not (tmp_path / "out" / "manifest.json").exists()

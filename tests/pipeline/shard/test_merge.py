@@ -1,0 +1,204 @@
+"""The parts of a text shard's making, against plain loops."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.runtime.bucket_files import encode_buckets
+from pipeline.runtime.staging import Staging
+from pipeline.shard import merge as gathering
+from pipeline.shard.merge import (
+    by_source,
+    content_keys,
+    describe,
+    drop,
+    gather,
+    in_order,
+    lengths,
+    log2_histogram,
+    read_runs,
+    repeats_of_the_one_before,
+)
+from pipeline.shard.partition import placements
+from pipeline.shard.plan import Corpus
+from schemas import shards
+from schemas.randomness import key
+
+Row = tuple[int, str, list[str]]
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.sampled_from(["x", "w", "\u00fc"]),
+        st.lists(st.sampled_from(["a", "bc", "\u4e2d\u6587", "d" * 9]), min_size=1, max_size=4),
+    ),
+    max_size=12,
+)
+
+
+def table_of(rows: list[Row]) -> pa.Table:
+    columns = [[row[i] for row in rows] for i in range(3)]
+    return pa.table([pa.array(column, kind) for column, kind in zip(columns, shards.TEXT.types, strict=True)],
+                    schema=shards.TEXT)  # fmt: skip
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    return [(row["document"], row["source"], row["sentences"]) for row in table.to_pylist()]
+
+
+def plain_order(rows: list[Row], seed: int) -> list[Row]:
+    ids = Counter(row[0] for row in rows)
+
+    def place(row: Row) -> tuple[int, str, int]:
+        (placed,) = placements(np.array([row[0]], np.uint64), seed).tolist()
+        return placed, row[1], key("content", *row[2]) if ids[row[0]] > 1 else 0
+
+    return sorted(rows, key=place)
+
+
+@given(rows=ROWS, seed=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
+    assert rows_of(in_order(table_of(rows), seed)) == plain_order(rows, seed)
+
+
+@given(rows=ROWS)
+@settings(max_examples=40, deadline=None)
+def test_only_repeated_ids_have_a_content_key(rows: list[Row]) -> None:
+    ids = Counter(row[0] for row in rows)
+    expected = [key("content", *row[2]) if ids[row[0]] > 1 else 0 for row in rows]
+    found = content_keys(table_of(rows))
+    assert found.tolist() == expected and found.dtype == np.uint64
+
+
+@given(rows=ROWS)
+@settings(max_examples=40, deadline=None)
+def test_repeats_and_what_is_dropped(rows: list[Row]) -> None:
+    table = table_of(rows)
+    repeats = repeats_of_the_one_before(table)
+    assert repeats.tolist() == [i > 0 and row[0] == rows[i - 1][0] for i, row in enumerate(rows)]
+
+    kept, ledger = drop(table, repeats, "a reason")
+    gone = Counter(row[1] for row, repeat in zip(rows, repeats, strict=True) if repeat)
+    assert rows_of(kept) == [row for row, repeat in zip(rows, repeats, strict=True) if not repeat]
+    assert ledger == [("a reason", source, gone[source]) for source in sorted(gone)]
+
+
+@given(rows=ROWS)
+@settings(max_examples=40, deadline=None)
+def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
+    def histogram(values: list[int]) -> list[int]:
+        exponents = [int(math.log2(value)) for value in values]
+        return [exponents.count(i) for i in range(max(exponents, default=-1) + 1)]
+
+    table = table_of(rows)
+    sentences = [sentence for row in rows for sentence in row[2]]
+    assert lengths(table) == {
+        "sentences": len(sentences),
+        "text_bytes": sum(len(sentence.encode()) for sentence in sentences),
+        "sentences_per_document": histogram([len(row[2]) for row in rows]),
+        "characters_per_sentence": histogram([len(sentence) for sentence in sentences]),
+    }
+    found = by_source(table)
+    assert found == Counter(row[1] for row in rows) and list(found) == sorted(found)
+
+
+def test_histogram_by_powers_of_two() -> None:
+    assert log2_histogram(np.array([1, 2, 3, 4, 7, 8, 0])) == [1, 2, 2, 1]
+    assert log2_histogram(np.array([], dtype=np.int64)) == []
+
+
+def staged(folder: Path, lots: list[list[Row]], buckets: int, num_shards: int) -> tuple[Staging, Corpus]:
+    """The runs of a job, one for each lot of rows."""
+    staging = Staging(str(folder), "job")
+    names = []
+    for number, rows in enumerate(lots):
+        (batch,) = table_of(rows).combine_chunks().to_batches()
+        placed = placements(np.array([row[0] for row in rows], np.uint64), 7)
+        names.append(f"run-{number}")
+        staging.put(f"run-{number}.arrow", encode_buckets(batch, placed, buckets))
+    return staging, Corpus(tuple(names), (), buckets, num_shards, (), {})
+
+
+def ranges(num_shards: int, buckets: int) -> list[tuple[int, int]]:
+    """The placements of each shard, whose buckets are equal ranges of placements."""
+    ends = [-(-((i * buckets // num_shards) << 64) // buckets) for i in range(num_shards + 1)]
+    return list(itertools.pairwise(ends))
+
+
+LOTS: list[list[Row]] = [
+    [(i * 0x9E3779B97F4A7C15 % 2**64, "xw"[i % 2], [f"sentence {i}.", "b" * i]) for i in range(1, 40)],
+    [(i * 0x9E3779B97F4A7C15 % 2**64, "y", [f"sentence {i}.", "b" * i]) for i in range(30, 60)],
+]
+
+
+def test_each_shard_reads_its_own_range_of_every_run(tmp_path: Path) -> None:
+    staging, corpus = staged(tmp_path, LOTS, 8, 3)
+    for index, (first, end) in enumerate(ranges(3, 8)):
+        found = rows_of(read_runs(index, corpus, staging))
+        placed = {row[0]: placements(np.array([row[0]], np.uint64), 7).item() for lot in LOTS for row in lot}
+        expected = [row for lot in LOTS for row in lot if first <= placed[row[0]] < end]
+        assert sorted(found) == sorted(expected) and expected
+
+
+def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
+    """Of three kinds of deduplication; near-duplicates are dropped after exact ones and both are in the ledger."""
+    placed = {row[0]: placements(np.array([row[0]], np.uint64), 7).item() for lot in LOTS for row in lot}
+    near_ids = sorted(row[0] for row in LOTS[0][::3])
+    monkeypatch.setattr(gathering, "dropped_ids", lambda near, staging: np.array(near["ids"], np.uint64))
+
+    for dedup in ("none", "exact", "minhash"):
+        staging, corpus = staged(tmp_path / dedup, LOTS, 8, 3)
+        near = {"ids": near_ids} if dedup == "minhash" else None
+        for index, (first, end) in enumerate(ranges(3, 8)):
+            name = f"text-{index:05d}-of-00003.arrow"
+            expected = plain_order([row for lot in LOTS for row in lot if first <= placed[row[0]] < end], 7)
+            ledger = []
+            if dedup != "none":
+                repeats = [i > 0 and row[0] == expected[i - 1][0] for i, row in enumerate(expected)]
+                gone = Counter(row[1] for row, repeat in zip(expected, repeats, strict=True) if repeat)
+                ledger += [["duplicate document", source, gone[source]] for source in sorted(gone)]
+                expected = [row for row, repeat in zip(expected, repeats, strict=True) if not repeat]
+            if near is not None:
+                gone = Counter(row[1] for row in expected if row[0] in near_ids)
+                ledger += [["near-duplicate document", source, gone[source]] for source in sorted(gone)]
+                expected = [row for row in expected if row[0] not in near_ids]
+
+            report = gather(index, corpus, near, dedup, 7, staging)  # type: ignore[arg-type]
+
+            data = staging.piece(name)
+            table = shards.decode_table(data, name, shards.TEXT)
+            assert rows_of(table) == expected
+            assert [list(entry) for entry in report["ledger"]] == ledger
+            assert report["shard"] == {
+                "path": name,
+                "rows": len(expected),
+                "tokens": 0,
+                "bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "fingerprint": shards.content_fingerprint(table.to_batches()),
+            }
+            assert report["sources"] == Counter(row[1] for row in expected)
+            assert {name: report[name] for name in lengths(table)} == lengths(table)
+
+
+def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
+    staging, corpus = staged(tmp_path, LOTS, 8, 3)
+    staging.keep("text-00001-of-00003.arrow", b"", {"kept": 1})
+    assert gather(1, corpus, None, "exact", 7, staging) == {"kept": 1}
+
+
+def test_the_fingerprint_is_of_all_batches() -> None:
+    batches = [table_of(lot).to_batches()[0] for lot in LOTS]
+    found = describe("n", batches, b"abc")
+    assert found["rows"] == 69 and found["bytes"] == 3
+    assert found["sha256"] == hashlib.sha256(b"abc").hexdigest()

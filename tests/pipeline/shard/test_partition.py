@@ -1,0 +1,161 @@
+"""spread and gather together, without Beam: what goes in comes out once, in an order that nothing else decides."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.runtime.staging import Staging
+from pipeline.shard import near_duplicates
+from pipeline.shard import partition as spreading
+from pipeline.shard.inputs import matching_files, plan_splits
+from pipeline.shard.merge import gather
+from pipeline.shard.partition import Reading, document_id, placements, spread
+from pipeline.shard.plan import survey
+from pipeline.shard.sentences import Splitter
+from schemas import shards
+from schemas.errors import DataError
+from schemas.randomness import key
+
+
+def shuffle(
+    folder: Path,
+    lines: list[str],
+    num_shards: int | None,
+    dedup: Any = "none",
+    max_bad_ratio: float = 0.5,
+    splitter: Splitter = "sentencex",
+    more: tuple[Path, ...] = (),
+):
+    """The reports and tables of all shards, of a file of the lines and of more files, each a split."""
+    folder.mkdir()
+    (folder / "x.jsonl").write_text("".join(lines))
+    staging = Staging(str(folder / "out"), "job")
+    reading = Reading("text", "blank_line", "en", splitter, near_duplicates=dedup == "minhash", seed=0)
+    splits = []
+    for path in (folder / "x.jsonl", *more):
+        (split,) = plan_splits(matching_files(str(path)), "auto")
+        splits.append(replace(split, index=len(splits)))
+    corpus = survey([spread(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio)
+    near = None
+    if dedup == "minhash":
+        joined = [near_duplicates.join(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
+        near = near_duplicates.resolve(corpus.runs, joined, staging)
+    reports = [gather(i, corpus, near, dedup, 0, staging) for i in range(corpus.num_shards)]
+    tables = [shards.decode_table(staging.piece(r["shard"]["path"]), "x", shards.TEXT) for r in reports]
+    return reports, tables
+
+
+def lines_of(texts: list[str]) -> list[str]:
+    return [json.dumps({"text": text}) + "\n" for text in texts]
+
+
+@pytest.mark.parametrize("num_shards", [1, 3, 16])
+def test_every_document_comes_out_once(tmp_path: Path, documents: list[str], num_shards: int) -> None:
+    reports, tables = shuffle(tmp_path / "a", lines_of(documents), num_shards)
+    assert len(tables) == num_shards
+    found = sorted(" ".join(row) for table in tables for row in table["sentences"].to_pylist())
+    assert found == sorted(documents)
+    assert sum(report["shard"]["rows"] for report in reports) == len(documents)
+
+
+def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = shuffle(tmp_path / "a", lines_of(documents), 3)
+    monkeypatch.setattr(spreading, "RUN_CHARACTERS", 500)
+    reordered = random.Random(1).sample(documents, len(documents))
+    two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
+    assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
+
+
+TIED = [
+    {"text": "A b. C d.\nE f.", "source": "x"},
+    {"text": "A b.\nC d. E f.", "source": "x"},
+    {"text": "A b.\nC d.\nE f.", "source": "x"},
+    {"text": "A b. C d. E f.", "source": "x"},
+    {"text": "A b. C d. E f.", "source": "w"},
+    {"text": "A b.\nC d.\nE f.", "source": "x"},
+]
+"""Documents of one text, and so of one id and placement, cut into other sentences or from another source."""
+
+
+@pytest.mark.parametrize("dedup", ["none", "exact"])
+def test_documents_that_differ_in_their_sentences_alone_have_an_order(tmp_path: Path, dedup: str) -> None:
+    lines = [json.dumps(record) + "\n" for record in TIED if record["source"] == "x"]
+    found = set()
+    for i, order in enumerate(itertools.permutations(lines)):
+        if i % 8 == 0:  # 15 of the 120 orders
+            reports, _ = shuffle(tmp_path / str(i), list(order), 1, dedup, splitter="newline")
+            found.add(reports[0]["shard"]["sha256"])
+    assert len(found) == 1
+
+
+def test_the_order_in_a_shard_is_placement_then_source_then_content(tmp_path: Path, documents: list[str]) -> None:
+    lines = [json.dumps(record) + "\n" for record in TIED] + lines_of(documents)
+    _, (table,) = shuffle(tmp_path / "a", lines, 1, splitter="newline")
+    placed = placements(table["document"].to_numpy(), 0).tolist()
+    assert placed == sorted(placed)
+
+    tied = [row for row in table.to_pylist() if " ".join(row["sentences"]) == "A b. C d. E f."]
+    assert [row["source"] for row in tied] == ["w", *["x"] * 5]
+    contents = [key("content", *row["sentences"]) for row in tied[1:]]
+    assert contents == sorted(contents) and len(set(contents)) == 4
+
+
+def test_near_duplicates_with_a_run_that_holds_no_document(tmp_path: Path, documents: list[str]) -> None:
+    """A file of rejected records alone, or of blank lines alone, makes such a run."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "bad.jsonl").write_text("{\n" * 3)
+    (folder / "blank.jsonl").write_text("\n\n")
+    reports, _ = shuffle(
+        folder / "b", lines_of(documents), 3, "minhash", more=(folder / "bad.jsonl", folder / "blank.jsonl")
+    )
+    assert sum(report["shard"]["rows"] for report in reports) > 0
+
+
+def test_no_document_has_no_signature() -> None:
+    files = near_duplicates.encode_signatures([], [])
+    assert set(files) == {"signatures.arrow", "bands.arrow"}
+    assert near_duplicates.band_keys(np.zeros((0, near_duplicates.PERMUTATIONS), np.uint32)).shape == (0, 16)
+
+
+def test_exact_duplicates_keep_one(tmp_path: Path, documents: list[str]) -> None:
+    reports, tables = shuffle(tmp_path / "a", lines_of([*documents, *documents[:7], "  " + documents[3]]), 3, "exact")
+    assert sum(table.num_rows for table in tables) == len(set(documents))
+    dropped = [entry for report in reports for entry in report["ledger"]]
+    assert sum(count for _, _, count in dropped) == 8 + len(documents) - len(set(documents))
+    assert {reason for reason, _, _ in dropped} == {"duplicate document"}
+
+
+def test_shards_are_near_equal(tmp_path: Path) -> None:
+    _, tables = shuffle(tmp_path / "a", lines_of([f"Document number {i}." for i in range(4000)]), 4)
+    rows = [table.num_rows for table in tables]
+    assert min(rows) > 900
+    assert all((pc.list_value_length(table["sentences"]).to_numpy() > 0).all() for table in tables)  # type: ignore
+
+
+def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> None:
+    bad = ["{\n", "[]\n", "\n", '{"text": " "}\n']  # a blank line and an empty document are not bad
+    good = lines_of(["A sentence. Another."] * 6)
+    with pytest.raises(
+        DataError, match=r"25\.00% of the records are bad.*The first: line is not JSON, at byte 198 of .*x\.jsonl"
+    ):
+        shuffle(tmp_path / "a", [*good, *bad], 1, max_bad_ratio=0.1)
+    shuffle(tmp_path / "b", [*good, *bad], 1, max_bad_ratio=0.25)
+
+
+@pytest.mark.parametrize("lines", [[], ["\n"], ['{"text": ""}\n']])
+def test_an_empty_corpus_is_an_error(tmp_path: Path, lines: list[str]) -> None:
+    with pytest.raises(DataError, match="no document with any text"):
+        shuffle(tmp_path / "a", lines, None)
+
+
+def test_a_document_is_named_by_its_text_alone() -> None:
+    assert document_id(["A b.", "C d."]) == document_id(["A b. C d."]) == 4330522589005717855
+    assert document_id(["A b."]) != document_id(["A b!"])

@@ -1,0 +1,126 @@
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import parser
+from pipeline.runtime import terminal_logs
+
+
+def test_help_answers_at_once_and_without_beam(run) -> None:
+    done = run("python", "-X", "importtime", "-m", "pipeline", "--help")
+    assert done.returncode == 0 and "shard" in done.stdout
+    assert "apache_beam" not in done.stderr and "torch" not in done.stderr
+
+
+@pytest.mark.parametrize("job", ["shard", "vocab", "pairs", "inspect", "verify"])
+def test_each_command_explains_itself(run, job: str) -> None:
+    done = run("python", "-m", "pipeline", job, "--help")
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_inspect_shows_text_vocabulary_and_pairs(command, text, vocab, pairs) -> None:
+    shown = {folder.name: command("inspect", folder, "--rows", 2).stdout for folder in (text, vocab, pairs)}
+    assert "documents" in shown["text"] and shown["text"].count(" sentences\n") == 2
+    assert "distinct_words" in shown["vocab"]
+    assert shown["pairs"].count("\n  A  [CLS]") == 2 and shown["pairs"].count("\n  B ") == 2
+    counts = command("inspect", vocab / "word_counts.arrow", "--rows", 1).stdout
+    assert "the" in counts
+
+
+@pytest.mark.parametrize("job", ["shard", "vocab", "pairs"])
+def test_help_states_each_default_once_and_none_that_says_nothing(command, job: str) -> None:
+    parsed = " ".join(help_of(job).split())
+    assert "None)" not in parsed and "True)" not in parsed and "False)" not in parsed
+    assert ") (default" not in parsed
+    expected = {
+        "shard": ["--seed SEED seed for shuffling (default: 0)", "(default: auto)"],
+        "vocab": ["keep case and accents: the default of bytebpe", "(default: 1)"],
+        "pairs": ["to shorter rows (default: 0.1)", "or a published tokenizer's folder", "(default: 128)"],
+    }[job]
+    assert [text for text in expected if text not in parsed] == []
+
+
+def help_of(job: str) -> str:
+    commands = next(action for action in parser()._actions if isinstance(action.choices, dict))
+    return commands.choices[job].format_help()  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("shard --input a --outptu X", "required: --output. Unknown flag --outptu. Did you mean --output?"),
+        ("shard --inputs=a --output X", "required: --input. Unknown flag --inputs. Did you mean --input?"),
+        ("vocab --txt a --output X --model wordpiece --size 9", "Unknown flag --txt. Did you mean --text?"),
+        ("shard --input a", "required: --output. See"),
+        ("shard --input a --runner=X --seed 4", "required: --output. See"),
+        ("shard --input pyproject.toml --output X --num_workers 2", "Use --direct_num_workers N"),
+        ("shard --input pyproject.toml --output X --num_workers=2", "Use --direct_num_workers N"),
+        ("inspect a --row 3", "Unknown argument --row. Did you mean --rows?"),
+    ],
+)
+def test_flags_that_are_missing_misspelled_or_without_effect(command, arguments: str, told: str) -> None:
+    done = command(*arguments.split())
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert ".." not in done.stderr and "??" not in done.stderr and "?." not in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_inspect_quietly(run, text) -> None:
+    """`head` closes the pipe; 64 KB of rows do not fit into it."""
+    inspect = f"{sys.executable} -m pipeline inspect {text} --rows 100000"
+    piped = ["bash", "-c", f"set -o pipefail; {inspect} | head -c 10"]
+    done = subprocess.run(piped, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_broken_pipe_inside_a_job_is_not_success(command, corpus, tmp_path, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("pipeline.jobs.shard.matching_files", broken)
+    with pytest.raises(BrokenPipeError):
+        command("shard", "--input", corpus, "--output", tmp_path / "out")
+
+
+def test_imports_leave_every_logger_as_it_was(run) -> None:
+    jobs = "pipeline.cli, pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs, pipeline.runtime.worker"
+    script = (
+        "import logging\nlogging.getLogger().setLevel(logging.INFO)\n"
+        f"import {jobs}\n"
+        "root = logging.getLogger()\n"
+        "print(root.level, root.manager.disable, logging.getLogger('apache_beam').level)\n"
+    )
+    done = run("python", "-c", script)
+    assert done.stdout == "20 0 0\n", done.stderr
+
+
+def test_the_terminals_handlers_are_added_for_the_command_alone() -> None:
+    root = logging.getLogger()
+    kept, root.handlers = root.handlers, []
+    try:
+        with terminal_logs.shown([]):
+            assert [type(handler) for handler in root.handlers] == [logging.NullHandler]
+        with terminal_logs.shown(["--project", "p", "--runner", "DataflowRunner"]):
+            assert [type(handler) for handler in root.handlers] == [logging.StreamHandler]
+        assert root.handlers == []
+    finally:
+        root.handlers = kept
+
+
+def test_what_is_printed_of_a_corpus_cannot_steer_the_terminal(command, tmp_path: Path) -> None:
+    """Names of sources and text may hold escape sequences, and characters that reorder what comes after them."""
+    persian = "\u0631\u0648\u062f\u200c\u062e\u0627\u0646\u0647"  # with a joiner, which it needs
+    text = f"One river here. \u202eTwo rivers \x9b31mthere. {persian}."
+    lines = [json.dumps({"text": f"{i} {text}", "source": "\x1b[2Jsource"}) + "\n" for i in range(20)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(lines))
+    assert command("shard", "--input", corpus, "--output", tmp_path / "text", "--num_shards", 1).returncode == 0
+
+    shown = command("inspect", tmp_path / "text").stdout
+
+    assert not set(shown) & {"\x1b", "\x9b", "\u202e"}
+    assert "\\x1b[2Jsource" in shown
+    assert persian in shown

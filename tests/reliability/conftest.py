@@ -1,5 +1,0 @@
-"""Training for tries that need a run."""
-
-from tests.trainer.conftest import training
-
-__all__ = ["training"]

@@ -1,0 +1,161 @@
+"""Publishing, trusting and pruning checkpoints, file by file; the whole of a resume is tried in test_training."""
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import CheckpointError, StorageError
+from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint.layout import (
+    TrainingState,
+    add_figures,
+    begin,
+    best,
+    check_identity,
+    checkpoint_path,
+    describe,
+    newest,
+    prune,
+    publish,
+    seal,
+    steps_saved,
+    verify,
+)
+
+
+def written(run: Path, step: int, loss: float | None = None) -> Path:
+    """A checkpoint's files as they are before publication."""
+    partial = begin(str(run), step)
+    (partial / "model.safetensors").write_bytes(b"weights" * 100)
+    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={})
+    (partial / "state.json").write_text(state.model_dump_json())
+    if loss is not None:
+        add_figures(partial, {"eval_mlm_loss": loss})
+    return partial
+
+
+def saved(run: Path, step: int, loss: float | None = None) -> Path:
+    path = checkpoint_path(str(run), step)
+    partial = written(run, step, loss)
+    seal(partial, [describe(partial, file) for file in sorted(partial.iterdir())])
+    publish(partial, path)
+    return path
+
+
+def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
+    for step in (10, 20, 9):
+        assert verify(saved(tmp_path, step)) is None
+    assert steps_saved(str(tmp_path)) == [9, 10, 20]
+    assert newest(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
+    assert checkpoints.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
+
+
+def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
+    written(tmp_path, 30)
+    assert steps_saved(str(tmp_path)) == []
+    assert newest(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
+    saved(tmp_path, 10)
+    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "model.safetensors")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    {
+        "cut": lambda: file.write_bytes(data[:-1]),
+        "flip": lambda: file.write_bytes(data),
+        "gone": file.unlink,
+        "manifest": lambda: file.write_bytes(data[:10]),
+    }[damage]()
+    found = newest(str(tmp_path))
+    assert found is not None
+    assert found[0] == checkpoint_path(str(tmp_path), 10)
+    assert str(file) in found[1][0]
+
+
+def test_when_none_verifies_the_run_does_not_start_anew(tmp_path: Path) -> None:
+    (saved(tmp_path, 10) / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
+        newest(str(tmp_path))
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_pruning_keeps_the_newest_that_are_whole(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
+        saved(tmp_path, step)
+    written(tmp_path, 50)
+    (checkpoint_path(str(tmp_path), 30) / "model.safetensors").unlink()
+    prune(str(tmp_path), keep=2)
+    assert names(tmp_path) == ["step-00000020", "step-00000030", "step-00000040"]
+    (checkpoint_path(str(tmp_path), 40) / "model.safetensors").unlink()
+    prune(str(tmp_path), keep=1)
+    assert "step-00000020" in names(tmp_path), "the last whole one stays"
+
+
+def test_saving_a_step_again_leaves_a_good_one_and_replaces_a_bad_one(tmp_path: Path) -> None:
+    weights = saved(tmp_path, 10) / "model.safetensors"
+    inode = weights.stat().st_ino
+    saved(tmp_path, 10)
+    assert weights.stat().st_ino == inode, "there was no moment without it"
+    weights.write_bytes(b"")
+    assert verify(saved(tmp_path, 10)) is None
+    assert names(tmp_path) == ["step-00000010"]
+
+
+def test_a_newer_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    saved(tmp_path, 10)
+    manifest = saved(tmp_path, 20) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(CheckpointError, match=r"step-00000020 has format version 2, .* reads up to 1\. Upgrade it"):
+        newest(str(tmp_path))
+
+
+@pytest.mark.parametrize("act", ["begin", "publish"])
+def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
+    """A file where a folder should be stops even root, as a read-only disk stops others."""
+    partial = written(tmp_path, 10)
+    if act == "begin":
+        with pytest.raises(StorageError, match=r"step-00000020\..*could not be written: Not a directory"):
+            (tmp_path / "run").write_text("")
+            begin(str(tmp_path / "run"), 20)
+    else:
+        with pytest.raises(StorageError, match="could not be written: No such file or directory"):
+            publish(partial, tmp_path / "none" / "step-00000010")
+
+
+def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
+    """A run that is killed and goes on finds the mark where it was: in the checkpoints themselves."""
+    run, kept = str(tmp_path), []
+    for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
+        saved(tmp_path, step, loss)
+        prune(run, keep=1)
+        kept.append((best(run), steps_saved(run)))
+    assert kept == [
+        (1, [1]),
+        (2, [2]),
+        (2, [2, 3]),
+        (2, [2, 4]),
+        (2, [2, 5]),
+        (6, [6]),
+        (6, [6, 7]),
+        (6, [6, 8]),
+        (6, [6, 9]),
+    ]
+    (checkpoint_path(run, 6) / "evaluation.json").write_text("{")
+    assert best(run) == 9
+
+
+def test_every_difference_is_shown(tmp_path: Path) -> None:
+    check_identity(tmp_path, {"seed": 1}, {"seed": 1})
+    with pytest.raises(CheckpointError, match=r"data was a, is b; ranks was 2, is 4; seed was 1, is unset"):
+        check_identity(tmp_path, {"data": "a", "ranks": 2, "seed": 1}, {"data": "b", "ranks": 4})
+
+
+def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"step": 1}')
+    with pytest.raises(CheckpointError, match="not a state of this version"):
+        checkpoints.read_state(tmp_path)

@@ -1,0 +1,217 @@
+"""Folders that are no run's, paths of the wrong kind, and file systems without locks: one line, nothing changed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from schemas.errors import ClozelineError, StorageError, UsageError
+from trainer.checkpoint import run_dir as run_folder
+from trainer.checkpoint import run_lock
+
+FOREIGN = {
+    "metrics.jsonl": '{"my": "own metrics"}\n',
+    "recipe.toml": "[mine]\n",
+    "report.html": "<p>mine</p>",
+    "lock": "my own lock\n",
+    "tensorboard/events": "mine",
+    "ranks/1.json": "mine",
+    "vocabulary/vocab.txt": "mine",
+    "checkpoints/notes.txt": "mine",
+    "checkpoints/other.partial/x": "mine",
+}
+
+
+def make(run: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    return run
+
+
+def content(run: Path) -> dict[str, str]:
+    return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+
+
+OURS = {"lock": "process 7 on somewhere\n", "recipe.toml": "", "metrics.jsonl": ""}
+TRIES: dict[str, tuple[dict[str, str], list[str], str]] = {
+    "M-foreign-folder": (FOREIGN, [], "holds files of something else (checkpoints, lock, metrics.jsonl)"),
+    "M-foreign-notes": ({"thesis.tex": "mine"}, [], "holds files of something else (thesis.tex)"),
+    "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, [], "holds files of something else"),
+    "M-metrics-is-a-folder": (OURS | {"metrics.jsonl/x": ""}, ["metrics.jsonl"], "metrics.jsonl is a folder"),
+    "M-history-is-a-folder": (OURS | {"recipe_history.jsonl/x": ""}, [], "recipe_history.jsonl is a folder"),
+    "M-owner-is-a-folder": (OURS | {"lock.owner/x": ""}, [], "lock.owner is a folder"),
+    "M-recipe-is-a-folder": (OURS | {"recipe.toml/x": ""}, ["recipe.toml"], "recipe.toml is a folder"),
+    "M-tensorboard-is-a-file": (OURS | {"tensorboard": ""}, [], "tensorboard is a file"),
+    "M-checkpoints-is-a-file": (OURS | {"checkpoints": ""}, [], "checkpoints is a file"),
+    "M-vocabulary-is-a-file": (OURS | {"vocabulary": ""}, [], "vocabulary is a file"),
+}
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_folders_are_refused_untouched(tmp_path: Path, name: str) -> None:
+    files, without, message = TRIES[name]
+    run = make(tmp_path / "run", {path: text for path, text in files.items() if path not in without})
+    before = content(run)
+    with pytest.raises(UsageError) as caught:
+        run_folder.claim(str(run))
+    assert message in str(caught.value) and str(run) in str(caught.value)
+    assert content(run) == before
+
+
+def test_a_foreign_folder_ends_the_command(training, tmp_path: Path) -> None:
+    make(tmp_path, FOREIGN)
+    before = content(tmp_path)
+    done = training.warm(1, tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "holds files of something else" in done.stderr
+    assert content(tmp_path) == before
+
+
+ACCEPTED = {
+    "new": {},
+    "log-of-the-shell": {"train.log": "x", ".nfs01": "", "slurm-1.out": ""},
+    "ours": OURS,
+    "killed-at-once": {"lock": ""},
+    "checkpoints-alone": {"checkpoints/step-00000001/manifest.json": '{"format_version": 1, "files": []}'},
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
+    run = make(tmp_path / "run", ACCEPTED[name])
+    lock = run_folder.claim(str(run))
+    assert (run / "lock").read_text().startswith(f"process {os.getpid()} on ")
+    with pytest.raises(UsageError, match="in use by a live run"):
+        run_folder.claim(str(run))
+    lock.close()
+    run_folder.claim(str(run)).close()
+
+
+def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for run in (tmp_path / "file", tmp_path / "file/run"):
+        with pytest.raises(UsageError, match=r"run\.output .* cannot be a folder: "):
+            run_folder.claim(str(run))
+
+
+def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
+        run_folder.claim(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_without_flock_a_file_holds_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int
+) -> None:
+    def missing(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    run = str(tmp_path / "run")
+    lock = run_folder.claim(run)
+    assert "has no flock" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=rf"in use by a live run \(process {os.getpid()} on "):
+        run_folder.claim(run)
+    lock.close()
+    assert not (tmp_path / "run/lock.owner").exists()
+    (tmp_path / "run/lock.owner").write_text("process 1 on gone\nbeat 7\n")
+    run_folder.claim(run).close()
+
+
+def test_a_stale_owner_is_followed_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes find a file that nobody rewrites, at the same moment, ten times."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.5)
+    held: dict[Path, list[run_lock._Owner]] = {}
+
+    def try_to_hold(run: Path, barrier: Barrier) -> None:
+        barrier.wait()
+        with contextlib.suppress(UsageError):
+            held[run].append(run_lock._Owner(str(run)))
+
+    threads = []
+    for number in range(10):
+        run = tmp_path / str(number)
+        run.mkdir()
+        (run / "lock.owner").write_text("process 1 on gone, 00\nbeat 7\n")
+        held[run] = []
+        barrier = Barrier(2)
+        threads += [Thread(target=try_to_hold, args=(run, barrier)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    holders = [len(owners) for owners in held.values()]
+    assert holders == [1] * 10
+    for owners in held.values():
+        owners[0].close()
+
+
+def test_a_fresh_owner_is_not_taken_for_the_stale_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process takes a stale file away and makes its own, just before another one does the same."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    first = run_lock._Owner(str(tmp_path))
+    first._take_away("process 1 on gone, 00\nbeat 7\n")
+    assert (tmp_path / "lock.owner").read_text().splitlines()[0] == first._name
+    assert [path.name for path in tmp_path.iterdir()] == ["lock.owner"]
+    first.close()
+
+
+def test_a_run_ends_when_another_one_is_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    owner = run_lock._Owner(str(tmp_path))
+    (tmp_path / "lock.owner").write_text("process 2 on other, 01\nbeat 1\n")
+    owner._thread.join(10)
+    assert codes == [2]
+    assert "lock.owner now names another run (process 2 on other, 01)" in capsys.readouterr().err
+    owner.close()
+    assert (tmp_path / "lock.owner").exists(), "it is the other's"
+
+
+@pytest.mark.parametrize("fault", ["noflock", "badflock"])
+def test_no_rank_is_left_waiting(training, tmp_path: Path, fault: str) -> None:
+    """File locks fail on rank 0 alone; two ranks learn of it."""
+    done = training.warm(2, tmp_path, f"{fault}:0:1:1", run__stop_at=1)
+    assert "Traceback" not in done.stderr
+    if fault == "noflock":
+        assert done.returncode == 0 and "has no flock (Function not implemented)" in done.stderr
+    else:
+        assert done.returncode == 5 and "Input/output error" in done.stderr
+
+
+def test_what_rank_0_cannot_write_is_an_error_of_all_ranks(training, tmp_path: Path) -> None:
+    """The disk refuses metrics.jsonl at the run's beginning."""
+    done = training.warm(2, tmp_path, "unwritable:0:1:1", run__stop_at=1, engine__timeout_seconds=20)
+    assert done.returncode == 5 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path}/metrics.jsonl cannot be written: Permission denied" in done.stderr
+    assert training.warm(2, tmp_path, run__stop_at=1).returncode == 0
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)
+def test_any_error_of_a_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys) -> None:
+    """What travels to the other ranks is an error of ours, whatever happened."""
+    from trainer.distributed import collectives as agreement
+
+    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 3)
+
+    def fail() -> None:
+        raise error
+
+    _, found = agreement._attempt(fail)
+    assert isinstance(found, ClozelineError) and "Rank 3" in str(found)
+    assert isinstance(found, StorageError) == isinstance(error, OSError)
+    capsys.readouterr()

@@ -1,0 +1,128 @@
+"""What a resume says of a changed recipe, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from schemas import storage
+from trainer.config.changes import changes_between, flatten
+from trainer.export import convert as export
+
+SHORT = {"run__max_steps": 6, "checkpoint__every": 2, "checkpoint__keep": 9, "schedule__warmup_steps": 1}
+
+
+def test_tables_are_flattened_and_compared_by_key() -> None:
+    before = flatten({"run": {"seed": 1, "output": "a"}, "phases": [{"steps": 3}], "optimizer": {"betas": (0.9, 0.98)}})
+    assert before == {"run.seed": 1, "run.output": "a", "phases.1.steps": 3, "optimizer.betas": [0.9, 0.98]}
+    now = flatten({"run": {"seed": 2, "output": "b"}, "phases": [{"steps": 3}], "optimizer": {"betas": [0.9, 0.98]}})
+    assert [str(change) for change in changes_between(before, now | {"optimizer.clip": 1.0}, 7)] == [
+        "optimizer.clip unset -> 1.0",
+        "run.seed 1 -> 2",
+    ]
+
+
+@pytest.fixture(scope="module")
+def half(training, tmp_path_factory) -> Path:
+    """A run that stopped after step 2 of 6; tests that train it further copy it."""
+    out = tmp_path_factory.mktemp("half") / "run"
+    done = training.warm(1, out, run__stop_at=2, **SHORT)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_changed_recipe_is_recorded_everywhere(training, half: Path, tmp_path: Path) -> None:
+    half = Path(shutil.copytree(half, tmp_path / "run"))
+    done = training.warm(1, half, optimizer__lr=0.001, **SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "The recipe changed: optimizer.lr was 0.003, is 0.001 from step 3 on." in done.stdout
+    assert "run.stop_at" not in done.stdout and done.stdout.count("The recipe changed") == 1
+
+    change = {"step": 2, "key": "optimizer.lr", "before": 0.003, "now": 0.001}
+    history = (half / "recipe_history.jsonl").read_text()
+    assert [json.loads(line) for line in history.splitlines()] == [change]
+
+    page = (half / "report.html").read_text()
+    assert "Changes of the recipe" in page
+    assert "<td>3</td><td>optimizer.lr</td><td>0.003</td><td>0.001</td>" in page
+
+    for step, recorded in ((6, True), (2, False)):
+        export.export(str(half), str(tmp_path / f"hf{step}"), step)
+        card = (tmp_path / f"hf{step}" / "README.md").read_text()
+        assert ("| 3 | optimizer.lr | 0.003 | 0.001 |" in card) == recorded
+
+
+def as_first_version(run: Path) -> None:
+    """Make a run what the first version left: a checkpoint without a recipe, and a recipe without decay_from."""
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('decay_from = "warmup"\n', ""))
+    saved = run / "checkpoints/step-00000002"
+    state = json.loads((saved / "state.json").read_text()) | {"recipe": {}, "folders": [], "changes": []}
+    (saved / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((saved / "manifest.json").read_text())
+    content = (saved / "state.json").read_bytes()
+    for entry in manifest["files"]:
+        if entry["path"] == "state.json":
+            entry |= {"bytes": len(content), "sha256": storage.sha256(content)}
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_run_of_the_first_version_is_told_of_its_changed_recipe(training, half: Path, tmp_path: Path) -> None:
+    """Also at a second resume from the same checkpoint, when RUN/recipe.toml is the new one already."""
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    as_first_version(run)
+    changes = SHORT | {"schedule__decay_from": "start", "optimizer__lr": 0.001, "deepspeed__steps_per_print": 7}
+    told = [
+        "The recipe changed: deepspeed.steps_per_print was unset, is 7 from step 3 on.",
+        "The recipe changed: optimizer.lr was 0.003, is 0.001 from step 3 on.",
+        "The recipe changed: schedule.decay_from was warmup, is start from step 3 on.",
+    ]
+    for _ in range(2):
+        for later in ("4", "6"):
+            shutil.rmtree(run / f"checkpoints/step-0000000{later}", ignore_errors=True)
+        done = training.warm(1, run, **changes)
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stdout.splitlines() if "The recipe changed" in line] == told
+    history = [json.loads(line) for line in (run / "recipe_history.jsonl").read_text().splitlines()]
+    assert {"step": 2, "key": "schedule.decay_from", "before": "warmup", "now": "start"} in history
+    assert "<td>schedule.decay_from</td><td>warmup</td><td>start</td>" in (run / "report.html").read_text()
+    export.export(str(run), str(tmp_path / "hf"), None)
+    assert "| 3 | schedule.decay_from | warmup | start |" in (tmp_path / "hf/README.md").read_text()
+
+
+def test_a_lost_recipe_is_told_of(training, half: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    as_first_version(run)
+    (run / "recipe.toml").unlink()
+    done = training.warm(1, run, **SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "what changed in the recipe is not known" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model__num_hidden_layers": 3}, "model.num_hidden_layers was 2, is 3"),
+        ({"run__seed": 5}, "run.seed was 0, is 5"),
+        ({"masking__kind": "span"}, "masking.kind was token, is span"),
+        ({"batch__global_batch": 32}, "batch.global_batch or batch.global_tokens was 16, is 32"),
+    ],
+    ids=["model", "seed", "masking", "batch"],
+)
+def test_a_refused_change_names_the_key_with_both_values(training, half: Path, change: dict, message: str) -> None:
+    done = training.warm(1, half, **(SHORT | change))
+    assert done.returncode == 4 and f"settings: {message}. Put" in done.stderr, done.stderr
+
+
+def test_other_data_is_refused_with_folders_and_fingerprints(training, half: Path, pairs: Path, held_out: Path) -> None:
+    done = training.warm(1, half, data__pairs=held_out, **SHORT)
+    before, now = (json.loads((folder / "manifest.json").read_text())["fingerprint"] for folder in (pairs, held_out))
+    assert done.returncode == 4, done.stderr
+    message = f"data.pairs was {pairs} (fingerprint {before}), is {held_out} (fingerprint {now}). Put the data back"
+    assert message in done.stderr
+
+
+def test_other_data_is_refused_for_a_finished_run_too(training, half: Path, held_out: Path) -> None:
+    done = training.warm(1, half, data__pairs=held_out, run__stop_at=2, **SHORT)
+    assert done.returncode == 4 and "was trained on other data" in done.stderr, done.stderr

@@ -1,0 +1,92 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import UsageError
+from trainer.config.load import load_recipe
+from trainer.config.text import dump_recipe
+from trainer.config.validate import OWNED_BY_RECIPE
+
+RECIPES = sorted(Path("trainer/recipes").glob("*.toml"))
+TINY = "trainer/recipes/tiny.toml"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_that_ship_are_good(path: Path) -> None:
+    recipe = load_recipe(str(path), [])
+    assert recipe == load_recipe(str(path), ["run.seed=0"])
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    recipe = load_recipe(TINY, ['data.pairs=a "b" \\c', "deepspeed.wall_clock_breakdown=true", "run.stop_at=5"])
+    (tmp_path / "recipe.toml").write_text(dump_recipe(recipe))
+    assert load_recipe(str(tmp_path / "recipe.toml"), []) == recipe
+    assert tomllib.loads(dump_recipe(recipe))["optimizer"]["betas"] == [0.9, 0.98]
+
+
+def test_set_takes_toml_and_bare_words() -> None:
+    changes = ["run.seed=7", "optimizer.lr=1e-4", "data.pairs=s3://bucket/pairs", "optimizer.betas=[0.8, 0.9]"]
+    recipe = load_recipe(TINY, changes)
+    assert (recipe.run.seed, recipe.optimizer.lr, recipe.data.pairs) == (7, 1e-4, "s3://bucket/pairs")
+    assert recipe.optimizer.betas == (0.8, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("run.max_step=5", r"unknown key run\.max_step\. Did you mean run\.max_steps\?$"),
+        ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
+        ("run.seed", r"expected section\.key=value"),
+        ("seed=1", r"expected section\.key=value"),
+        ("run.log_every.x=1", "log_every is a value, not a section"),
+        ("run.seed=red", r"run\.seed: .*found 'red'"),
+        ("optimizer.lr=-1", r"optimizer\.lr: .*greater than 0"),
+        ("model.num_attention_heads=5", r"model\.num_attention_heads 5 does not divide model\.hidden_size 128"),
+        ("batch.micro_batch=none", r"\[batch\] needs global_batch and micro_batch \(rows\), or global_tokens"),
+        ("batch.global_tokens=4096", r"\[batch\] needs .*, not both"),
+        ("data.weights=[1, 2]", r"data\.weights \[1\.0, 2\.0\] must be 1 numbers? above 0"),
+        ("engine.compile=true", r"engine\.compile needs batches of one shape\. Set batch\.shape"),
+        ("batch.micro_batch=5", r"micro_batch 5 does not divide batch\.global_batch 32"),
+        ("schedule.warmup_steps=9999", r"warmup_steps is above run\.max_steps"),
+        ("schedule.final_lr=1", r"final_lr 1\.0 is above optimizer\.lr 0\.004"),
+        ("schedule.power=2", r"power belongs to kind polynomial, not linear"),
+        ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),
+        ("schedule.kind=wsd", r"wsd needs it"),
+        ("schedule.decay_from=end", r"schedule\.decay_from: .*found 'end'"),
+        ("deepspeed.zero_optimization=4", r"\[deepspeed\] zero_optimization must be a table, found 4"),
+        (
+            "deepspeed.zero_optimization.round_robin_gradients=true",
+            "and checkpoints go by that map",
+        ),
+        ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
+        ("deepspeed.train_batch_size=4", r"\[deepspeed\] train_batch_size is set by batch\.global_batch"),
+    ],
+)
+def test_mistakes_are_named(change: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        load_recipe(TINY, [change])
+
+
+def test_a_schedule_longer_than_the_run_is_refused() -> None:
+    changes = ["schedule.kind=wsd", "schedule.warmup_steps=900", "schedule.decay_steps=900"]
+    assert load_recipe(TINY, changes).schedule.decay_steps == 900
+    with pytest.raises(UsageError, match=r"warmup_steps and decay_steps together are above run\.max_steps 1800"):
+        load_recipe(TINY, [*changes, "schedule.decay_steps=901"])
+
+
+def test_a_missing_section_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[model]\nfamily = 'bert'\n")
+    with pytest.raises(UsageError, match=r"model\.num_hidden_layers is missing.*data is missing.*run is missing"):
+        load_recipe(str(tmp_path / "r.toml"), [])
+    with pytest.raises(UsageError, match=r"none\.toml does not exist"):
+        load_recipe(str(tmp_path / "none.toml"), [])
+    (tmp_path / "r.toml").write_text("[model\n")
+    with pytest.raises(UsageError, match="is not TOML"):
+        load_recipe(str(tmp_path / "r.toml"), [])
+
+
+def test_every_key_owned_by_the_recipe_is_refused() -> None:
+    for name in OWNED_BY_RECIPE:
+        with pytest.raises(UsageError, match=name):
+            load_recipe(TINY, [f"deepspeed.{name}=1"])

@@ -1,0 +1,255 @@
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import shards
+from schemas.errors import DataError
+from schemas.manifest import read_manifest
+from schemas.masking import KINDS, Kind, Masking
+from trainer.data.dataset import NO_LABEL, PairFolder
+from trainer.data.loader import Drawing, Share, Stream, deal
+from trainer.data.mixture import build_sources, places
+from trainer.data.padding import Shape, shape_for
+from trainer.models.batch import PackedBatch
+
+
+@pytest.fixture
+def folder(pairs: Path) -> Iterator[PairFolder]:
+    opened = PairFolder(str(pairs))
+    yield opened
+    opened.close()
+
+
+WHOLE_WORDS = Drawing(Masking("whole_word"))
+
+
+@contextmanager
+def streaming(
+    pairs: Path | list[Path],
+    rank: int = 0,
+    world_size: int = 1,
+    micro_batches: int = 1,
+    size: int = 24,
+    by_tokens: bool = False,
+    drawing: Drawing = WHOLE_WORDS,
+    shape: Shape | None = None,
+    weights: list[float] | None = None,
+) -> Iterator[Stream]:
+    folders = [PairFolder(str(path)) for path in (pairs if isinstance(pairs, list) else [pairs])]
+    sources = build_sources(folders, weights, 3, by_tokens)
+    stream = Stream(sources, Share(rank, world_size, micro_batches, size), drawing, 3, shape)
+    yield stream
+    stream.close()
+
+
+def rows_of(batch: PackedBatch) -> list[str]:
+    """Each sequence with its segments, masks and labels, in a form that can be compared."""
+    found = []
+    for sequence, label in enumerate(batch.pair_labels_S.tolist()):
+        tokens = (batch.sequence_T == sequence).nonzero().flatten()
+        real = batch.labels_K != NO_LABEL
+        masks = ((batch.sequence_T[batch.masked_K] == sequence) & real).nonzero().flatten()
+        places = batch.positions_T[batch.masked_K[masks]].tolist()
+        truths = batch.labels_K[masks].tolist()
+        seen, segments = batch.ids_T[tokens].tolist(), batch.segments_T[tokens].tolist()
+        found.append(json.dumps([seen, segments, places, truths, label]))
+    return found
+
+
+def global_batches(pairs: Path, steps: range | tuple[int, ...], world_size: int, micro_batches: int, **options):
+    """{step: the rows of all ranks, sorted}."""
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(streaming(pairs, rank, world_size, micro_batches, **options))
+            for rank in range(world_size)
+        ]
+        return {step: sorted(row for rank in ranks for b in rank.batch(step) for row in rows_of(b)) for step in steps}
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 700, "by_tokens": True}], ids=["rows", "tokens"])
+@pytest.mark.parametrize(("world_size", "micro_batches"), [(1, 3), (2, 1), (2, 3), (3, 1), (4, 1), (8, 1)])
+def test_global_batches_do_not_depend_on_the_ranks(pairs: Path, world_size, micro_batches, options) -> None:
+    steps = (0, 1, 17, 40)
+    assert global_batches(pairs, steps, world_size, micro_batches, **options) == global_batches(
+        pairs, steps, 1, 1, **options
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 700, "by_tokens": True}], ids=["rows", "tokens"])
+def test_resumes_of_resumes_on_other_ranks_equal_the_unbroken_stream(pairs: Path, options) -> None:
+    """At the start, in an epoch, at its edge and at the end, each time with another number of ranks."""
+    totals = read_manifest(str(pairs), "pairs").totals
+    epoch = totals["tokens" if options else "rows"] // options.get("size", 24)
+    whole = global_batches(pairs, range(2 * epoch + 1), 1, 1, **options)
+    places = [0, 1, epoch // 2, epoch - 1, epoch, epoch + 1, 2 * epoch, 2 * epoch + 1]
+    for start, stop, world_size in zip(places, places[1:], [1, 2, 3, 4, 8, 2, 1], strict=False):
+        found = global_batches(pairs, range(start, stop), world_size, 1, **options)
+        assert found == {step: whole[step] for step in range(start, stop)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_differ_between_epochs_and_rows_do_not(pairs: Path, kind: Kind) -> None:
+    size = read_manifest(str(pairs), "pairs").totals["rows"]
+    with streaming(pairs, size=size, drawing=Drawing(Masking(kind))) as one:
+        first, second = (one.batch(epoch)[0] for epoch in (0, 1))
+
+    def restored(batch: PackedBatch) -> list[str]:
+        ids = batch.ids_T.clone()
+        ids[batch.masked_K] = batch.labels_K
+        return sorted(str(ids[batch.sequence_T == s].tolist()) for s in range(len(batch.first_S)))
+
+    assert restored(first) == restored(second)
+    assert sorted(rows_of(first)) != sorted(rows_of(second))
+
+
+def test_the_first_rows_are_what_they_were() -> None:
+    """Rows and masks of a resumed run depend on it: a change here is a change of major version."""
+    pairs = Path(__file__).parent.parent / "golden" / "v1" / "pairs"
+    with streaming(pairs, size=4) as one:
+        rows = [row for step in range(16) for row in rows_of(one.batch(step)[0])]
+    assert hashlib.sha256("\n".join(rows).encode()).hexdigest() == GOLDEN_64_ROWS
+
+
+GOLDEN_64_ROWS = "5fa56090f05d2c753c16a08eda0a16f8aedcd80efce5ef2e6bf7e14271fb6581"
+
+
+def test_stored_masks_are_used_as_they_are(command, text: Path, vocab: Path, tmp_path: Path) -> None:
+    """Another variant each epoch; an epoch's edge inside a batch changes it row by row."""
+    made = ("--text", text, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop", "--max_length", 40)
+    assert command("pairs", *made, "--static_masks", 2).returncode == 0
+    found = read_manifest(str(tmp_path / "p"), "pairs")
+    schema = shards.pairs_schema(found.options["vocabulary_size"], static_masks=True)
+    expected: list[Counter[str]] = [Counter(), Counter()]
+    for shard in found.shards:
+        for row in shards.decode_table((tmp_path / "p" / shard.path).read_bytes(), "x", schema).to_pylist():
+            for variant in (0, 1):
+                positions, ids = row["mask_positions"][variant], list(row["input_ids"])
+                truths = [ids[i] for i in positions]
+                for i, token in zip(positions, row["mask_tokens"][variant], strict=True):
+                    ids[i] = token
+                segments = [int(i >= row["segment_b_start"]) for i in range(len(ids))]
+                expected[variant][json.dumps([ids, segments, positions, truths, row["pair_label"]])] += 1
+    with streaming(tmp_path / "p", size=24, drawing=Drawing(Masking(), stored=True)) as one:
+        rows = [row for step in range(-(-3 * found.totals["rows"] // 24)) for row in rows_of(one.batch(step)[0])]
+    n = found.totals["rows"]
+    assert [Counter(rows[i * n : (i + 1) * n]) for i in range(3)] == [expected[0], expected[1], expected[0]]
+
+
+def test_a_schedule_of_mask_shares(pairs: Path) -> None:
+    drawing = Drawing(Masking(prob=0.5), final_prob=0.1, last_step=10)
+    with streaming(pairs, size=200, drawing=drawing) as one:
+        shares = [len(batch.masked_K) / len(batch.ids_T) for step in (0, 5, 10, 50) for batch in one.batch(step)]
+    assert shares == pytest.approx([0.5, 0.3, 0.1, 0.1], abs=0.02)
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_sources_keep_their_weights_exactly(pairs: Path, command, text, vocab, tmp_path: Path, by_tokens: bool) -> None:
+    made = ("--text", text, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop", "--max_length", 32)
+    assert command("pairs", *made).returncode == 0
+    size, weights = (2000, [0.7, 0.3]) if by_tokens else (24, [0.7, 0.3])
+    seen = [0, 0]
+    with streaming([pairs, tmp_path / "p"], size=size, by_tokens=by_tokens, weights=weights) as one:
+        for step in range(40):
+            for source, (first, last) in enumerate(places(one._sources, step, size)):
+                seen[source] += last - first
+                assert last >= first
+            assert abs(seen[0] - 0.7 * size * (step + 1)) < 1 and sum(seen) == size * (step + 1)
+            batch = one.batch(step)[0]
+            assert by_tokens or len(batch.first_S) == size
+            assert not by_tokens or abs(batch.tokens - size) < 2 * 32
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_one_shape_a_step_and_the_same_rows(pairs: Path, by_tokens: bool, padded: bool) -> None:
+    size = 1200 if by_tokens else 24
+    most = -(-(size + 32) // 2) + 32 if by_tokens else 12 * 32
+    shape = shape_for(most, 25.0, 32, 0.15, padded)
+    plain = global_batches(pairs, range(6), 2, 1, size=size, by_tokens=by_tokens)
+    shapes = set()
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(streaming(pairs, rank, 2, 1, size, by_tokens, shape=shape)) for rank in range(2)]
+        for step in range(6):
+            batches = [batch for rank in ranks for batch in rank.batch(step)]
+            real = [row for batch in batches for row in rows_of(batch) if is_real(row)]
+            assert sorted(real) == plain[step]
+            for batch in batches:
+                shapes.add((batch.ids_T.shape, batch.first_S.shape, batch.masked_K.shape, batch.pair_labels_S.shape))
+                fillers = batch.ids_T[batch.tokens :]
+                assert (fillers == 0).all() and batch.tokens <= len(batch.ids_T)
+                assert int(batch.positions_T.max()) < 32 == batch.longest
+                assert (batch.sequence_T.bincount() <= 32).all()
+    assert padded or len(shapes) == 1
+
+
+def is_real(row: str) -> bool:
+    """Whether a sequence is not padding."""
+    return any(json.loads(row)[0])
+
+
+def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
+    with streaming(pairs) as one:
+        batch = one.batch(0)[0]
+    specials = torch.tensor(folder.vocabulary.special_ids)
+    assert (batch.ids_T[batch.first_S] == folder.vocabulary.special_id("cls")).all()
+    assert not torch.isin(batch.labels_K, specials).any()
+    assert (batch.positions_T[batch.first_S] == 0).all()
+    assert int(batch.positions_T.max()) + 1 == batch.longest
+    assert all(tensor.dtype == torch.int64 for tensor in vars(batch).values() if isinstance(tensor, torch.Tensor))
+
+
+@given(lengths=st.lists(st.integers(8, 512), min_size=24, max_size=24), world_size=st.sampled_from([1, 2, 3, 4, 8]))
+@settings(max_examples=100, deadline=None)
+def test_ranks_get_nearly_equal_tokens(lengths: list[int], world_size: int) -> None:
+    lengths_B = np.array(lengths)
+    hands = [deal(lengths_B, Share(rank, world_size, 1, 0))[0] for rank in range(world_size)]
+    assert sorted(np.concatenate(hands).tolist()) == list(range(24))
+    tokens = [lengths_B[hand].sum() for hand in hands]
+    assert max(tokens) - min(tokens) <= max(lengths) - min(lengths)
+
+
+@pytest.mark.parametrize("change", ["cut", "flip", "gone"])
+def test_a_bad_shard_is_named_before_a_row_is_trained_on(pairs: Path, tmp_path: Path, change: str) -> None:
+    copy = tmp_path / "pairs"
+    (copy / "vocabulary").mkdir(parents=True)
+    for path in [*pairs.glob("*.*"), *(pairs / "vocabulary").iterdir()]:
+        (copy / path.relative_to(pairs)).write_bytes(path.read_bytes())
+    shard = sorted(copy.glob("*.arrow"))[1]
+    data = bytearray(shard.read_bytes())
+    if change == "gone":
+        shard.unlink()
+    else:
+        data[len(data) // 3] ^= 4
+        shard.write_bytes(data[:-5] if change == "cut" else data)
+    with streaming(copy) as damaged, pytest.raises(DataError, match=shard.name):
+        damaged.batch(0)
+
+
+def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary").mkdir()
+    (tmp_path / "manifest.json").write_bytes((pairs / "manifest.json").read_bytes())
+    content = json.loads((pairs / "vocabulary" / "tokenizer.json").read_text())
+    content["normalizer"] = None
+    (tmp_path / "vocabulary" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="but the pairs are of"):
+        PairFolder(str(tmp_path))
+
+
+@pytest.mark.gpu
+def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
+    with streaming(pairs) as here:
+        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), Share(0, 1, 1, 24), WHOLE_WORDS, 3,
+                       device=torch.device("cuda", 0))  # fmt: skip
+        for step in range(4):
+            on_cpu, on_gpu = here.batch(step)[0].tensors(), there.batch(step)[0].tensors()
+            assert all(on_gpu[name].is_cuda and torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)
+        there.close()

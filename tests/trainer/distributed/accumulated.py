@@ -1,0 +1,134 @@
+"""How far the gradient of many micro-batches is from float32's, for test_accumulation.py.
+
+    torchrun --nproc_per_node 2 tests/trainer/distributed/accumulated.py OUT.json MICRO_BATCHES CASE...
+
+A case is STAGE-PRECISION or STAGE-PRECISION-OFFLOAD, such as 2-bf16 or 1-bf16-optimizer. Every case computes one step
+of the same small BERT on the same rows, cut into MICRO_BATCHES over all ranks. In place of an update the optimizer puts
+each gradient where the weight was, so the gradient that it was given can be read in any layout. The weights of all
+cases are exact in bfloat16 and float16; what differs is how gradients are computed, added up and reduced.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+from torch import Tensor
+
+from trainer.config.load import load_recipe
+from trainer.config.schema import Recipe
+from trainer.data.loader import Share
+from trainer.distributed.loss_scale import loss_scale
+from trainer.distributed.zero import basic_optimizer, parts_of
+from trainer.engine import build_engine, start_distributed
+from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import PretrainingModel, build_model
+
+VOCABULARY, LENGTH, ROWS = 151, 24, 2
+SIZES = [
+    "model.num_hidden_layers=2",
+    "model.hidden_size=32",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=64",
+    "model.max_position_embeddings=24",
+]
+
+
+def recipe_of(case: str) -> Recipe:
+    stage, precision, *offload = case.split("-")
+    settings = [f"engine.zero_stage={stage}", f"engine.precision={precision}", "optimizer.clip=0"]
+    settings += [f"engine.offload={place}" for place in offload]
+    return load_recipe("trainer/recipes/tiny.toml", [*SIZES, *settings])
+
+
+def rounded_model(recipe: Recipe) -> PretrainingModel:
+    model = build_model(recipe.model, VOCABULARY, seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+    return model
+
+
+def micro_batch(number: int) -> PackedBatch:
+    """ROWS rows of LENGTH tokens as frequent as words are, every sixth of them to be predicted."""
+    generator = torch.Generator().manual_seed(number)
+    frequencies = 1 / torch.arange(1, VOCABULARY + 1).float()
+    ids = torch.multinomial(frequencies, ROWS * LENGTH, replacement=True, generator=generator)
+    places = torch.arange(ROWS * LENGTH)
+    masked = torch.randperm(ROWS * LENGTH, generator=generator)[: ROWS * LENGTH // 6].sort().values
+    seen = ids.clone()
+    seen[masked] = 4
+    return PackedBatch(
+        ids_T=seen,
+        segments_T=(places % LENGTH >= LENGTH // 2).long(),
+        positions_T=places % LENGTH,
+        sequence_T=places // LENGTH,
+        first_S=torch.arange(ROWS) * LENGTH,
+        longest=LENGTH,
+        masked_K=masked,
+        labels_K=ids[masked],
+        pair_labels_S=torch.randint(0, 2, (ROWS,), generator=generator),
+        tokens=ROWS * LENGTH,
+        predicted=len(masked),
+        paired=ROWS,
+    )
+
+
+def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
+    """The mean gradient over all micro-batches, whole, on every rank. A collective call."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    recipe = recipe_of(case)
+    mine = micro_batches // ranks
+    model = rounded_model(recipe)
+    engine = build_engine(model, recipe, Share(rank, ranks, mine, micro_batches))
+    optimizer: Any = basic_optimizer(engine)
+
+    def keep_gradients() -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.data.copy_(parameter.grad)
+
+    optimizer.step = keep_gradients
+    for number in range(rank, micro_batches, ranks):
+        losses = engine(micro_batch(number))
+        loss = losses.mlm_sum / (ROWS * LENGTH // 6) + losses.pair_sum / ROWS
+        engine.backward(loss * loss_scale(engine))
+        engine.step()
+    shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in model.named_parameters()}
+    pieces: list[Any] = [None] * ranks
+    dist.all_gather_object(pieces, [(part.name, part.start, part.weights.clone()) for part in parts_of(engine)])
+    whole = {name: torch.full((shape.numel(),), torch.nan) for name, shape in shapes.items()}
+    for name, start, values in (piece for held in pieces for piece in held):
+        whole[name][start : start + len(values)] = values
+    engine.destroy()
+    return whole
+
+
+def error(found: dict[str, Tensor], expected: dict[str, Tensor], names: list[str]) -> float:
+    """|found - expected| / |expected| over the named parameters laid end to end."""
+    difference = torch.cat([found[name] - expected[name] for name in names])
+    return float(difference.double().norm() / torch.cat([expected[name] for name in names]).double().norm())
+
+
+def main(out: Path, micro_batches: int, cases: list[str]) -> None:
+    CPU_Accelerator.is_fp16_supported = lambda self: True  # slow, but right
+    start_distributed(timeout=600)
+    expected = gradient("0-fp32", micro_batches)
+    errors = {}
+    for case in cases:
+        found = gradient(case, micro_batches)
+        by_name = {name: error(found, expected, [name]) for name in expected}
+        errors[case] = {"all": error(found, expected, list(expected)), "worst": max(by_name.values()), **by_name}
+    if dist.get_rank() == 0:
+        out.write_text(json.dumps(errors, indent=1))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,156 @@
+"""Faults in one rank's forward passes, such as a bad device or a bad row would make, and in its disk.
+
+They are worded FAULT:RANK:FIRST:LAST[,...], for the model's forward passes FIRST to LAST of that rank, those of
+evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 times as large, `poison` changes one
+weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT.
+
+Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
+rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
+writes as a full disk does. `unreadable` fails what it reads of its own tensors to send it. `apart` puts the rank on a
+node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file locks fail as on file
+systems without them and on broken ones. `unreachable` takes
+the network from it that gloo would use.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from trainer.checkpoint.shared_writes import HeldBytes
+from trainer.models.pretraining import PretrainingModel
+
+SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM, "interrupt": signal.SIGINT}
+
+
+@contextmanager
+def faulty(worded: str) -> Iterator[None]:
+    """While it lasts, this rank's models have its faults."""
+    faults = Faults(worded)
+    hooks = [register_module_forward_pre_hook(faults.before), register_module_forward_hook(faults.after)]  # type: ignore[arg-type]
+    try:
+        with faulty_disk(faults):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def faulty_disk(faults: Faults) -> Iterator[None]:
+    """While it lasts, this rank's system calls have its faults, and what it writes into checkpoints is listed.
+
+    `trace:FILE` among the faults lists them in FILE.RANK: a line of file name, first byte and length for each write.
+    """
+    pwrite, fsync, flock = os.pwrite, os.fsync, fcntl.flock
+    last: dict[int, tuple[int, int]] = {}
+    synced = 0
+    listed = faults.trace
+
+    def write(handle: int, data: Any, at: int) -> int:
+        if faults.has("slow", synced + 1):
+            time.sleep(1)
+        if faults.has("full", synced + 1):
+            last[handle] = (at, 0)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = pwrite(handle, data, at)
+        last[handle] = (at, done)
+        if listed:
+            name = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            with Path(f"{listed}.{os.environ['RANK']}").open("a") as file:
+                file.write(f"{name.parent.name.split('.')[0]}/{name.name} {at} {done}\n")
+        return done
+
+    def sync(handle: int) -> None:
+        nonlocal synced
+        fsync(handle)
+        if handle in last:
+            synced += 1
+            at, length = last.pop(handle)
+            if faults.has("damage", synced):
+                pwrite(handle, b"\xaa", at + length // 2)
+
+    def lock(handle: Any, operation: int) -> None:
+        for kind, number in (("noflock", errno.ENOSYS), ("badflock", errno.EIO)):
+            if faults.has(kind, 1):
+                raise OSError(number, os.strerror(number))
+        flock(handle, operation)
+
+    read = HeldBytes.read
+
+    def read_held(self: HeldBytes, begin: int, end: int) -> torch.Tensor:
+        if faults.has("unreadable", synced + 1):
+            raise RuntimeError("a copy from the device failed")
+        return read(self, begin, end)
+
+    replace = os.replace
+
+    def rename(source: Any, target: Any) -> None:
+        if str(target).endswith("/metrics.jsonl") and faults.has("unwritable", 1):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        replace(source, target)
+
+    os.replace = rename
+    node = os.environ.get("CLOZELINE_NODE")
+    HeldBytes.read = read_held
+    os.pwrite, os.fsync, fcntl.flock = write, sync, lock
+    if faults.has("apart", 1):
+        os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
+    if faults.has("unreachable", 1):
+        os.environ["GLOO_SOCKET_IFNAME"] = "none0"
+    try:
+        yield
+    finally:
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
+        HeldBytes.read = read
+        os.replace = replace
+        if node is None:
+            os.environ.pop("CLOZELINE_NODE", None)
+
+
+class Faults:
+    """Hooks of all modules; only the whole model's passes count."""
+
+    def __init__(self, worded: str):
+        parts = [fault.split(":") for fault in worded.split(",") if fault]
+        self.trace = next((part[1] for part in parts if part[0] == "trace"), None)
+        parts = [part for part in parts if part[0] != "trace"]
+        self._mine = [(kind, int(first), int(last)) for kind, rank, first, last in parts if rank == os.environ["RANK"]]
+        self._passes = 0
+
+    def before(self, module: torch.nn.Module, inputs: tuple) -> None:
+        if not isinstance(module, PretrainingModel):
+            return
+        self._passes += 1
+        if self._at_work("poison"):
+            with torch.no_grad():
+                module.mlm_head.bias[3] += 0.25
+        for kind, number in SIGNALS.items():
+            if self._at_work(kind):
+                os.kill(os.getpid(), number)
+
+    def after(self, module: torch.nn.Module, inputs: tuple, losses: tuple) -> object:
+        if not isinstance(module, PretrainingModel):
+            return None
+        if self._at_work("nan"):
+            return losses._replace(mlm_sum=losses.mlm_sum * float("nan"))  # type: ignore[attr-defined]
+        if self._at_work("spike"):
+            losses.mlm_sum.register_hook(lambda gradient: gradient * 1000)  # type: ignore[attr-defined]
+        return None
+
+    def has(self, kind: str, number: int) -> bool:
+        return any(mine == kind and first <= number <= last for mine, first, last in self._mine)
+
+    def _at_work(self, kind: str) -> bool:
+        return self.has(kind, self._passes)

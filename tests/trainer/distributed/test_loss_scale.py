@@ -1,0 +1,82 @@
+"""fp16 and bf16 at every ZeRO stage: the same training, resumed to the last bit, and a loss scale that falls and stays.
+
+torch computes in fp16 on any CPU, if slowly; what a GPU's kernels do with it is for a GPU's own tests.
+"""
+
+import json
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint import layout as checkpoints
+
+STAGES, STEPS, STOP = range(4), 6, 2
+TOO_LARGE = 2.0**19  # gradients of some tenths times this are beyond fp16's 65,504
+
+
+def changes(precision: str, stage: int) -> dict[str, object]:
+    return {"run__max_steps": STEPS, "checkpoint__every": 99, "engine__precision": precision,
+            "engine__zero_stage": stage}  # fmt: skip
+
+
+def with_scale(run: Path, scale: float, to: Path) -> Path:
+    """A copy of a run whose newest checkpoint has another loss scale."""
+    shutil.copytree(run, to)
+    folder = checkpoints.checkpoint_path(str(to), STOP)
+    state = json.loads((folder / "state.json").read_text())
+    state["loss_scale"]["cur_scale"] = scale
+    (folder / "state.json").write_text(json.dumps(state))
+    files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
+    checkpoints.seal(folder, [checkpoints.describe(folder, file) for file in files])
+    return to
+
+
+@pytest.fixture(scope="module")
+def runs(training, tmp_path_factory) -> Path:
+    """Of every precision and stage an unbroken run and a resumed one, and one in fp16 resumed at too large a scale."""
+    folder = tmp_path_factory.mktemp("half")
+    told = ""
+
+    def go(name: str, precision: str, stage: int, **more: object) -> None:
+        nonlocal told
+        done = training.warm(2, folder / f"{name} {precision} {stage}", **changes(precision, stage), **more)
+        assert done.returncode == 0, done.stderr
+        told += done.stdout
+
+    for precision, stage in product(("fp16", "bf16"), STAGES):
+        go("straight", precision, stage)
+        go("resumed", precision, stage, run__stop_at=STOP)
+        if precision == "fp16":
+            with_scale(folder / f"resumed fp16 {stage}", TOO_LARGE, folder / f"fallen fp16 {stage}")
+            go("fallen", precision, stage)
+        go("resumed", precision, stage)
+    (folder / "told").write_text(told)
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_every_stage_trains_the_same_and_resumes_to_the_last_bit(training, runs: Path, precision: str) -> None:
+    """Closely after the first update; later one stage's scale may fall where another's need not."""
+    expected = losses(training, runs / f"straight {precision} 1")
+    for stage in STAGES:
+        straight, resumed = (runs / f"{how} {precision} {stage}" for how in ("straight", "resumed"))
+        found = losses(training, straight)
+        assert found[:2] == pytest.approx(expected[:2], rel=1e-4)
+        assert found == pytest.approx(expected, rel=0.03)
+        assert training.losses(resumed) == training.losses(straight)
+        assert training.tensors(resumed, STEPS) == training.tensors(straight, STEPS)
+
+
+def losses(training, run: Path) -> list[float]:
+    return [line[1] for line in training.losses(run).values()]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_loss_scale_that_is_too_large_falls_and_is_no_trouble(runs: Path, stage: int) -> None:
+    folder = checkpoints.checkpoint_path(str(runs / f"fallen fp16 {stage}"), STEPS)
+    state = json.loads((folder / "state.json").read_text())
+    assert STOP <= state["updates"] < STEPS and state["anomaly"]["skipped"] == 0
+    assert state["loss_scale"]["cur_scale"] < TOO_LARGE
+    assert (runs / "told").read_text().count("fp16 overflowed and the loss scale falls") >= len(STAGES)

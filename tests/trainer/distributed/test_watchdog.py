@@ -1,0 +1,189 @@
+"""Who is ended and when: dead ranks are named, and a rank that waits for one that advances is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.trainer.ranks import environments
+from trainer.distributed import watchdog
+from trainer.distributed.heartbeats import StoreLostError
+from trainer.distributed.watchdog import Watchdog, progress
+
+BEAT = 0.02
+TIMEOUT = 25 * BEAT
+
+
+class Board:
+    """The messages of the ranks of one process, in the place of a store."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, dict[str, Any]] = {}
+        self.lost = False
+        self.answers = Event()
+        self.answers.set()
+
+    def connect(self, rank: int, world_size: int) -> _Connection:
+        return _Connection(self, rank, world_size)
+
+
+class _Connection:
+    def __init__(self, board: Board, rank: int, world_size: int):
+        self._board = board
+        self._rank = rank
+        self._world_size = world_size
+
+    def write(self, message: dict[str, Any]) -> None:
+        self._board.answers.wait()
+        if self._board.lost:
+            raise StoreLostError("10.0.0.1:29500")
+        self._board.messages[self._rank] = message
+
+    def read(self) -> list[dict[str, Any]]:
+        self._board.answers.wait()
+        if self._board.lost:
+            raise StoreLostError("10.0.0.1:29500")
+        return [self._board.messages.get(rank, {}) for rank in range(self._world_size)]
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
+    made = Board()
+    monkeypatch.setattr(watchdog, "Beats", made.connect)
+    monkeypatch.setattr(watchdog, "BEAT", BEAT)
+    monkeypatch.setattr(watchdog, "SILENCE", 15 * BEAT)
+    return made
+
+
+@pytest.fixture
+def start(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], tuple[Watchdog, list[str]]]]:
+    """Start a rank's watchdog; what it would end its process with is collected."""
+    ends: dict[int, list[str]] = {0: [], 1: []}
+
+    def end(self: Watchdog, waited: str, dead: list[str]) -> None:
+        ends[self._rank].append(f"{waited}: {', '.join(dead) or 'all live'}")
+
+    monkeypatch.setattr(Watchdog, "_end", end)
+    made: list[Watchdog] = []
+
+    def call(rank: int) -> tuple[Watchdog, list[str]]:
+        made.append(Watchdog(rank, 2, TIMEOUT))
+        return made[-1], ends[rank]
+
+    yield call
+    board.answers.set()
+    for one in made:
+        if not one._closed.is_set():
+            one.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(BEAT)
+    assert condition()
+
+
+def test_a_rank_may_wait_as_long_as_another_advances(start) -> None:
+    waiting, ends = start(0)
+    waiting.at("step 4, saving")
+    other, _ = start(1)
+    for _ in range(80):  # three times the timeout
+        time.sleep(BEAT)
+        other.progress()
+    assert ends == []
+    wait_for(lambda: bool(ends))
+    assert "nothing has happened for" in ends[0] and "step 4, saving: all live" in ends[0]
+
+
+def test_progress_reaches_the_watchdog_of_the_process(start) -> None:
+    _, ends = start(0)
+    for _ in range(60):
+        time.sleep(BEAT)
+        progress()
+    assert [end for end in ends if "nothing has happened" in end] == []
+
+
+def test_a_rank_that_falls_silent_is_named_while_another_waits(start) -> None:
+    first, ends = start(0)
+    first.at("step 7, counting")
+    second, _ = start(1)
+    second.at("step 7, computing")
+    time.sleep(8 * BEAT)
+    second.close(left=False)
+    wait_for(lambda: bool(ends))
+    assert ends[0].startswith("waiting for ") and "in step 7, counting: rank 1 (process " in ends[0]
+    assert "last seen in step 7, computing" in ends[0]
+
+
+def test_a_rank_that_left_as_all_do_is_not_missed(start) -> None:
+    first, ends = start(0)
+    second, _ = start(1)
+    time.sleep(8 * BEAT)
+    second.close()
+    for _ in range(60):
+        time.sleep(BEAT)
+        first.progress()
+    assert ends == [] and first.lost() == []
+
+
+def test_a_store_that_does_not_answer_is_named(start, board: Board) -> None:
+    first, ends = start(0)
+    start(1)
+    time.sleep(8 * BEAT)
+    board.lost = True
+    wait_for(lambda: bool(ends))
+    assert "the store of the ranks at 10.0.0.1:29500" in ends[0]
+    assert "the store of the ranks at 10.0.0.1:29500" in first.lost()[0]
+
+
+def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board) -> None:
+    """Each call to it blocks, as calls to a process that was stopped do."""
+    first, ends = start(0)
+    start(1)
+    time.sleep(8 * BEAT)
+    board.answers.clear()
+    wait_for(lambda: bool(ends))
+    assert "the store of the ranks at " in ends[0] and "was stopped" in ends[0]
+
+    began = time.monotonic()
+    assert "the store of the ranks at " in first.lost()[0]
+    first.close()
+    assert time.monotonic() - began < 10, "both wait 5 beats of 20 ms for each answer"
+
+
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
+    """Real ranks; rank 0 holds the store of them both, so rank 1 gets no answer from anywhere."""
+    command = [sys.executable, "-m", "tests.trainer.distributed.watched", "12", str(stopped)]
+    ranks = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for environment in environments(2)
+    ]
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+        os.kill(ranks[stopped].pid, signal.SIGSTOP)
+        _, told = ranks[1 - stopped].communicate(timeout=60)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+    assert ranks[1 - stopped].returncode == 1
+    last = told.splitlines()[-1]
+    named = "the store of the ranks at 127.0.0.1:" if stopped == 0 else "rank 1 (process "
+    assert last.startswith("clozeline: ") and f"No sign of life from {named}" in last, told
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
+def test_the_patience_with_silent_ranks_grows_with_the_timeout(timeout: float, seconds: float) -> None:
+    assert watchdog.patience(timeout) == seconds

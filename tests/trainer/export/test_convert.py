@@ -1,0 +1,114 @@
+"""An exported folder is the model that was trained, loaded by transformers without code of ours; every family."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer, pipeline
+
+from schemas.errors import CheckpointError
+from schemas.vocabulary import read_vocabulary
+from tests.small_models import FAMILIES
+from trainer.checkpoint import layout as checkpoints
+from trainer.config.load import load_recipe
+from trainer.export import verify as export_check
+from trainer.export.convert import export, main, read_model
+
+FAMILY = {"albert": {"model__embedding_size": 32}}
+SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(training, pairs: Path, byte_rows: Path, tmp_path_factory) -> dict[str, Path]:
+    """A run of four steps of each family."""
+    runs = {family: tmp_path_factory.mktemp("export") / family for family in FAMILIES}
+    for family, out in runs.items():
+        data = byte_rows if family == "roberta" else pairs
+        changes = {"model__family": family, "model__hidden_size": 64, "data__pairs": data} | FAMILY.get(family, {})
+        done = training.warm(1, out, **SHORT, **changes)
+        assert done.returncode == 0, done.stderr
+    return runs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, family: str) -> None:
+    out, hf = trained[family], tmp_path / "hf"
+    assert "(checked, to " in export(str(out), str(hf), None)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
+    vocabulary = read_vocabulary(str(out / "vocabulary"))
+    recipe = load_recipe(str(out / "recipe.toml"), [])
+    ours = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+    tokenizer, theirs = AutoTokenizer.from_pretrained(hf), AutoModelForPreTraining.from_pretrained(hf).eval()
+    text = f"The cat sees the {tokenizer.mask_token}."
+    inputs = tokenizer(text, return_tensors="pt")
+    batch = export_check.row(inputs["input_ids"][0], 1)
+    with torch.inference_mode():
+        logits = theirs(**inputs).to_tuple()[0][0]
+        torch.testing.assert_close(ours.logits(batch)[0], logits, atol=1e-5, rtol=1e-5)
+    for loader in (AutoModel, AutoModelForMaskedLM):
+        _, told = loader.from_pretrained(hf, output_loading_info=True)
+        missing = {name for name in told["missing_keys"] if family != "roberta" or "pooler" not in name}
+        assert not missing and not told["mismatched_keys"]  # RoBERTa was published without a pooler, too
+    masked = AutoModelForMaskedLM.from_pretrained(hf)
+    best = pipeline("fill-mask", model=masked, tokenizer=tokenizer, top_k=1)(text)[0]
+    place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    assert best["token"] == int(logits[place].argmax())
+
+
+def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: Path) -> None:
+    export(str(trained["bert"]), str(tmp_path / "hf"), 2)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    fingerprint = json.loads((pairs / "manifest.json").read_text())["fingerprint"]
+    for told in (
+        "2 of 4 steps",
+        f"`{fingerprint}`",
+        "| at step 2 |",
+        "| mlm_loss |",
+        "BertForPreTraining",
+        "width = 64",
+    ):
+        assert told in card
+    assert str(pairs) not in card and str(tmp_path.parent) not in card
+
+
+def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_path: Path, monkeypatch) -> None:
+    """A limit of nothing at all stands in for a fault: rounding alone is then too much."""
+    before = {path.name for path in tmp_path.iterdir()}
+    monkeypatch.setattr(export_check, "LARGEST_DIFFERENCE", 0.0)
+    with pytest.raises(CheckpointError, match=r"logits differ from ours by .* Nothing was published"):
+        export(str(trained["albert"]), str(tmp_path / "hf"), None)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
+    """One weight exchanged for another of the same shape."""
+    out = trained["bert"]
+    export(str(out), str(tmp_path), None)
+    weights = load_file(tmp_path / "model.safetensors")
+    a, b = (f"bert.encoder.layer.{i}.attention.self.query.weight" for i in (0, 1))
+    save_file(weights | {a: weights[b], b: weights[a]}, tmp_path / "model.safetensors", {"format": "pt"})
+    vocabulary = read_vocabulary(str(out / "vocabulary"))
+    recipe = load_recipe(str(out / "recipe.toml"), [])
+    with pytest.raises(CheckpointError, match="logits differ"):
+        model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+        export_check.check_export(tmp_path, model, vocabulary)
+
+
+def test_one_step_of_several_by_the_command(run, trained, tmp_path: Path) -> None:
+    done = run("python", "-m", "trainer.export", trained["bert"], "--step", "2", "--output", tmp_path / "hf")
+    assert done.returncode == 0 and "step-00000002" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["{trained}", "--step", "3"], "no checkpoint of step 3. It holds 2, 4."),
+        (["{trained}/none"], "holds no checkpoint"),
+    ],
+)
+def test_what_is_not_there_is_a_usage_error(trained, tmp_path: Path, capsys, arguments: list[str], told: str) -> None:
+    filled = [part.format(trained=trained["bert"]) for part in arguments]
+    assert main([*filled, "--output", str(tmp_path / "hf")]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""What lies beside the weights of an export: a tokenizer that knows the model, a public card, a config as published."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForPreTraining, AutoTokenizer
+
+from schemas.errors import UsageError
+from schemas.vocabulary import read_vocabulary
+from tests.conftest import rows
+from tests.small_models import FAMILIES
+from trainer.checkpoint import resume as resuming
+from trainer.config.changes import RecipeChange
+from trainer.config.load import load_recipe
+from trainer.export.convert import export, main
+from trainer.export.model_card import changes_table, public_recipe
+
+SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
+POSITIONS = 40
+
+
+@pytest.fixture(scope="module")
+def exported(training, command, text, pairs, byte_rows, albert_vocab, tmp_path_factory) -> dict[str, Path]:
+    """Exports of each family after two steps; ALBERT's has a published tokenizer."""
+    folder = tmp_path_factory.mktemp("exported")
+    published = rows(command, "published_rows", text, albert_vocab, "sop")
+    data = dict.fromkeys(FAMILIES, pairs) | {"roberta": byte_rows, "albert": published}
+    for family in FAMILIES:
+        changes = {"model__family": family, "model__hidden_size": 64, "data__pairs": data[family]}
+        changes |= {"model__max_position_embeddings": POSITIONS} | (
+            {"model__embedding_size": 32} if family == "albert" else {}
+        )
+        done = training.warm(1, folder / family, **SHORT, **changes)
+        assert done.returncode == 0, done.stderr
+        assert "(checked, to " in export(str(folder / family), str(folder / f"{family}-hf"), None)
+    return {family: folder / f"{family}-hf" for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_long_text_is_truncated_to_what_the_model_takes(exported, family: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(exported[family])
+    model = AutoModelForPreTraining.from_pretrained(exported[family]).eval()
+    inputs = tokenizer("the river " * 400, truncation=True, return_tensors="pt")
+    assert inputs["input_ids"].shape == (1, POSITIONS)
+    with torch.inference_mode():
+        assert model(**inputs).to_tuple()[0].isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pairs_get_the_segments_that_training_used(exported, family: str) -> None:
+    inputs = AutoTokenizer.from_pretrained(exported[family])("the cat", "the dog sees")
+    if family == "roberta":
+        assert "token_type_ids" not in inputs
+        return
+    vocabulary = read_vocabulary(str(exported[family]))
+    b_starts = inputs["input_ids"].index(vocabulary.special_id("sep")) + 1
+    expected = [0] * b_starts + [1] * (len(inputs["input_ids"]) - b_starts)
+    assert inputs["token_type_ids"] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
+    """Of the published configs, only RoBERTa's and ALBERT's name a first and a last token."""
+    config = json.loads((exported[family] / "config.json").read_text())
+    vocabulary = read_vocabulary(str(exported[family]))
+    ends = {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
+    if family in ("roberta", "albert"):
+        assert ends.items() <= config.items()
+    else:
+        assert not ends.keys() & config.keys()
+    assert config["dtype"] == "float32"
+    assert {"transformers_version", "clozeline_version"} <= config.keys()
+    assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
+
+
+def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
+    """In [[phases]], run.local and [deepspeed] either."""
+    phase = '[[phases]]\nsteps = 4\ndata = { pairs = "/secret/a" }\nbatch = { global_batch = 32, micro_batch = 16 }\n'
+    config = tmp_path / "recipe.toml"
+    config.write_text(Path("trainer/recipes/tiny.toml").read_text() + phase)
+    recipe = load_recipe(
+        str(config),
+        [
+            "run.max_steps=4",
+            "schedule.warmup_steps=1",
+            "run.local=/secret/b",
+            'deepspeed.aio={block_size=4096, nvme_path="/secret/c"}',
+            'data.pairs=["/secret/d", "s3://secret/e"]',
+        ],
+    )
+    text = public_recipe(recipe)
+    assert "secret" not in text and "~" not in text
+    assert "steps = 4" in text and "global_batch = 32" in text and "block_size = 4096" in text
+
+    moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
+    assert changes_table([moved]) == ""
+    assert "optimizer.lr" in changes_table([moved, RecipeChange(step=2, key="optimizer.lr", before=1, now=2)])
+
+
+SERVICES = [
+    'comet={enabled=true, api_key="SECRET"}',
+    'wandb={enabled=true, team="SECRET"}',
+    'tensorboard={enabled=true, job_name="SECRET"}',
+    'csv_monitor={enabled=true, job_name="SECRET"}',
+]
+
+
+@pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
+def test_accounts_of_services_are_not_published(settings: str) -> None:
+    changes = [f"deepspeed.{settings}", "deepspeed.steps_per_print=7", "deepspeed.zero_optimization.sub_group_size=9"]
+    recipe = load_recipe("trainer/recipes/tiny.toml", changes)
+    text = public_recipe(recipe)
+    assert "SECRET" not in text and "enabled" not in text
+    assert "steps_per_print = 7" in text and "sub_group_size = 9" in text
+
+    key = f"deepspeed.{settings.split('=')[0]}.api_key"
+    assert "SECRET" not in changes_table([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")])
+    recorded = resuming.recorded(recipe.model_dump())
+    assert "SECRET" not in str(recorded) and recorded["deepspeed.steps_per_print"] == 7
+
+
+def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:
+    run, out = exported["bert"].with_name("bert"), tmp_path / "hf"
+    out.mkdir()
+    (out / "config.json").write_text('{"clozeline_version": "0.1"}')
+    (out / "notes.txt").write_text("mine")
+    (out / "merges.txt").write_text("of an older export")
+    assert main([str(run), "--output", str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert {path.name for path in out.iterdir()} == {"config.json", "notes.txt", "merges.txt"}
+
+    for _ in range(2):
+        assert main([str(run), "--output", str(out), "--overwrite"]) == 0
+    assert (out / "notes.txt").read_text() == "mine", "a file that is not ours"
+    assert not (out / "merges.txt").exists(), "a file of an older export"
+
+
+OTHERS = {
+    "no-config": {"README.md": "my thesis"},
+    "a-published-model": {"config.json": '{"model_type": "bert"}', "README.md": "theirs"},
+    "not-JSON": {"config.json": "{", "vocab.txt": "mine"},
+    "no-object": {"config.json": '["clozeline_version"]', "vocab.txt": "mine"},
+}
+
+
+@pytest.mark.parametrize("files", OTHERS.values(), ids=OTHERS.keys())
+def test_other_folders_are_never_overwritten(exported, files: dict[str, str], tmp_path: Path, capsys) -> None:
+    run, out = exported["bert"].with_name("bert"), tmp_path / "project"
+    out.mkdir()
+    for name, text in files.items():
+        (out / name).write_text(text)
+    assert main([str(run), "--output", str(out), "--overwrite"]) == 2
+    assert "holds other files than an export" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == files
+
+
+def test_overwrite_takes_an_empty_folder(exported, tmp_path: Path) -> None:
+    assert main([str(exported["bert"].with_name("bert")), "--output", str(tmp_path), "--overwrite"]) == 0
+
+
+def test_the_best_checkpoint_is_exported(training, exported, held_out: Path, tmp_path: Path) -> None:
+    """The rate rises to a value that spoils the model, so that the newest checkpoint is not the best."""
+    run = tmp_path / "run"
+    changes = {"evaluation__pairs": held_out, "evaluation__every": 1, "optimizer__lr": 3.0, "checkpoint__keep": 9}
+    assert training.warm(1, run, **SHORT, **changes).returncode == 0
+    figures = [
+        json.loads((run / f"checkpoints/step-0000000{step}/evaluation.json").read_text())["eval_mlm_loss"]
+        for step in (1, 2)
+    ]
+    best = 1 + figures.index(min(figures))
+    assert f"step-0000000{best}" in export(str(run), str(tmp_path / "hf"), None, best=True)
+    with pytest.raises(UsageError, match=r"--best: no checkpoint of .* was evaluated"):
+        export(str(exported["bert"].with_name("bert")), str(tmp_path / "other"), None, best=True)

@@ -1,0 +1,74 @@
+"""Metrics over resumes: one line a step, whatever was cut, and TensorBoard's copy the same."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trainer.metrics.log import NAMES, Meter, Metrics, read_metrics
+
+
+def line(step: int, **more: float | None) -> dict:
+    return dict.fromkeys(NAMES, float(step)) | {"step": step, "mfu": None} | more
+
+
+def run_resumed(run: Path) -> None:
+    """Steps 1 to 5, of which the last one is cut short by a kill, then on from 3."""
+    metrics = Metrics(str(run), 0, 10)
+    for step in range(1, 6):
+        metrics.log(line(step))
+    metrics.close()
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text()[:-9])
+    metrics = Metrics(str(run), 3, 10)
+    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
+    metrics.log(line(4, **evaluated, eval_pair_accuracy=None))
+    metrics.close()
+
+
+def test_lines_are_unbroken_and_hold_the_evaluation(tmp_path: Path, capsys) -> None:
+    run_resumed(tmp_path)
+    found = read_metrics(str(tmp_path))
+    assert [entry["step"] for entry in found] == [1, 2, 3, 4]
+    assert list(found[0]) == NAMES and list(found[3])[: len(NAMES)] == NAMES
+    assert found[3]["eval_mlm_loss"] == 0.5 and found[3]["eval_pair_accuracy"] is None
+    assert "step 4  held out: mlm 0.5000 (accuracy 0.500, perplexity 0.5)  pair accuracy -" in capsys.readouterr().out
+
+
+def test_time_that_was_skipped_is_in_no_rate() -> None:
+    meter = Meter(tokens=100, seconds=50.0)
+    meter.add(1000)
+    meter.skip(-10.0)  # as if the last reading were ten seconds ago
+    found = meter.read(stalled=5.0)
+    assert found["tokens"] == 1100
+    assert found["tokens_per_second"] == pytest.approx(100, rel=0.05)
+    assert found["loader_stall_fraction"] == pytest.approx(0.5, rel=0.05)
+
+
+def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
+    run_resumed(tmp_path)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    truth = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(x["step"], x["loss"]) for x in truth]
+    assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
+    assert "mfu" not in events.Tags()["scalars"]
+
+
+def test_monitors_are_told_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:
+    """DeepSpeed's own CSV monitor over a resume; its own loss is scaled, and would be another."""
+    changes = {"enabled": "true", "output_path": f'"{tmp_path}/csv"', "job_name": '"job"'}
+    settings = {f"deepspeed__csv_monitor__{name}": value for name, value in changes.items()}
+    for stop in (3, 5):
+        done = training.run("python", tmp_path / "run", run__stop_at=stop, **settings)
+        assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "csv/job/loss.csv").read_text().split("\n")
+    told = {int(row.split(",")[0]): float(row.split(",")[1]) for row in rows if row[:1].isdigit()}
+    assert told == {line["step"]: line["loss"] for line in read_metrics(str(tmp_path / "run"))}
+    assert not list((tmp_path / "csv/job").glob("Train*"))
+
+
+def test_a_monitor_that_is_not_installed_is_named(training, tmp_path: Path) -> None:
+    done = training.run("python", tmp_path, deepspeed__comet__enabled="true")
+    assert done.returncode == 2 and "comet is enabled, but comet_ml is not installed" in done.stderr

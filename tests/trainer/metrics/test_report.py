@@ -1,0 +1,138 @@
+"""The report says what the metrics say, whatever they hold, and needs nothing but itself."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.masking import KINDS
+from trainer.config.changes import RecipeChange
+from trainer.metrics.charts import HEIGHT, MOST_POINTS, Line, chart, round_levels, thinned
+from trainer.metrics.log import NAMES
+from trainer.metrics.report import duration, short, write_report
+
+NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
+
+
+def run_folder(folder: Path, steps: int, **changes: object) -> Path:
+    """A run's recipe and metrics; `changes` are values of its third line."""
+    (folder / "recipe.toml").write_text("[run]\noutput = '<b>&amp;</b>'\n")
+    lines = [dict.fromkeys(NAMES, 1.0 / step) | {"step": step, "mfu": None} for step in range(1, steps + 1)]
+    lines[2] |= changes
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that closes nothing; `texts` are what a reader sees."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> None:
+    evaluated = {f"eval_{kind}_{name}": 0.5 for kind in KINDS for name in ("mlm_loss", "perplexity", "mlm_accuracy")}
+    evaluated |= {"eval_mlm_loss": 0.4321, "eval_mlm_accuracy": 0.5, "eval_pair_loss": None, "eval_pair_accuracy": None}
+    write_report(str(run_folder(tmp_path, 8, **evaluated)), [2, 6])
+    page = (tmp_path / "report.html").read_text()
+    texts = Balanced(page).texts
+    for told in (
+        "Loss",
+        "Accuracy",
+        "Learning rate",
+        "Gradient norm",
+        "Tokens a second",
+        "Padding",
+        "Waiting for data",
+    ):
+        assert told in texts
+    assert "Held-out pairs at step 3" in texts and "0.4321" in texts and "ngram" in texts
+    assert "Resumed after steps 2, 6: dashed in the charts." in texts
+    assert set(re.findall(r'class="mark" x1="([\d.]+)%"', page)) == {"25.00", "75.00"}
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+    assert 'output = "<b>&amp;</b>"' in "".join(texts)
+
+
+def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> None:
+    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)), [])
+    page = (tmp_path / "report.html").read_text()
+    assert "One run, never resumed." in Balanced(page).texts
+    assert not re.search(r'="[^"]*(nan|inf)', page)
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    run = run_folder(tmp_path, 5)
+    with (run / "recipe.toml").open("a") as file:
+        file.write('[deepspeed]\nsteps_per_print = 7\n[deepspeed.comet]\napi_key = "SECRET"\n')
+    key = RecipeChange(step=2, key="deepspeed.wandb.key", before="SECRET", now="SECRET2")
+    rate = RecipeChange(step=2, key="optimizer.lr", before=0.1, now=0.2)
+    write_report(str(run), [2], [key, rate])
+    page = (run / "report.html").read_text()
+    assert "SECRET" not in page
+    assert "steps_per_print = 7" in page and "optimizer.lr" in page
+
+
+def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:
+    write_report(str(tmp_path), [])
+    assert not (tmp_path / "report.html").exists()
+
+
+@given(NUMBERS, NUMBERS)
+def test_levels_are_few_round_and_hold_all_values(a: float, b: float) -> None:
+    low, high = sorted([a, b])
+    levels = round_levels(low, high)
+    slack = 1e-6 * max(abs(low), abs(high), 1e-12)
+    assert 2 <= len(levels) <= 6
+    assert levels[0] <= low + slack and high - slack <= levels[-1]
+    assert levels == sorted(set(levels))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=3 * MOST_POINTS), st.integers(1, MOST_POINTS))
+def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> None:
+    lots = thinned(list(enumerate(values)), most)
+    assert len(lots) <= most
+    assert min(lot[1] for lot in lots) == min(values) and max(lot[3] for lot in lots) == max(values)
+    assert [lot[0] for lot in lots] == sorted(lot[0] for lot in lots)
+    if len(values) <= most:
+        assert [lot[2] for lot in lots] == values
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), NUMBERS), min_size=1, unique_by=lambda point: point[0]))
+def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
+    points = sorted(points)
+    drawn = chart([Line("<name>", "a", points)], points[-1][0], [], short)
+    assert "&lt;name&gt;" in drawn and "<name>" not in drawn
+    places = re.findall(r'class="a" points="([^"]*)"/></svg><', drawn)[-1].split()
+    assert len(places) == len(points)
+    for place in places:
+        x, y = map(float, place.split(","))
+        assert 0 <= x <= 1000 and -0.1 <= y <= HEIGHT + 0.1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (3725, "1 h 2 min"), (3.6e6, "1,000 h 0 min")],
+)
+def test_durations_are_worded(seconds: float, told: str) -> None:
+    assert duration(seconds) == told

@@ -1,0 +1,271 @@
+"""Every family against transformers' own with random weights, and its packing against each sequence alone."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from schemas.errors import UsageError
+from schemas.masking import Masking
+from tests.small_models import (
+    ALBERT,
+    FAMILIES,
+    alone,
+    as_theirs,
+    mlm_logits,
+    padded,
+    pair_logits,
+    random_model,
+    section,
+)
+from trainer.build_model import notes
+from trainer.config.load import load_recipe
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.mixture import build_sources
+from trainer.data.padding import fill, shape_for
+from trainer.models.batch import PackedBatch
+from trainer.models.families import encoder_shape
+from trainer.models.hf_convert import to_ours, to_theirs
+from trainer.models.pretraining import PretrainingModel, build_model
+
+
+def micro_batches(pairs: Path, share: Share) -> list[PackedBatch]:
+    """One rank's part of the first global batch."""
+    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), share, Drawing(Masking()), 0)
+    try:
+        return stream.batch(0)
+    finally:
+        stream.close()
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
+    """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
+    path = byte_rows if request.param == "roberta" else pairs
+    folder, batch = PairFolder(str(path)), micro_batches(path, Share(0, 1, 1, 12))[0]
+    model = random_model(section(request.param), folder.vocabulary)
+    theirs = as_theirs(model, folder.vocabulary, tmp_path_factory.mktemp(request.param))
+    assert not theirs.training and theirs.dtype == torch.float32
+    inputs, place = padded(batch, request.param, folder.vocabulary.special_id("pad"))
+    return SimpleNamespace(
+        family=request.param, model=model, theirs=theirs, batch=batch, inputs=inputs, place=place,
+        vocabulary=folder.vocabulary, path=path,
+    )  # fmt: skip
+
+
+def check(case, what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Equal up to rounding; `pytest -s` shows how far."""
+    print(f"{case.family}, {what}: {float((found - expected).detach().abs().max()):.1e}")
+    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
+
+
+def test_hidden_states_and_logits_equal_transformers(case) -> None:
+    output = case.theirs(**case.inputs, output_hidden_states=True)
+    hidden_TD = case.model.encoder(case.batch)
+    check(case, "hidden states", hidden_TD, output.hidden_states[-1][case.place])
+    mlm_KV, pair_S2 = case.model.logits(case.batch)
+    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_K]
+    check(case, "masked LM logits", mlm_KV, theirs_KV)
+    theirs_S2 = pair_logits(output)
+    assert (pair_S2 is None) == (theirs_S2 is None) == (case.family == "roberta")
+    if pair_S2 is not None and theirs_S2 is not None:
+        check(case, "pair logits", pair_S2, theirs_S2)
+
+
+def test_loss_and_gradients_equal_transformers(case) -> None:
+    model, batch = case.model, case.batch
+    labels = torch.full_like(case.inputs["input_ids"], -100)
+    labels[case.place[0][batch.masked_K], case.place[1][batch.masked_K]] = batch.labels_K
+    name = {"albert": "sentence_order_label"}.get(case.family, "next_sentence_label")
+    pair_labels = {} if case.family == "roberta" else {name: batch.pair_labels_S}
+    expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
+    losses = model(batch)
+    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
+    check(case, "loss", loss, expected)
+    model.zero_grad()
+    case.theirs.zero_grad()
+    expected.backward()
+    loss.backward()
+    gradients = to_theirs({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, case.family)
+    theirs = dict(case.theirs.named_parameters())
+    assert gradients.keys() == theirs.keys()
+    pad = case.vocabulary.special_id("pad")
+    furthest = max(float((gradient - theirs[name].grad).abs().max()) for name, gradient in gradients.items())
+    print(f"{case.family}, gradient: {furthest:.1e}")
+    for name, gradient in gradients.items():
+        expected_gradient = theirs[name].grad
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-4, msg=f"{name}, pad {pad}")
+
+
+def test_weights_go_over_and_back(case) -> None:
+    ours = dict(case.model.named_parameters())
+    back = to_ours(dict(case.theirs.named_parameters()), ours, case.family)
+    assert all(torch.equal(back[name], ours[name]) for name in ours)
+
+
+def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
+    """Outputs, loss and gradients."""
+    model, batch = case.model, case.batch
+    together = model(batch)
+    gradients = gradient(model, together.mlm_sum + together.pair_sum)
+    mlm_KV, pair_S2 = model.logits(batch)
+    sums, apart = torch.zeros(()), []
+    for s in range(len(batch.first_S)):
+        mlm_alone, pair_alone = model.logits(alone(batch, s))
+        apart.append(mlm_alone)
+        if pair_S2 is not None:
+            torch.testing.assert_close(pair_S2[s : s + 1], pair_alone, atol=1e-5, rtol=1e-5)
+        losses = model(alone(batch, s))
+        sums = sums + losses.mlm_sum + losses.pair_sum
+    check(case, "logits, alone", mlm_KV, torch.cat(apart))
+    check(case, "loss, alone", together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
+    check(case, "gradient, alone", gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
+
+
+def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:
+    """One micro-batch, four, or three ranks with two each: sums over all, divided by the whole batch's counts."""
+    found = []
+    for world_size, pieces in ((1, 1), (1, 4), (3, 2)):
+        shares = [Share(rank, world_size, pieces, 12) for rank in range(world_size)]
+        batches = [batch for share in shares for batch in micro_batches(case.path, share)]
+        assert len(batches) == world_size * pieces
+        masked = sum(len(batch.labels_K) for batch in batches)
+        rows = sum(case.model.labeled_pairs(batch) for batch in batches)
+        losses = [case.model(batch) for batch in batches]
+        loss = sum(one.mlm_sum / masked + one.pair_sum / max(1, rows) for one in losses)
+        found.append(gradient(case.model, loss))  # type: ignore[arg-type]
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found[2], found[0], atol=1e-6, rtol=1e-5)
+
+
+def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
+    shape = shape_for(512, 25.0, 32, 0.15, padded=False)
+    filled = fill(case.batch, shape, case.vocabulary.special_id("pad"))
+    assert len(filled.ids_T) == 512 > len(case.batch.ids_T)
+    one, other = case.model(case.batch), case.model(filled)
+    torch.testing.assert_close(torch.stack(list(other)), torch.stack(list(one)), atol=1e-4, rtol=1e-6)
+
+
+def test_recomputed_layers_have_the_same_gradient(case) -> None:
+    """With dropout, too: a layer that is computed again draws the same one."""
+    model = random_model(
+        section(case.family, "hidden_dropout_prob=0.2", "attention_probs_dropout_prob=0.2"), case.vocabulary
+    ).train()
+    found = []
+    for recompute in (False, True):
+        model.encoder.recompute = recompute
+        torch.manual_seed(0)
+        losses = model(case.batch)
+        found.append(gradient(model, losses.mlm_sum + losses.pair_sum))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+
+
+def gradient(model: PretrainingModel, loss: torch.Tensor) -> torch.Tensor:
+    """Of all parameters, end to end."""
+    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    return torch.cat([g.flatten() for g in found])
+
+
+COUNTS = {
+    "bert_base": (109_482_240, 110_106_428),
+    "bert_large": (335_141_888, 336_226_108),
+    "roberta_base": (124_055_040, 124_697_433),
+    "roberta_large": (354_310_144, 355_412_057),
+    "albert_base": (11_683_584, 11_813_810),
+    "albert_large": (17_683_968, 17_847_474),
+    "albert_xlarge": (58_724_864, 59_021_490),
+    "albert_xxlarge": (222_595_584, 223_158_450),
+    "megatron_345m": (335_213_568, 336_297_858),
+    "megatron_1.3b": (1_276_504_064, 1_280_739_202),
+    "megatron_3.9b": (3_862_663_680, 3_869_260_674),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_parameter_counts(name: str) -> None:
+    """The encoder with embeddings and pooler, and all, with the vocabulary that the recipe states."""
+    described = load_recipe(f"trainer/recipes/{name}.toml", []).model
+    assert described.vocab_size is not None
+    with torch.device("meta"):
+        model = PretrainingModel(encoder_shape(described, described.vocab_size))
+    counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model.encoder, model))
+    assert counts == COUNTS[name]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_initial_weights_are_the_published_ones_and_follow_from_the_seed_alone(family: str) -> None:
+    wide = section(family, "hidden_size=96", "intermediate_size=384", "initializer_range=0.02")
+    one, two, other = (build_model(wide, 700, seed) for seed in (1, 1, 2))
+    pairs = list(zip(one.named_parameters(), two.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(p, q) for (_, p), q, _ in pairs)
+    assert not any(torch.equal(p, q) for (_, p), _, q in pairs if p.dim() > 1)
+    # a normal truncated at two deviations has 0.8796 of its deviation; 4 layers add to the residual 8 times
+    expected = 0.02 * (0.8796 if family in ("bert", "albert") else 1)
+    for name, weight in one.named_parameters():
+        if weight.dim() == 1:
+            assert (weight == (1 if "norm" in name and name.endswith("weight") else 0)).all(), name
+        elif weight.numel() > 5000:
+            scaled = family == "megatron-bert" and ("attention.out" in name or "down" in name)
+            assert float(weight.detach().std()) == pytest.approx(expected / (8**0.5 if scaled else 1), rel=0.05), name
+            assert (weight.abs().max() <= 0.04) == (family in ("bert", "albert") or scaled), name
+
+
+def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:
+    folder, batch = PairFolder(str(pairs)), micro_batches(pairs, Share(0, 1, 1, 12))[0]
+    counts = {}
+    for family in ("bert", "roberta"):
+        recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
+        model = build_model(recipe.model, folder.vocabulary.size, 0)
+        counts[family] = model.labeled_pairs(batch)
+        told = " ".join(notes(recipe, [folder], model))
+        assert (told == f"The pair labels of {pairs} are not predicted: roberta has no pair head.") == (
+            not counts[family]
+        )
+        assert (model(batch).pair_sum.item() > 0) == (family == "bert")
+    assert counts == {"bert": 12, "roberta": 0}
+
+
+def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
+    """Two groups over four layers compute what four layers with the same weights two by two compute."""
+    vocabulary = PairFolder(str(pairs)).vocabulary
+    shared = random_model(section("albert"), vocabulary)
+    apart = random_model(section("albert", "num_hidden_groups=4"), vocabulary)
+    weights = shared.state_dict()
+    for layer, group in enumerate((0, 0, 1, 1)):
+        prefix = f"encoder.layers.{group}."
+        weights |= {
+            name.replace(prefix, f"encoder.layers.{layer}."): w
+            for name, w in shared.state_dict().items()
+            if name.startswith(prefix)
+        }
+    apart.load_state_dict(weights)
+    ids = torch.arange(5, 15)
+    zeros = torch.zeros(10, dtype=torch.long)
+    batch = PackedBatch(ids, zeros, torch.arange(10), zeros, zeros[:1], 10, zeros[:2], zeros[:2], zeros[:1], 10, 2, 1)
+    torch.testing.assert_close(shared.encoder(batch), apart.encoder(batch))
+    torch.testing.assert_close(
+        shared.encoder(batch, torch.tensor([3, 0])), apart.encoder(replace(batch))[torch.tensor([3, 0])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "told"),
+    [
+        ("bert", "model.num_attention_heads=5", "model.num_attention_heads 5 does not divide model.hidden_size 48"),
+        ("albert", "model.num_hidden_groups=3", "model.num_hidden_groups 3 does not divide model.num_hidden_layers 4"),
+        ("bert", f"model.{ALBERT[0]}", 'model.embedding_size belongs to "albert"; model.family is "bert"'),
+        ("gpt", "run.seed=0", "model.family: .*'megatron-bert', found 'gpt'"),
+    ],
+)
+def test_shapes_that_cannot_be(family: str, change: str, told: str) -> None:
+    small = [
+        "model.hidden_size=48",
+        "model.num_attention_heads=3",
+        "model.num_hidden_layers=4",
+        f"model.family={family}",
+    ]
+    with pytest.raises(UsageError, match=told):
+        load_recipe("trainer/recipes/tiny.toml", [*small, change])

@@ -1,0 +1,98 @@
+"""From a folder that transformers wrote, its own vocabulary and weights, to pairs and a run that goes on from it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, pre_tokenizers
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    BertTokenizerFast,  # type: ignore[attr-defined]
+    RobertaTokenizerFast,  # type: ignore[attr-defined]
+)
+
+from schemas import shards
+from schemas.errors import DataError
+from schemas.vocabulary import read_vocabulary
+from trainer.export.convert import export
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+         "max_position_embeddings": 128, "layer_norm_eps": 1e-12}  # fmt: skip
+
+
+@pytest.fixture(params=["bert", "albert"])
+def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, tmp_path: Path) -> Path:
+    """A small BERT or ALBERT with random weights, all written by transformers."""
+    folder = tmp_path / request.param
+    if request.param == "bert":
+        tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
+        BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+    size = read_vocabulary(str(albert_vocab)).size
+    AlbertForPreTraining(AlbertConfig(vocab_size=size, embedding_size=16, **SMALL)).save_pretrained(folder)
+    for path in albert_vocab.iterdir():
+        shutil.copy(path, folder)
+    return folder
+
+
+def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, published: Path, tmp_path: Path) -> None:
+    """And its export is read again, its tokenizer too."""
+    pairs, family = tmp_path / "pairs", published.name
+    objective = {"bert": "nsp", "albert": "sop"}[family]
+    flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
+    done = command("pairs", *flags)
+    assert done.returncode == 0, done.stderr
+    copied = {path.name for path in (pairs / "vocabulary").iterdir()}
+    assert {"tokenizer.json", "tokenizer_config.json"} <= copied and "model.safetensors" not in copied
+    assert read_vocabulary(str(pairs / "vocabulary")) == read_vocabulary(str(published))
+    begun: dict[str, object] = {"data__pairs": pairs, "model__init_from": published, "run__stop_at": 1}
+    if family == "albert":
+        begun |= {"model__family": "albert", "model__embedding_size": 16}
+    done = training.warm(1, tmp_path / "run", **begun)
+    assert done.returncode == 0, done.stderr
+    assert f"Beginning with the weights of {published}." in done.stdout
+    assert "checked, to" in export(str(tmp_path / "run"), str(tmp_path / "hf"), None)
+    exported = AutoTokenizer.from_pretrained(tmp_path / "hf")("The cat.")
+    original = AutoTokenizer.from_pretrained(published)("The cat.")
+    assert {name: exported[name] for name in original} == dict(original)
+    assert set(exported) == {"input_ids", "token_type_ids", "attention_mask"}, "both families have segments"
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytebpe"])
+def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
+    if kind == "wordpiece":
+        tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
+    else:
+        tokenizer = RobertaTokenizerFast(vocab=str(byte_vocab / "vocab.json"), merges=str(byte_vocab / "merges.txt"))
+    tokenizer.save_pretrained(tmp_path / "published")
+    pairs = tmp_path / "pairs"
+    flags = ("--text", text, "--vocab", tmp_path / "published", "--output", pairs, "--max_length", 64)
+    done = command("pairs", *flags, "--objective", "doc_sentences")
+    assert done.returncode == 0, done.stderr
+    sentences = set()
+    for path in text.glob("*.arrow"):
+        table = shards.decode_table(path.read_bytes(), path.name, shards.TEXT)
+        sentences |= set(table["sentences"].combine_chunks().flatten().to_pylist())
+    known = [tokenizer(f" {s}", add_special_tokens=False)["input_ids"] for s in sorted(sentences)]
+    vocabulary = read_vocabulary(str(pairs / "vocabulary"))
+    manifest = json.loads((pairs / "manifest.json").read_text())
+    data = (pairs / manifest["shards"][0]["path"]).read_bytes()
+    schema = shards.pairs_schema(vocabulary.size)
+    first = shards.decode_table(data, "pairs", schema)["input_ids"].to_pylist()[0][1:-1]
+    assert any(first[: len(ids)] == ids for ids in known)
+
+
+def test_other_rules_are_refused(command, text: Path, vocab: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    flags = ("--text", text, "--vocab", tmp_path, "--output", tmp_path / "pairs", "--objective", "nsp")
+    done = command("pairs", *flags)
+    assert done.returncode == DataError.exit_code
+    assert 'cuts "It\'s" into' in done.stderr and "BERT's words" in done.stderr

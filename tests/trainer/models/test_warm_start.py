@@ -1,0 +1,223 @@
+"""A run begins with published weights, or says before its first step why it cannot."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.vocabulary import read_vocabulary
+from tests.small_models import FAMILIES, random_model, section, write_hf
+from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.warm_start import warm_start
+
+
+def state(model: PretrainingModel) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.fixture
+def case(vocab: Path, tmp_path: Path) -> SimpleNamespace:
+    """A BERT's folder and a fresh BERT to be filled from it."""
+    vocabulary = read_vocabulary(str(vocab))
+    published = random_model(section("bert"), vocabulary)
+    folder = write_hf(published, vocabulary, tmp_path / "hf")
+    fresh = build_model(section("bert"), vocabulary.size, 5)
+    return SimpleNamespace(vocabulary=vocabulary, published=published, folder=folder, fresh=fresh)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_begins_with_the_folder_s_weights(vocab: Path, byte_vocab: Path, tmp_path: Path, family) -> None:
+    vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
+    published, fresh = random_model(section(family), vocabulary), build_model(section(family), vocabulary.size, 5)
+    folder = write_hf(published, vocabulary, tmp_path)
+    assert warm_start(fresh, str(folder), vocabulary) == []
+    assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
+
+
+OLD = {".weight": ".gamma", ".bias": ".beta"}
+LAYOUTS: dict[str, tuple[Callable[[dict], dict], list[str]]] = {
+    "bare encoder": (
+        lambda t: {n.removeprefix("bert."): w for n, w in t.items() if n.startswith("bert.")},
+        ["mlm_head", "pair_head"],
+    ),
+    "masked LM alone": (
+        lambda t: {n: w for n, w in t.items() if "pooler" not in n and "seq_relationship" not in n},
+        ["encoder.pooler", "pair_head"],
+    ),
+    "old names": (
+        lambda t: {
+            (n.rsplit(".", 1)[0] + OLD["." + n.rsplit(".", 1)[1]] if "LayerNorm" in n else n): w for n, w in t.items()
+        },
+        [],
+    ),
+    "decoder listed": (
+        lambda t: t | {"cls.predictions.decoder.weight": t["bert.embeddings.word_embeddings.weight"].clone()},
+        [],
+    ),
+    "half precision and buffers": (
+        lambda t: {n: w.bfloat16() for n, w in t.items()} | {"bert.embeddings.position_ids": torch.arange(9)},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_that_were_published(case, layout: str) -> None:
+    change, absent = LAYOUTS[layout]
+    rewrite(case.folder, change)
+    before, published = state(case.fresh), state(case.published)
+    assert warm_start(case.fresh, str(case.folder), case.vocabulary) == absent
+    for name, weight in state(case.fresh).items():
+        kept = name.startswith(tuple(absent))
+        tolerance = 0.01 if layout.startswith("half") else 0.0
+        torch.testing.assert_close(weight, (before if kept else published)[name], atol=tolerance, rtol=tolerance)
+
+
+def test_weights_in_several_files(case) -> None:
+    tensors = load_file(case.folder / "model.safetensors")
+    halves = {"model-1.safetensors": list(tensors)[::2], "model-2.safetensors": list(tensors)[1::2]}
+    for file, names in halves.items():
+        save_file({name: tensors[name] for name in names}, case.folder / file)
+    index = {"weight_map": {name: file for file, names in halves.items() for name in names}}
+    (case.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (case.folder / "model.safetensors").unlink()
+    warm_start(case.fresh, str(case.folder), case.vocabulary)
+    assert torch.equal(case.fresh.encoder.layers[3].up.weight, case.published.encoder.layers[3].up.weight)
+
+
+def drop(name: str) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, lambda t: {n: w for n, w in t.items() if n != name})
+
+
+def put(name: str, tensor: torch.Tensor) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, lambda t: t | {name: tensor})
+
+
+def config(**values: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def only(name: str, content: bytes) -> Callable[[Path], None]:
+    """A file in place of the safetensors."""
+
+    def change(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / name).write_bytes(content)
+
+    return change
+
+
+UP = "bert.encoder.layer.1.intermediate.dense.weight"
+INDEX = json.dumps({"weight_map": {"a": "../other.safetensors"}}).encode()
+FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = {
+    "another family": (config(model_type="electra"), UsageError, "model_type is 'electra', the recipe makes it 'bert'"),
+    "other sizes": (
+        config(num_hidden_layers=12, hidden_size=768),
+        UsageError,
+        "hidden_size is 768, the recipe makes it 48; num_hidden_layers is 12, the recipe makes it 4",
+    ),
+    "relative positions": (
+        config(position_embedding_type="relative_key"),
+        UsageError,
+        "position_embedding_type is 'relative_key'",
+    ),
+    "a tensor missing": (drop(UP), DataError, f"{UP} is missing"),
+    "half a head": (drop("cls.predictions.bias"), DataError, "cls.predictions.bias is missing"),
+    "a tensor misshapen": (put(UP, torch.zeros(80, 47)), DataError, rf"{UP} is \[80, 47\], expected \[80, 48\]"),
+    "not a number": (put(UP, torch.full((80, 48), torch.nan)), DataError, f"{UP} holds numbers that are not finite"),
+    "another size of vocabulary": (
+        config(vocab_size=30522),
+        DataError,
+        "a vocabulary of 30522 tokens, the pairs of 160",
+    ),
+    "other tokens": (
+        lambda folder: (folder / "vocab.txt").write_text("[PAD]\n[UNK]\nelse\n"),
+        DataError,
+        r"another vocabulary than the pairs: token 2 is 'else' there and '\[",
+    ),
+    "a decoder of its own": (
+        put("cls.predictions.decoder.weight", torch.zeros(160, 48)),
+        DataError,
+        "a decoder of its own beside its token embeddings",
+    ),
+    "cut short": (only("model.safetensors", b"\x10\0\0\0\0\0\0\0{}"), DataError, "cannot be read as safetensors"),
+    "an index that leads outside": (
+        only("model.safetensors.index.json", INDEX),
+        DataError,
+        "must name files beside it",
+    ),
+    "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
+    "a config that is no JSON": (
+        lambda folder: (folder / "config.json").write_text("{"),
+        DataError,
+        r"config\.json is not JSON",
+    ),
+    "no folder": (lambda folder: (folder / "config.json").unlink(), UsageError, "is not a Hugging Face folder"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_cannot_be_begun_with(case, fault: str) -> None:
+    """Told before anything is changed."""
+    change, error, told = FAULTS[fault]
+    change(case.folder)
+    before = state(case.fresh)
+    with pytest.raises(error, match=told):
+        warm_start(case.fresh, str(case.folder), case.vocabulary)
+    assert all(torch.equal(weight, before[name]) for name, weight in state(case.fresh).items())
+
+
+class Canary:
+    """A pickle that leaves a file behind when it is opened."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_pickle_is_refused_and_not_opened(case, tmp_path: Path) -> None:
+    canary = tmp_path / "opened"
+    only("pytorch_model.bin", pickle.dumps(Canary(canary)))(case.folder)
+    with pytest.raises(UsageError, match=r"holds pytorch_model\.bin but no model\.safetensors\. Opening a pickle runs"):
+        warm_start(case.fresh, str(case.folder), case.vocabulary)
+    assert not canary.exists()
+
+
+def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
+    """Its weights at a learning rate of next to nothing; a resume does not look at it; what is wrong ends the run."""
+    shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
+    common = {f"model__{name}": value for name, value in shape.items()} | {"optimizer__lr": 1e-12}
+    out, begun, told = tmp_path / "run", {"model__init_from": case.folder, "run__stop_at": 1}, ""
+    for changes in (begun, {"model__init_from": tmp_path / "gone", "run__stop_at": 2}):
+        done = training.warm(1, out, **(common | changes))
+        assert done.returncode == 0, done.stderr
+        told += done.stdout
+    assert f"Beginning with the weights of {case.folder}." in told and "Resuming from" in told
+    saved = load_file(out / "checkpoints/step-00000001/model.safetensors")
+    for name, weight in state(case.published).items():
+        torch.testing.assert_close(saved[name], weight, atol=1e-9, rtol=0)
+    for changes, code, why in (
+        (begun | {"model__num_hidden_layers": 3}, 2, "num_hidden_layers is 4, the recipe makes it 3"),
+        ({"model__vocab_size": 30522}, 3, "model.vocab_size is 30522"),
+        ({"model__family": "roberta"}, 3, "needs pairs with a bytebpe"),
+    ):
+        done = training.warm(1, tmp_path / "refused", **(common | changes))
+        assert done.returncode == code and why in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "refused" / "metrics.jsonl").exists()

@@ -1,0 +1,122 @@
+"""Updates of a small BERT by an optimizer, under a ZeRO stage, in a number format, for test_lamb.py to compare.
+
+    torchrun --nproc_per_node 2 tests/trainer/optim/zero_updates.py OUT lamb-1-bf16 lamb-2-fp32 ...
+
+The loss is linear in the weights, so the gradient of a micro-batch is what `gradient_of_hand` says, whatever the
+weights are. Its values are exact in bfloat16; their sums over micro-batches and ranks are exact in float32 and need
+more bits than bfloat16 has. What differs at the end is how gradients are added up and what the optimizers do.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.utils import safe_get_full_fp32_param
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainer.anomaly import History
+from trainer.anomaly_guard import Guard
+from trainer.config.load import load_recipe
+from trainer.config.schema import Recipe
+from trainer.data.loader import Share
+from trainer.engine import build_engine, start_distributed
+from trainer.models.pretraining import build_model
+from trainer.optim.lr_schedule import set_learning_rate
+
+STEPS, LR, VOCABULARY = 6, 0.01, 61
+HANDS = 32  # micro-batches of all ranks together
+SIZES = [
+    "model.num_hidden_layers=1",
+    "model.hidden_size=20",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=36",
+    "model.max_position_embeddings=7",
+]  # cut by every partition
+CASES = ["-".join(case) for case in product(("lamb", "adamw"), "012", ("fp32", "bf16"))]
+
+
+def recipe_of(case: str) -> Recipe:
+    kind, stage, precision = case.split("-")
+    engine = [f"engine.zero_stage={stage}", f"engine.precision={precision}"]
+    return load_recipe("trainer/recipes/tiny.toml", [*SIZES, f"optimizer.kind={kind}", *engine])
+
+
+def initial_model(recipe: Recipe) -> nn.Module:
+    return build_model(recipe.model, VOCABULARY, seed=0)
+
+
+def gradient_of_hand(shapes: dict[str, torch.Size], step: int, hand: int) -> dict[str, Tensor]:
+    """The gradient of micro-batch `hand` of a step, for every parameter: multiples of 1/16 from -1/2 to 3/2.
+
+    Their mean is not 0, so that a sum grows with the micro-batches and rounds ever more coarsely in bfloat16.
+    """
+    generator = torch.Generator().manual_seed(1000 * step + hand)
+    return {name: torch.randint(-8, 25, shape, generator=generator) / 16 for name, shape in shapes.items()}
+
+
+def mean_gradient(shapes: dict[str, torch.Size], step: int) -> dict[str, Tensor]:
+    """The mean over all micro-batches of all ranks, in float64."""
+    total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for hand in range(HANDS):
+        for name, gradient in gradient_of_hand(shapes, step, hand).items():
+            total[name] += gradient
+    return {name: gradient / HANDS for name, gradient in total.items()}
+
+
+class Pulled(nn.Module):
+    """A loss whose gradient is the one that is asked for."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, wanted: dict[str, Tensor]) -> Tensor:
+        return torch.stack([(p * wanted[name].to(p)).sum() for name, p in self.model.named_parameters()]).sum()
+
+
+def masters(engine: Any) -> dict[str, Tensor]:
+    """The float32 weights; ZeRO 0 with bf16 keeps them in its optimizer alone."""
+    weights = {}
+    for name, parameter in engine.module.named_parameters():
+        full = safe_get_full_fp32_param(parameter)  # None at stage 0
+        weights[name] = (parameter if full is None else full).detach().float().cpu().contiguous()
+    if hasattr(engine.optimizer, "fp32_groups"):
+        names = {p: name for name, p in engine.module.named_parameters()}
+        for low, high in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
+            weights |= {names[p]: master.detach().cpu() for p, master in zip(low, high, strict=True)}
+    return {name.removeprefix("model."): weight for name, weight in weights.items()}
+
+
+def main(out: Path, cases: list[str]) -> None:
+    start_distributed(timeout=600)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for case in cases:
+        recipe = recipe_of(case)
+        share = Share(rank, ranks, HANDS // ranks, 1)
+        model = initial_model(recipe)
+        engine = build_engine(Pulled(model), recipe, share)
+        guard = Guard(engine, recipe.anomaly, History(), recipe.optimizer.clip)  # clips where DeepSpeed does not
+        shapes = {name: p.shape for name, p in model.named_parameters()}
+        for step in range(STEPS):
+            set_learning_rate(engine.optimizer, LR)
+            guard.expect(loss=0.0)
+            for hand in range(rank, HANDS, ranks):
+                wanted = gradient_of_hand(shapes, step, hand)
+                engine.backward(engine(wanted))
+                engine.step()
+        weights = masters(engine)
+        if rank == 0:
+            save_file(weights, out / f"{case}.safetensors")
+        engine.destroy()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,191 @@
+"""Held-out figures: every row once by each kind of mask, the same at any number of ranks, and training undisturbed."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from schemas.errors import ClozelineError
+from schemas.masking import KINDS, Masking, draw_masks
+from schemas.randomness import key, numbers
+from trainer.checkpoint.layout import best, checkpoint_path, steps_saved
+from trainer.config.load import load_recipe
+from trainer.data.build import open_folders
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Share, pack
+from trainer.evaluate import MASK_PROB, SEED, Evaluation, batch_bounds, open_evaluation
+from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import build_model
+
+TINY = "trainer/recipes/tiny.toml"
+TIMED = ("tokens_per_second", "loader_stall_fraction", "seconds", "eval_seconds")
+
+
+@contextmanager
+def evaluating(pairs: Path, held_out: Path, *changes: str, ranks: int = 1, rank: int = 0) -> Iterator[Evaluation]:
+    recipe = load_recipe(
+        TINY, [f"data.pairs={pairs}", f"evaluation.pairs={held_out}", "evaluation.every=450", *changes]
+    )
+    evaluation = open_evaluation(recipe, open_folders(recipe), Share(rank, ranks, 2, recipe.batch.size))
+    assert evaluation is not None
+    yield evaluation
+    evaluation.close()
+
+
+def rows_of(batch: PackedBatch) -> list[bytes]:
+    """Each row as its tokens, masked places and labels."""
+    ends = [*batch.first_S.tolist()[1:], len(batch.ids_T)]
+    found = []
+    for begin, end, label in zip(batch.first_S.tolist(), ends, batch.pair_labels_S.tolist(), strict=True):
+        mine = (batch.masked_K >= begin) & (batch.masked_K < end)
+        places = (batch.masked_K[mine] - begin).tolist()
+        found.append(repr((batch.ids_T[begin:end].tolist(), places, batch.labels_K[mine].tolist(), label)).encode())
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100, 5000])
+def test_batches_hold_every_place_once_and_are_never_small(size: int) -> None:
+    for places in (1, 63, 64, 65, 127, 1000):
+        bounds = batch_bounds(places, size)
+        assert [bounds[0][0], bounds[-1][1]] == [0, places]
+        assert all(a[1] == b[0] for a, b in pairwise(bounds))
+        assert all(min(size, places) <= last - first < 2 * size or len(bounds) == 1 for first, last in bounds)
+
+
+@pytest.mark.parametrize("cut", [(), ("batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600",
+                                      "batch.micro_tokens=160")], ids=["rows", "tokens"])  # fmt: skip
+def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_out, cut) -> None:
+    met: list[dict[str, Counter[bytes]]] = []
+    for ranks in (1, 2, 3):
+        found: dict[str, Counter[bytes]] = {kind: Counter() for kind in KINDS}
+        for rank in range(ranks):
+            with evaluating(pairs, held_out, *cut, ranks=ranks, rank=rank) as evaluation:
+                for kind, batches in evaluation.batches():
+                    found[kind].update(row for batch in batches for row in rows_of(batch))
+        met.append(found)
+    assert met[0] == met[1] == met[2]
+    folder = PairFolder(str(held_out))
+    for kind in KINDS:
+        assert met[0][kind].total() == folder.manifest.totals["rows"]
+    assert len({frozenset(met[0][kind]) for kind in KINDS}) == len(KINDS)
+    folder.close()
+
+
+def test_a_number_of_batches_is_that_part_of_the_rows(pairs, held_out) -> None:
+    with evaluating(pairs, held_out, "evaluation.batches=2") as evaluation:
+        batches = [batch for kind, found in evaluation.batches() if kind == "token" for batch in found]
+    rows = [row for batch in batches for row in rows_of(batch)]
+    assert len(rows) == 2 * 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        (["evaluation.pairs={pairs}"], 2, "holds the rows of data.pairs"),
+        (["evaluation.pairs=/none"], 3, "/none holds no finished pairs"),
+        (["evaluation.pairs={other}"], 3, "Rebuild one with the other's"),
+        (["batch.micro_batch=1", "batch.global_batch=4000"], 3, "fewer than the 4000 micro-batches of a step"),
+        (["evaluation.every=7"], 2, r"evaluation\.every 7 and checkpoint\.every 450 seldom meet"),
+    ],
+    ids=["trained on", "missing", "vocabulary", "few", "every"],
+)
+def test_held_out_pairs_that_do_not_fit_are_refused(
+    run, text, byte_vocab, pairs, held_out, changes, code, told
+) -> None:
+    other = text.parent / "byte_pairs"
+    if "{other}" in changes[0] and not other.exists():
+        run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", byte_vocab, "--output", other,
+            "--objective", "nsp", "--max_length", 32)  # fmt: skip
+    with pytest.raises(ClozelineError, match=told) as caught:
+        changes = [f"evaluation.pairs={held_out}", "evaluation.every=450", *changes]
+        recipe = load_recipe(
+            TINY, [f"data.pairs={pairs}", *(change.format(pairs=pairs, other=other) for change in changes)]
+        )
+        hands = recipe.batch.size // (recipe.batch.micro_batch or 1)
+        open_evaluation(recipe, open_folders(recipe), Share(0, 1, hands, recipe.batch.size))
+    assert caught.value.exit_code == code
+
+
+def metrics(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def trained(lines: list[dict]) -> list[dict]:
+    """What does not depend on the clock and the evaluation."""
+    return [{name: v for name, v in line.items() if name not in TIMED and "eval_" not in name} for line in lines]
+
+
+def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, NDArray[np.float64]]:
+    """[loss, accuracy] of a checkpoint from its weights, a whole shard at a time on one process."""
+    recipe, folder = load_recipe(str(recipe_path), []), PairFolder(str(held_out))
+    model = build_model(recipe.model, folder.vocabulary.size, 0).eval()
+    model.load_state_dict(load_file(checkpoint_path(recipe.run.output, step) / "model.safetensors"))
+    found: dict[str, NDArray[np.float64]] = {}
+    for kind in KINDS:
+        sums_4, masked = np.zeros(4), 0
+        for number, shard in enumerate(folder.manifest.shards):
+            rows = folder.block((number,)).rows
+            keys_B = numbers(np.uint64(key(SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))
+            masking = Masking(kind, MASK_PROB)
+            masks = draw_masks(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B, masking, folder.vocabulary)
+            with torch.no_grad():
+                sums_4 += [float(x) for x in model(pack(rows, masks))]
+            masked += len(masks.positions_K)
+        found[kind] = sums_4[:2] / masked
+        if kind == recipe.masking.kind:
+            found["pair"] = sums_4[2:] / folder.manifest.totals["rows"]
+    folder.close()
+    return found
+
+
+def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
+    """By LAMB on two ranks, stopped and resumed: trains as one without, with figures that the weights alone decide."""
+    base = {
+        "optimizer__kind": "lamb",
+        "optimizer__lr": 0.02,
+        "schedule__kind": "wsd",
+        "schedule__decay_steps": 4,
+        "run__max_steps": 10,
+        "run__log_every": 5,
+        "checkpoint__every": 2,
+        "checkpoint__keep": 1,
+        "masking__kind": "span",
+    }
+    held = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    for name, changes in (("plain", {}), ("held", held | {"run__stop_at": 6}), ("held", held)):
+        done = training.warm(2, tmp_path / name, **base, **changes)
+        assert done.returncode == 0, done.stderr
+    assert "Resuming from" in done.stdout and "held out: mlm" in done.stdout
+    lines = {line["step"]: line for line in metrics(tmp_path / "held")}
+    assert list(lines) == [1, 4, 5, 8, 10]
+
+    # A line holds means since the line before, so where an evaluation adds lines only step 1 has the same means.
+    plain = {line["step"]: line for line in metrics(tmp_path / "plain")}
+    assert list(plain) == [1, 5, 10]
+    assert trained([lines[1]]) == trained([plain[1]])
+    for step in (5, 10):
+        assert [lines[step][name] for name in ("tokens", "lr")] == [plain[step][name] for name in ("tokens", "lr")]
+    for file in checkpoint_path(str(tmp_path / "plain"), 10).glob("*.safetensors"):
+        assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 10) / file.name).read_bytes()
+    run_folder = str(tmp_path / "held")
+    by_loss = min((line["eval_mlm_loss"], step) for step, line in lines.items() if "eval_mlm_loss" in line)
+    assert best(run_folder) == by_loss[1]
+    assert steps_saved(run_folder) == sorted({by_loss[1], 10})
+    assert "Resumed after step 6:" in (tmp_path / "held" / "report.html").read_text()
+    line, expected = lines[10], expected_figures(tmp_path / "held" / "recipe.toml", 10, held_out)
+    for kind in KINDS:
+        assert [line[f"eval_{kind}_mlm_loss"], line[f"eval_{kind}_mlm_accuracy"]] == pytest.approx(
+            expected[kind], rel=1e-5
+        )
+    assert [line["eval_pair_loss"], line["eval_pair_accuracy"]] == pytest.approx(expected["pair"], rel=1e-5)
+    assert line["eval_mlm_loss"] == line["eval_span_mlm_loss"]
+    assert line["eval_perplexity"] == pytest.approx(math.exp(line["eval_mlm_loss"]))

@@ -1,0 +1,201 @@
+"""Training under its real launchers: resumes are exact, mistakes end with their exit code, nothing good is lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
+    names = {path.name for path in straight.iterdir()}
+    assert names == {
+        "recipe.toml", "metrics.jsonl", "report.html", "tensorboard", "checkpoints", "vocabulary", "lock"
+    }  # fmt: skip
+    assert [p.name for p in sorted((straight / "checkpoints").iterdir())] == ["step-00000008", "step-00000012"]
+    lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
+    assert list(lines[0]) == [
+        "step",
+        "loss",
+        "mlm_loss",
+        "mlm_accuracy",
+        "pair_loss",
+        "pair_accuracy",
+        "lr",
+        "grad_norm",
+        "tokens",
+        "tokens_per_second",
+        "padding_fraction",
+        "loader_stall_fraction",
+        "mfu",
+        "seconds",
+    ]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
+    assert [line["lr"] for line in lines][:5] == pytest.approx([0.00075, 0.0015, 0.00225, 0.003, 0.003])
+
+
+def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(training, straight, tmp_path) -> None:
+    """Stopped twice, so that a resume of a resume is tried too; started by another launcher than the unbroken one."""
+    out = tmp_path / "run"
+    assert training.warm(2, out, run__stop_at=3).returncode == 0
+    for stop in ({"run__stop_at": 7}, {}):
+        done = training.run("torchrun", out, **stop)
+        assert done.returncode == 0, done.stderr
+    assert "Resuming from" in done.stdout and "step 7, row 112" in done.stdout
+    assert training.losses(out) == training.losses(straight)
+    assert training.tensors(out, 12) == training.tensors(straight, 12)
+
+
+def test_ranks_and_micro_batches_train_the_same(training, tmp_path) -> None:
+    """Up to summation order."""
+    plain = {"model__hidden_dropout_prob": 0.0, "model__attention_probs_dropout_prob": 0.0}  # dropout is drawn per rank
+    found = {}
+    for name, ranks, cut in (("two ranks", 2, {}), ("one rank", 1, {}), ("cut", 1, {"batch__micro_batch": 16})):
+        done = training.warm(ranks, tmp_path / name, **plain, **cut)
+        assert done.returncode == 0, done.stderr
+        found[name] = training.losses(tmp_path / name)
+    expected = found.pop("two ranks")
+    for name, lines in found.items():
+        for step, (_, loss, mlm_loss, *_) in lines.items():
+            assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), (name, step)
+
+
+@pytest.mark.thorough
+def test_compiled_layers_compute_the_same(training, held_out, tmp_path) -> None:
+    """Up to rounding, the dropped-out too; evaluated in batches of other shapes, stopped and resumed."""
+    changes = {
+        "batch__shape": "fixed",
+        "run__max_steps": 8,
+        "model__hidden_dropout_prob": 0.0,
+        "model__attention_probs_dropout_prob": 0.0,
+    }
+    changes |= {"evaluation__pairs": held_out, "evaluation__every": 8, "evaluation__batches": 2}
+    assert training.warm(1, tmp_path / "plain", **changes).returncode == 0
+    for stop in ({"run__stop_at": 4}, {}):
+        logs = {"TORCH_LOGS": "recompiles"}
+        done = training.run("python", tmp_path / "compiled", logs, engine__compile="true", **changes, **stop)
+        assert done.returncode == 0, done.stderr
+        # the parts of a layer once more for the last one, which is read in part; no other shape
+        assert done.stderr.count("Recompiling function") == 3
+    compiled, plain = (training.losses(tmp_path / out) for out in ("compiled", "plain"))
+    assert [line[1] for line in compiled.values()] == pytest.approx([line[1] for line in plain.values()], rel=1e-5)
+
+
+def test_a_launcher_passes_the_exit_code_on(training, tmp_path) -> None:
+    done = training.run("deepspeed", tmp_path / "run", run__max_step=5)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "unknown key run.max_step. Did you mean run.max_steps?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({"data__pairs": "/none"}, 3, "/none holds no finished pairs"),
+        ({"data__vocab": "{byte_vocab}"}, 3, "Rebuild the pairs with it, or leave data.vocab out."),
+        ({"model__max_position_embeddings": 16}, 3, "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
+        ({"batch__global_batch": 15, "batch__micro_batch": 15}, 2, "cannot be cut into micro-batches"),
+    ],
+    ids=["data", "vocab", "length", "batch"],
+)
+def test_bad_input_is_a_clear_error(training, byte_vocab, tmp_path, changes, code, told) -> None:
+    changes = {name: str(value).format(byte_vocab=byte_vocab) for name, value in changes.items()}
+    done = training.warm(2, tmp_path / "run", **changes)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_truncated_shard_ends_the_run_with_its_name(training, pairs, tmp_path) -> None:
+    shutil.copytree(pairs, tmp_path / "pairs")
+    shard = tmp_path / "pairs" / "pairs-00001-of-00003.arrow"
+    shard.write_bytes(shard.read_bytes()[:-7])
+    done = training.warm(1, tmp_path / "run", data__pairs=tmp_path / "pairs")
+    assert done.returncode == 3
+    assert shard.name in done.stderr and "Traceback" not in done.stderr
+
+
+def test_another_run_s_checkpoint_is_refused_with_the_differences(training, straight, tmp_path) -> None:
+    shutil.copytree(straight, tmp_path / "run")
+    before = training.losses(tmp_path / "run")
+    changes = {"run__seed": 9, "model__hidden_dropout_prob": 0.2, "batch__global_batch": 32}
+    done = training.warm(1, tmp_path / "run", **changes)
+    assert done.returncode == 4
+    for told in (
+        "run.seed was 0, is 9",
+        "model.hidden_dropout_prob was 0.1, is 0.2",
+        "was 16, is 32",
+        "another run.output",
+    ):
+        assert told in done.stderr
+    assert training.losses(tmp_path / "run") == before
+
+
+def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(straight, out)
+    newest = out / "checkpoints/step-00000012/model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    done = training.warm(2, out)
+    assert done.returncode == 0, done.stderr
+    assert "Passed over a checkpoint" in done.stdout and "step 8, row 128" in done.stdout
+    assert training.losses(out) == training.losses(straight) and training.tensors(out, 12) == training.tensors(
+        straight, 12
+    )
+    for path in (out / "checkpoints").glob("*/state.json"):
+        path.unlink()
+    done = training.warm(2, out)
+    assert done.returncode == 4 and "state.json is missing" in done.stderr and "Traceback" not in done.stderr
+
+
+BY_TOKENS = {
+    "batch__global_batch": "none",
+    "batch__micro_batch": "none",
+    "batch__global_tokens": 600,
+    "batch__micro_tokens": 160,
+    "batch__shape": "fixed",
+    "masking__kind": "span",
+    "masking__final_prob": 0.15,
+}
+
+
+@pytest.fixture(scope="module")
+def sentence_rows(command, text: Path, vocab: Path, tmp_path_factory) -> Path:
+    """Pairs without labels: one segment a row."""
+    out = tmp_path_factory.mktemp("rows") / "pairs"
+    made = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
+    assert command("pairs", *made).returncode == 0
+    return out
+
+
+def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, sentence_rows, tmp_path) -> None:
+    """Resumed it equals the straight run; filling up to one shape changes the losses by rounding alone."""
+    data = {"data__pairs": f'["{pairs}", "{sentence_rows}"]', "data__weights": [0.7, 0.3], **BY_TOKENS}
+    plain = {"model__hidden_dropout_prob": 0.0, "model__attention_probs_dropout_prob": 0.0, "run__stop_at": 3}
+    for name, changes in (
+        ("straight", {}),
+        ("stopped", {"run__stop_at": 6}),
+        ("stopped", {}),
+        ("exact", plain | {"batch__shape": "exact"}),
+        ("fixed", plain),
+    ):
+        done = training.warm(2, tmp_path / name, **(data | changes))
+        assert done.returncode == 0, done.stderr
+    assert training.losses(tmp_path / "stopped") == training.losses(tmp_path / "straight")
+    told = {name: metrics(tmp_path / name) for name in ("straight", "exact", "fixed")}
+    assert all(0 < line["padding_fraction"] < 0.5 for line in told["straight"])  # a row is a fifth of a micro-batch
+    assert all(line["padding_fraction"] == 0 for line in told["exact"])
+    for exact, fixed in zip(told["exact"], told["fixed"], strict=True):
+        assert fixed["loss"] == pytest.approx(exact["loss"], rel=1e-5)
+        assert 0 <= fixed["pair_accuracy"] <= 1
+
+
+def metrics(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rows_without_labels_have_no_pair_loss(training, sentence_rows, tmp_path) -> None:
+    done = training.warm(1, tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
+    assert done.returncode == 0, done.stderr
+    for line in metrics(tmp_path / "run"):
+        assert line["pair_loss"] is None and line["loss"] == line["mlm_loss"] > 0

@@ -1,0 +1,15 @@
+"""A recipe as TOML text, so that a run's folder shows how to repeat it."""
+
+from __future__ import annotations
+
+import tomli_w
+
+from trainer.config.schema import Recipe
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML with every default spelled out."""
+    content = recipe.model_dump(exclude_none=True)
+    if not recipe.phases:
+        del content["phases"]  # an empty array would stand above all sections
+    return tomli_w.dumps(content)
