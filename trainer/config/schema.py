@@ -190,8 +190,9 @@ class AnomalySection(_Section):
 
     A jump is a loss above `loss_factor` or a norm above `norm_factor` times the median of the last `window` steps, once
     there are so many. Such a step makes no update. After `max_skips` of them in a row the run goes back to its last
-    good checkpoint and leaves out the data in between; when `max_rollbacks` times did not help, it stops with exit code 1.
-    Every `replica_check_every` steps, and before every save, all ranks compare the weights they should hold alike.
+    good checkpoint and leaves out the data in between; when `max_rollbacks` times did not help, it stops with exit
+    code 1. Every `replica_check_every` steps, and before every save, all ranks compare the weights they should hold
+    alike.
     """
 
     window: int = Field(default=100, gt=0)

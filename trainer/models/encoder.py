@@ -24,9 +24,9 @@ class EncoderShape:
 
     positions: rows of the position table, of which the first token takes number first_position. type_vocab_size: 1 is a
     constant that all tokens share. embedding_size: width of the embeddings, E; factorised: a matrix widens them to D.
-    num_hidden_groups: how many layers have weights of their own; each serves num_hidden_layers /
-    num_hidden_groups in a row. gelu: the exact function or its tanh approximation. pre_norm: normalise what enters attention and feed-forward, not what they add up to.
-    pair_head: pooler and pair label.
+    num_hidden_groups: how many layers have weights of their own; each serves num_hidden_layers / num_hidden_groups
+    in a row. gelu: the exact function or its tanh approximation. pre_norm: normalise what enters attention and
+    feed-forward, not what they add up to. pair_head: pooler and pair label.
     """
 
     family: str

@@ -151,8 +151,9 @@ def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None
     """The rate of the recipe in training, none in evaluation."""
     monkeypatch.setattr(attention, "way_for", lambda *_: "packed")
     model = random_model(
-        section("bert", "attention_probs_dropout_prob=0.25", "hidden_dropout_prob=0.0"), SimpleNamespace(size=60)
-    )  # type: ignore[arg-type]
+        section("bert", "attention_probs_dropout_prob=0.25", "hidden_dropout_prob=0.0"),
+        SimpleNamespace(size=60),  # type: ignore[arg-type]
+    )
     flash.clear()
     model.train()(batch_of(LENGTHS)).mlm_sum.backward()
     assert flash == [0.25] * 4
