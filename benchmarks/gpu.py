@@ -36,7 +36,7 @@ from trainer.models.encoder import EncoderShape  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
 from trainer.models.hf_convert import config_of  # noqa: E402
-from trainer.models.init_weights import initialise  # noqa: E402
+from trainer.models.init_weights import initialize  # noqa: E402
 from trainer.models.pretraining import PretrainingModel  # noqa: E402
 
 ROWS = {"128": (128, 128), "512": (512, 512), "1 to 507": (1, 507)}
@@ -135,7 +135,9 @@ def measure(name: str, shape: EncoderShape, rows: str, who: str, tokens: int, op
     seconds = timed(step, options.steps, device)
     speed = batch.tokens * options.steps / seconds
     lengths = torch.bincount(batch.sequence_T).double()
-    cost = flops_per_token(shape, float((lengths**2).sum() / lengths.sum()), len(batch.masked_K) / batch.tokens)
+    cost = flops_per_token(
+        shape, float((lengths**2).sum() / lengths.sum()), len(batch.masked_positions_K) / batch.tokens
+    )
     peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None
     return Figures(
         name, rows, who, batch.tokens, speed, speed * len(lengths) / batch.tokens,
@@ -176,9 +178,9 @@ def random_batch(shape: EncoderShape, lengths_S: Tensor, device: torch.device) -
         segments_T=(positions_T > lengths_S[sequence_T] // 2).long() * (shape.type_vocab_size - 1),
         positions_T=positions_T,
         sequence_T=sequence_T,
-        first_S=first_S,
+        sequence_starts_S=first_S,
         longest=int(lengths_S.max()),
-        masked_K=masked_K,
+        masked_positions_K=masked_K,
         labels_K=ids_T[masked_K],
         pair_labels_S=torch.randint(0, 2, (count,), generator=generator),
         tokens=tokens,
@@ -193,11 +195,11 @@ def precision_on(device: torch.device) -> torch.dtype:
 
 def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, compiled: bool) -> tuple[nn.Module, Loss]:
     model = PretrainingModel(shape)
-    initialise(model, shape, 0.02, 0)
+    initialize(model, shape, 0.02, 0)
     model = model.to(device, precision_on(device)).train()
     if compiled:
         model.encoder.compile_layers()
-    masked, pairs = len(batch.masked_K), max(1, model.labeled_pairs(batch))
+    masked, pairs = len(batch.masked_positions_K), max(1, model.labeled_pairs(batch))
 
     def loss() -> Tensor:
         losses = model(batch)
@@ -230,10 +232,12 @@ def their_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, co
 def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
     """The same rows as transformers takes them."""
     place = (batch.sequence_T, batch.positions_T)
-    ids = torch.full((len(batch.first_S), batch.longest), 1 if shape.family == "roberta" else 0).to(batch.ids_T.device)
+    ids = torch.full((len(batch.sequence_starts_S), batch.longest), 1 if shape.family == "roberta" else 0).to(
+        batch.ids_T.device
+    )
     segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, NO_LABEL)
     ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
-    labels[place[0][batch.masked_K], place[1][batch.masked_K]] = batch.labels_K
+    labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": segments, "labels": labels}
     name = "sentence_order_label" if shape.family == "albert" else "next_sentence_label"
     return inputs | {name: batch.pair_labels_S} if shape.pair_head else inputs

@@ -26,13 +26,23 @@ from transformers import BertConfig, BertForPreTraining
 from schemas.masking import Masking
 from trainer.config.schema import ModelSection
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 
-BASE = ModelSection(family="bert", layers=12, width=768, heads=12, feedforward=3072, dropout=0.0, attention_dropout=0.0)
-SMALL = BASE.model_copy(update={"layers": 4, "width": 256, "heads": 4, "feedforward": 1024})
+BASE = ModelSection(
+    family="bert",
+    num_hidden_layers=12,
+    hidden_size=768,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+SMALL = BASE.model_copy(
+    update={"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+)
 CASES = [
     ("BERT-base, rows to 128", BASE, "pairs", 12),
     ("BERT-base, rows to 512", BASE, "pairs512", 8),
@@ -59,7 +69,9 @@ def main() -> None:
 
 def compare(what: str, section: ModelSection, pairs: Path, rows: int, rounds: int) -> None:
     folder = PairFolder(str(pairs))
-    stream = Stream(build_sources([folder], None, 0, by_tokens=False), Share(0, 1, 1, rows), Drawing(Masking()), 0)
+    stream = Stream(
+        build_sources([folder], None, 0, by_tokens=False), RankShare(0, 1, 1, rows), MaskingSchedule(Masking()), 0
+    )
     ours, theirs = our_step(section, folder.vocabulary.size), their_step(section, folder.vocabulary.size)
     speeds, filled = [], []
     for step in range(rounds + 1):
@@ -89,7 +101,7 @@ def our_step(section: ModelSection, vocabulary: int) -> Step:
 
     def step(batch: PackedBatch) -> None:
         losses = model(batch)
-        (losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / len(batch.first_S)).backward()
+        (losses.mlm_sum / len(batch.masked_positions_K) + losses.pair_sum / len(batch.sequence_starts_S)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -120,10 +132,10 @@ def their_step(section: ModelSection, vocabulary: int) -> Step:
 def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """The same rows as transformers takes them."""
     place = (batch.sequence_T, batch.positions_T)
-    ids = torch.zeros(len(batch.first_S), batch.longest, dtype=torch.long)
+    ids = torch.zeros(len(batch.sequence_starts_S), batch.longest, dtype=torch.long)
     segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, -100)
     ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
-    labels[place[0][batch.masked_K], place[1][batch.masked_K]] = batch.labels_K
+    labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     return {
         "input_ids": ids,
         "token_type_ids": segments,

@@ -29,13 +29,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
-from pipeline.vocab.train import learn
+from pipeline.vocab.train import train_vocabulary
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
 from schemas.vocabulary import COUNTS
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 
 Timed = Callable[[], object]
@@ -131,7 +131,7 @@ def batches(out: Path, rounds: int) -> None:
     def ours(kind: Kind) -> None:
         """The same number of tokens; the stream opens, checks and reads its shards, too."""
         sources = build_sources([PairFolder(str(out / "pairs"))], None, 0, by_tokens=True)
-        stream = Stream(sources, Share(0, 1, 1, 32_768), Drawing(Masking(kind)), 0)
+        stream = Stream(sources, RankShare(0, 1, 1, 32_768), MaskingSchedule(Masking(kind)), 0)
         for step in range(BATCHES):
             stream.batch(step)
         stream.close()
@@ -159,7 +159,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
     once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS)
 
     def ours() -> None:
-        learn(once, "wordpiece", 30_522, 2)
+        train_vocabulary(once, "wordpiece", 30_522, 2)
 
     def rival() -> None:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -25,8 +25,8 @@ from typing import cast
 import deepspeed
 import torch
 
-from trainer.anomaly import History
-from trainer.anomaly_guard import Guard
+from trainer.anomaly import AnomalyHistory
+from trainer.anomaly_guard import AnomalyGuard
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
@@ -40,7 +40,7 @@ from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.engine import build_engine, share_of, start_distributed
 from trainer.loop import Loop, Progress
-from trainer.metrics.log import Metrics
+from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
@@ -104,8 +104,8 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     batches = [ahead.batch(step) for step in range(steps * (rounds + 1))]
     ahead.close()
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
-    metrics = Metrics(recipe.run.output, 0, recipe.run.max_steps)
-    guard = Guard(engine, recipe.anomaly, History(), recipe.optimizer.clip)
+    metrics = MetricsLog(recipe.run.output, 0, recipe.run.max_steps)
+    guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
     watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
     phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
@@ -144,7 +144,7 @@ def stall(name: str, recipe: Recipe, rounds: int) -> None:
     times = []
     for step in range(1, rounds + 1):
         state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        times.append(seconds(partial(saving.save, engine, recipe.run.output, state, 1, {})))
+        times.append(seconds(partial(saving.save_checkpoint, engine, recipe.run.output, state, 1, {})))
     saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
     size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
     print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)

@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from typing import NoReturn
 
-from schemas.errors import UsageError, nearest
+from schemas.errors import UsageError, nearest_name
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         missing = re.findall(r"--\w+", message)
         given = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
         unknown = [flag for flag in given if flag not in self._option_string_actions]
-        hints = [(flag, nearest(flag, missing)) for flag in unknown]
+        hints = [(flag, nearest_name(flag, missing)) for flag in unknown]
         return "".join(f" Unknown flag {flag}.{hint}" for flag, hint in hints if hint)
 
 

@@ -11,7 +11,7 @@ from pipeline.arguments import HelpFormatter, Parser, one_line, terminal_safe
 from pipeline.runtime import stop_signals, terminal_logs
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError, nearest
+from schemas.errors import ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest
 from schemas.masking import KINDS
 
@@ -293,7 +293,7 @@ def print_lines(lines: Iterable[str]) -> None:
 def _refuse(rest: list[str], known_flags: list[str]) -> None:
     if rest:
         raise UsageError(
-            "; ".join(f"Unknown argument {flag}.{nearest(flag.split('=')[0], known_flags)}" for flag in rest)
+            "; ".join(f"Unknown argument {flag}.{nearest_name(flag.split('=')[0], known_flags)}" for flag in rest)
         )
 
 

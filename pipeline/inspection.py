@@ -28,12 +28,12 @@ def inspect(path: str, rows: int) -> Iterator[str]:
     if not storage.exists(url):
         raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {manifest.NAME}.")
     found = manifest.parse_manifest(storage.read(url), url)
-    yield from described(found, url)
+    yield from describe_found(found, url)
     if found.kind != "vocab" and found.shards:
         yield from show_shard(storage.join(path, max(found.shards, key=lambda shard: shard.rows).path), rows)
 
 
-def described(found: Manifest, url: str) -> list[str]:
+def describe_found(found: Manifest, url: str) -> list[str]:
     """Return the lines of `show_manifest`. Raises DataError when the statistics are not those that a job writes."""
     try:
         return list(show_manifest(found))

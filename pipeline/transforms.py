@@ -25,7 +25,7 @@ def step(function: Step, *arguments: Any) -> beam.PTransform:
 
 
 @dataclass
-class Deal(beam.PTransform):
+class DealInOrder(beam.PTransform):
     """A list -> its items, dealt evenly to the workers.
 
     Grouped by place in the list: unlike Reshuffle's random keys this gives each local worker the same number of items.
@@ -60,11 +60,16 @@ class ShardCorpora(beam.PTransform):
     finish: Step  # (nothing, survey, all reports) -> None
 
     def expand(self, pbegin: Any) -> PCollection:
-        runs = pbegin | "Splits" >> beam.Create([self.splits]) | "Deal splits" >> Deal() | "Spread" >> step(self.spread)
+        runs = (
+            pbegin
+            | "Splits" >> beam.Create([self.splits])
+            | "Deal splits" >> DealInOrder()
+            | "Spread" >> step(self.spread)
+        )
         surveyed = pbegin | "Once" >> beam.Create([None]) | "Survey" >> step(self.survey, AsList(runs))
         corpus = AsSingleton(surveyed)
         near = self._resolve(pbegin, corpus)
-        indices = surveyed | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> Deal()
+        indices = surveyed | "Shards" >> beam.Map(_shard_indices) | "Deal shards" >> DealInOrder()
         reports = indices | "Gather" >> step(self.gather, corpus, AsSingleton(near))
         return pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, corpus, AsList(reports))
 
@@ -72,7 +77,7 @@ class ShardCorpora(beam.PTransform):
         """One element: what is known of near-duplicates, or None when nobody asked."""
         if self.near is None:
             return pbegin | "No near-duplicates" >> beam.Create([None])
-        buckets = pbegin | "Buckets" >> beam.Create([self.near.buckets]) | "Deal buckets" >> Deal()
+        buckets = pbegin | "Buckets" >> beam.Create([self.near.buckets]) | "Deal buckets" >> DealInOrder()
         joined = buckets | "Join" >> step(self.near.join, corpus)
         return pbegin | "Then" >> beam.Create([None]) | "Resolve" >> step(self.near.resolve, corpus, AsList(joined))
 
@@ -101,9 +106,12 @@ class CountWords(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         counted = (
-            pbegin | "Text shards" >> beam.Create([self.shards]) | "Deal shards" >> Deal() | "Count" >> step(self.count)
+            pbegin
+            | "Text shards" >> beam.Create([self.shards])
+            | "Deal shards" >> DealInOrder()
+            | "Count" >> step(self.count)
         )
-        partitions = pbegin | "Partitions" >> beam.Create([self.partitions]) | "Deal partitions" >> Deal()
+        partitions = pbegin | "Partitions" >> beam.Create([self.partitions]) | "Deal partitions" >> DealInOrder()
         return partitions | "Add counts" >> step(self.add, AsList(counted))
 
 
@@ -116,5 +124,7 @@ class WritePairs(beam.PTransform):
     finish: Step  # (nothing, all reports) -> None
 
     def expand(self, pbegin: Any) -> PCollection:
-        reports = pbegin | "Shards" >> beam.Create([self.shards]) | "Deal" >> Deal() | "Build" >> step(self.build)
+        reports = (
+            pbegin | "Shards" >> beam.Create([self.shards]) | "Deal" >> DealInOrder() | "Build" >> step(self.build)
+        )
         return pbegin | "Last" >> beam.Create([None]) | "Finish" >> step(self.finish, AsList(reports))

@@ -58,7 +58,10 @@ class PreemptedError(ClozelineError):
     everywhere = True
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The closest known name as a hint, or nothing. Example: `nearest("sead", ["seed"])` -> `" Did you mean seed?"`."""
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return the closest known name as a hint, or an empty string.
+
+    Example: `nearest_name("sead", ["seed"])` -> `" Did you mean seed?"`.
+    """
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]}?" if close else ""

@@ -114,7 +114,7 @@ def _draw_tokens(may_T: NDArray[np.bool_], offsets_B1: Ints, keys_B: U64, budget
 
 
 @dataclass(frozen=True)
-class Rows:
+class WordSpans:
     """Words or groups of words of every row, in order, each by the position of its first token.
 
     positions: into the flat tokens. row: each item's row. places: of the token in its row. bounds_B1: row r's items are
@@ -129,16 +129,16 @@ class Rows:
     parents: Ints
 
     @classmethod
-    def of(cls, positions: Ints, offsets_B1: Ints, keys_B: U64) -> Rows:
+    def of(cls, positions: Ints, offsets_B1: Ints, keys_B: U64) -> WordSpans:
         bounds_B1 = np.searchsorted(positions, offsets_B1)
         counts_B = np.diff(bounds_B1)
         places = positions - np.repeat(offsets_B1[:-1], counts_B)
         return cls(positions, np.repeat(np.arange(len(keys_B)), counts_B), places, bounds_B1, keys_B, positions)
 
-    def only(self, begins: Ints) -> Rows:
+    def only(self, begins: Ints) -> WordSpans:
         """The items numbered `begins`, which rises."""
         bounds_B1 = np.searchsorted(begins, self.bounds_B1)
-        return Rows(self.positions[begins], self.row[begins], self.places[begins], bounds_B1, self.keys_B, begins)
+        return WordSpans(self.positions[begins], self.row[begins], self.places[begins], bounds_B1, self.keys_B, begins)
 
     def counts(self) -> Ints:
         """(B,) how many each row has."""
@@ -196,20 +196,20 @@ def _sums(true: NDArray[np.bool_], bounds_B1: Ints) -> Ints:
 
 def _words(
     may_T: NDArray[np.bool_], word_starts_T: NDArray[np.bool_], offsets_B1: Ints, keys_B: U64
-) -> tuple[Rows, Ints]:
+) -> tuple[WordSpans, Ints]:
     """(all words, their tokens): one begins where it is marked, after a special token, and at its row's start."""
     begins_T = word_starts_T.copy()
     begins_T[1:] |= ~may_T[:-1]
     begins_T[offsets_B1[:-1]] = True
     begins_T &= may_T
-    words = Rows.of(np.flatnonzero(begins_T), offsets_B1, keys_B)
+    words = WordSpans.of(np.flatnonzero(begins_T), offsets_B1, keys_B)
     size_W = np.diff(np.append(words.positions, len(may_T)))
     after = np.searchsorted(words.positions, np.flatnonzero(~may_T)) - 1  # the word before each special token
     np.subtract.at(size_W, after[after >= 0], 1)
     return words, size_W
 
 
-def _group_begins(words: Rows, may_T: NDArray[np.bool_], kind: Kind) -> Ints:
+def _group_begins(words: WordSpans, may_T: NDArray[np.bool_], kind: Kind) -> Ints:
     """Which words begin a group: where the drawn lengths of their row add up to, and after special tokens."""
     length_W = _length_table(kind)[words.draw(_LENGTH) >> np.uint64(48)]
     end_W1, counts_B = offsets_of(length_W), words.counts()
@@ -233,7 +233,7 @@ def _length_table(kind: Kind) -> NDArray[np.int64]:
     return table
 
 
-def _fill(groups: Rows, words: Rows, size_W: Ints, budget_B: Ints) -> NDArray[np.bool_]:
+def _fill(groups: WordSpans, words: WordSpans, size_W: Ints, budget_B: Ints) -> NDArray[np.bool_]:
     """(W,) the words taken: group by group in random order, each word that still fits its row's budget.
 
     As every word has a token, most rows are full after as many groups as hold their budget in words on average, and
@@ -251,7 +251,13 @@ def _fill(groups: Rows, words: Rows, size_W: Ints, budget_B: Ints) -> NDArray[np
 
 
 def _take_words(
-    groups: Rows, words: Rows, size_W: Ints, order_G: U64, first_B: Ints, budget_B: Ints, taken_W: NDArray[np.bool_]
+    groups: WordSpans,
+    words: WordSpans,
+    size_W: Ints,
+    order_G: U64,
+    first_B: Ints,
+    budget_B: Ints,
+    taken_W: NDArray[np.bool_],
 ) -> Ints:
     """Mark in `taken_W` what fits of each row's first groups; (B,) what is left of the budgets."""
     word_Q, _ = first_in_order(order_G, groups.bounds_B1, first_B)

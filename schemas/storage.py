@@ -79,7 +79,7 @@ def shown(path: str) -> str:
 
 
 @contextlib.contextmanager
-def reaching(url: str, *passing: type[Exception]) -> Iterator[None]:
+def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
     """Turn what a disk or an object store refuses inside the block into a StorageError that names `url`.
 
     Packages of object stores raise exceptions of their own, so for a store any exception counts but those in `passing`.
@@ -98,7 +98,7 @@ def reaching(url: str, *passing: type[Exception]) -> Iterator[None]:
 
 def exists(url: str) -> bool:
     fs, path = filesystem(url)
-    with reaching(url):
+    with storage_errors_of(url):
         return fs.exists(path)
 
 
@@ -112,7 +112,7 @@ def open_input(url: str) -> IO[bytes]:
     try:
         if isinstance(fs, LocalFileSystem):
             return open(path, "rb")
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             # fsspec's own files lack half of a file's methods, readline(size) among them
             return io.BufferedReader(_RemoteFile(url, fs.open(path, "rb")), 1 << 20)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -135,7 +135,7 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with reaching(self._url):
+        with storage_errors_of(self._url):
             return self._file.readinto(buffer)
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -156,10 +156,10 @@ def read(url: str) -> bytes:
     """
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
-        with open_input(url) as file, reaching(url):
+        with open_input(url) as file, storage_errors_of(url):
             return file.read()
     try:
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             return fs.cat_file(path)
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error
@@ -169,7 +169,7 @@ def names(url: str) -> list[str]:
     """The sorted names of the files and folders inside a folder; empty when it does not exist."""
     fs, path = filesystem(url)
     try:
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             found = _local_names(path) if isinstance(fs, LocalFileSystem) else fs.ls(path, detail=False)
     except FileNotFoundError:
         return []
@@ -180,7 +180,7 @@ def sizes(url: str) -> dict[str, int]:
     """The size in bytes of each file in a folder, by name, from one listing; empty when the folder does not exist."""
     fs, path = filesystem(url)
     try:
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             found = fs.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -212,7 +212,7 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
     """
     fs, path = filesystem(url)
     if not isinstance(fs, LocalFileSystem):
-        with reaching(url):
+        with storage_errors_of(url):
             fs.pipe_file(path, data)
         return
 
@@ -265,7 +265,7 @@ def move(source: str, target: str) -> None:
             raise unwritable(target, target_path, error, needed) from error
         return
 
-    with reaching(target):
+    with storage_errors_of(target):
         fs.copy(source_path, target_path)
         fs.rm_file(source_path)
 
@@ -273,7 +273,7 @@ def move(source: str, target: str) -> None:
 def remove(url: str) -> None:
     """Delete a file or a folder with all it holds; nothing happens when there is none. Raises StorageError."""
     fs, path = filesystem(url)
-    with contextlib.suppress(FileNotFoundError), reaching(url, FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
         fs.rm(path, recursive=True)
 
 
@@ -281,7 +281,7 @@ def modified(url: str) -> float | None:
     """When a file was last written, in seconds since 1970 by the clock of its disk or store; None when it is gone."""
     fs, path = filesystem(url)
     try:
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             return fs.modified(path).timestamp()
     except FileNotFoundError:
         return None
@@ -295,7 +295,7 @@ def size(url: str) -> int:
     """Bytes in a file. Raises DataError when it does not exist."""
     fs, path = filesystem(url)
     try:
-        with reaching(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError):
             return int(cast(int, fs.size(path)))
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error

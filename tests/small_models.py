@@ -65,7 +65,7 @@ def as_theirs(model: PretrainingModel, vocabulary: Vocabulary, folder: Path):
 def padded(batch: PackedBatch, family: str, pad: int) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
     """The batch as transformers wants it, and where the packed tokens lie in it."""
     place = (batch.sequence_T, batch.positions_T)
-    ids = torch.full((len(batch.first_S), batch.longest), pad)
+    ids = torch.full((len(batch.sequence_starts_S), batch.longest), pad)
     segments, attention = torch.zeros_like(ids), torch.zeros_like(ids)
     ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
     inputs = {"input_ids": ids, "attention_mask": attention}
@@ -83,16 +83,16 @@ def mlm_logits(output) -> Tensor:
 
 def alone(batch: PackedBatch, s: int) -> PackedBatch:
     """Sequence `s` of a batch as a batch of its own."""
-    tokens, masks = batch.sequence_T == s, batch.sequence_T[batch.masked_K] == s
+    tokens, masks = batch.sequence_T == s, batch.sequence_T[batch.masked_positions_K] == s
     count = int(tokens.sum())
     return PackedBatch(
         ids_T=batch.ids_T[tokens],
         segments_T=batch.segments_T[tokens],
         positions_T=batch.positions_T[tokens],
         sequence_T=torch.zeros(count, dtype=torch.long),
-        first_S=torch.zeros(1, dtype=torch.long),
+        sequence_starts_S=torch.zeros(1, dtype=torch.long),
         longest=count,
-        masked_K=batch.masked_K[masks] - batch.first_S[s],
+        masked_positions_K=batch.masked_positions_K[masks] - batch.sequence_starts_S[s],
         labels_K=batch.labels_K[masks],
         pair_labels_S=batch.pair_labels_S[s : s + 1],
         tokens=count,

@@ -14,25 +14,25 @@ from pydantic import BaseModel
 from trainer.config.schema import AnomalySection
 
 
-class History(BaseModel):
+class AnomalyHistory(BaseModel):
     """Losses and gradient norms of the last steps that made an update; how many made none, in a row and in all."""
 
     losses: list[float] = []
     norms: list[float] = []
-    in_a_row: int = 0
+    consecutive_skips: int = 0
     skipped: int = 0
 
     def add(self, loss: float, norm: float, window: int) -> None:
         self.losses = [*self.losses, loss][-window:]
         self.norms = [*self.norms, norm][-window:]
-        self.in_a_row = 0
+        self.consecutive_skips = 0
 
     def skip(self) -> None:
-        self.in_a_row += 1
+        self.consecutive_skips += 1
         self.skipped += 1
 
 
-def fault_of(loss: float, norm: float, history: History, section: AnomalySection) -> str | None:
+def fault_of(loss: float, norm: float, history: AnomalyHistory, section: AnomalySection) -> str | None:
     """What is wrong with a step's loss or gradient norm, in words, or None."""
     for name, value in (("loss", loss), ("gradient norm", norm)):
         if not isfinite(value) or value < 0:  # DeepSpeed gives -1 for a norm that is no number

@@ -13,15 +13,15 @@ from typing import Any
 from deepspeed import DeepSpeedEngine
 from torch.nn.utils import clip_grad_norm_
 
-from trainer.anomaly import History, fault_of
+from trainer.anomaly import AnomalyHistory, fault_of
 from trainer.config.schema import AnomalySection
 from trainer.distributed.zero import basic_optimizer
 
 
-class Guard:
+class AnomalyGuard:
     """Stands before an engine's updates and lets the good ones pass."""
 
-    def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: History, clip: float):
+    def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
         self._engine, self._section, self._clip = engine, section, clip
         self.history = history
         self.norm = 0.0  # of the last step's gradient, before clipping
@@ -47,9 +47,9 @@ class Guard:
         return self._fault
 
     @property
-    def lost(self) -> bool:
+    def wants_rollback(self) -> bool:
         """Whether so many steps in a row were bad that only going back can help."""
-        return self.history.in_a_row >= self._section.max_skips
+        return self.history.consecutive_skips >= self._section.max_skips
 
     def _around(self, step: Callable[[], Any]) -> Callable[[], Any]:
         def guarded() -> None:

@@ -18,13 +18,13 @@ from trainer.models.warm_start import warm_start
 MOST_TOKENS_OF_BF16_ON_CPU = 8192
 
 
-def first_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> PretrainingModel:
+def build_initial_model(recipe: Recipe, folders: list[PairFolder], rank: int) -> PretrainingModel:
     """A model as [model] describes it; model.init_from is read only when there is no checkpoint to go on from.
 
     Raises DataError when its vocabulary is not the pairs', UsageError or DataError as `warm_start` does.
     """
     vocabulary = folders[0].vocabulary
-    check_vocabulary(recipe, vocabulary, folders[0].folder)
+    check_model_vocabulary(recipe, vocabulary, folders[0].folder)
     check_micro_batch(recipe, max(folder.max_length for folder in folders))
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
     told = notes(recipe, folders, model)
@@ -58,7 +58,7 @@ def check_micro_batch(recipe: Recipe, longest: int) -> None:
         )
 
 
-def check_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
+def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
     """Raises DataError when the pairs' vocabulary is not what the recipe's model takes."""
     wanted, family = recipe.model.vocab_size, recipe.model.family
     if wanted is not None and wanted != vocabulary.size:

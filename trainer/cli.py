@@ -28,9 +28,9 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None) ->
         options = parser().parse_args(arguments)
         recipe = load_recipe(options.config, options.set)
         if options.describe:
-            from trainer.describe import describe
+            from trainer.describe import describe_recipe
 
-            print(json.dumps(describe(recipe), indent=2))
+            print(json.dumps(describe_recipe(recipe), indent=2))
             return 0
         check_launcher()
         check_memory(recipe, options.config)

@@ -29,7 +29,7 @@ BUCKET = 500_000_000
 """Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
 
 
-def describe(recipe: Recipe) -> dict[str, Any]:
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return counts and bytes as one JSON object.
 
     Raises UsageError when neither the recipe nor the pairs say how large the vocabulary is. The rows' lengths are the

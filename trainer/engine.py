@@ -21,10 +21,10 @@ from torch import nn
 from schemas.errors import UsageError
 from trainer.config.schema import EngineSection, Recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Share
+from trainer.data.loader import RankShare
 from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
 from trainer.distributed.kernels import load_communication_kernels
-from trainer.distributed.loss_scale import mend
+from trainer.distributed.loss_scale import fix_loss_scaler
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.zero import set_master_weights
 from trainer.optim.build import build_optimizer
@@ -76,7 +76,7 @@ def device_of_rank() -> torch.device:
     return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
 
 
-def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> Share:
+def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
     """Return this rank's part of a global batch of these folders' rows.
 
     Raises UsageError when the batch cannot be cut as asked.
@@ -85,7 +85,7 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
     if batch.global_tokens and batch.micro_tokens:
         longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
         micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
-        return Share(rank, world_size, micro_batches, batch.global_tokens)
+        return RankShare(rank, world_size, micro_batches, batch.global_tokens)
 
     rows, at_once = batch.global_batch or 0, batch.micro_batch or 0  # the recipe has these, or it was refused
     if rows % (at_once * world_size):
@@ -93,7 +93,7 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
             f"batch.global_batch {rows} cannot be cut into micro-batches of {at_once} rows on {world_size} ranks. "
             f"Make it a multiple of {at_once * world_size}, or count in tokens (global_tokens, micro_tokens)."
         )
-    return Share(rank, world_size, rows // (at_once * world_size), rows)
+    return RankShare(rank, world_size, rows // (at_once * world_size), rows)
 
 
 def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
@@ -113,12 +113,12 @@ def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence
     return -(-most_tokens // ((micro_tokens - longest_row) * world_size))
 
 
-def deepspeed_config(recipe: Recipe, share: Share) -> dict[str, Any]:
+def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
     """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
     at_once = recipe.batch.micro_batch or 1  # DeepSpeed only checks that the three numbers agree
     plain = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"  # the guard clips; see anomaly.py
     return {
-        "train_batch_size": at_once * share.hands,
+        "train_batch_size": at_once * share.micro_batches_per_step,
         "train_micro_batch_size_per_gpu": at_once,
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": 0.0 if plain else recipe.optimizer.clip,
@@ -176,7 +176,7 @@ def free_former_engine() -> None:
     accelerator.empty_cache()
 
 
-def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.DeepSpeedEngine:
+def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:
     """Return the model on its device with its optimizer, ready to step.
 
     The optimizer's float32 weights are the model's as they were given, not rounded to engine.precision. Raises
@@ -194,7 +194,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: Share) -> deepspeed.De
         optimizer.state.clear()
         accumulate_in_float32(engine)
         if recipe.engine.precision == "fp16":
-            mend(wrapper)
+            fix_loss_scaler(wrapper)
 
     # DeepSpeed copies the optimizer's float32 weights from the model after it has rounded that to 16 bits
     if recipe.engine.precision != "fp32":

@@ -22,7 +22,7 @@ from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import check_folder
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel
@@ -35,14 +35,15 @@ Figures = dict[str, float | None]
 class Evaluation:
     """A rank's part of the held-out rows, for as often as they are needed."""
 
-    def __init__(self, recipe: Recipe, folder: PairFolder, share: Share):
+    def __init__(self, recipe: Recipe, folder: PairFolder, share: RankShare):
         """Raises DataError when the folder has fewer rows than the ranks have micro-batches."""
         sources = build_sources([folder], None, SEED, by_tokens=recipe.batch.global_tokens is not None)
         rows, batches = folder.manifest.totals["rows"], recipe.evaluation.batches
-        if rows < share.hands:
+        if rows < share.micro_batches_per_step:
             raise DataError(
-                f"evaluation.pairs {folder.folder} has {rows} rows, fewer than the {share.hands} micro-batches of a "
-                "step. Hold out more text, or use fewer ranks or larger micro-batches."
+                f"evaluation.pairs {folder.folder} has {rows} rows, fewer than the "
+                f"{share.micro_batches_per_step} micro-batches of a step. Hold out more text, or use fewer ranks or "
+                "larger micro-batches."
             )
         places = sources[0].order.epoch_size
         self._bounds = batch_bounds(places if batches is None else min(places, batches * share.size), share.size)
@@ -50,7 +51,7 @@ class Evaluation:
         self._folder = folder.folder
         # in shapes as they come: nothing is kept for gradients, so a batch may be larger than in training
         self._streams: dict[Kind, Stream] = {
-            kind: Stream(sources, share, Drawing(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
+            kind: Stream(sources, share, MaskingSchedule(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
         }
 
     def measure(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Figures | None:
@@ -81,7 +82,7 @@ class Evaluation:
         """This rank's part of the rows, each batch masked by every kind: as many micro-batches on all ranks."""
         for bounds in self._bounds:
             for kind, stream in self._streams.items():
-                yield kind, stream.between([bounds], 0)
+                yield kind, stream.micro_batches_at([bounds], 0)
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Tensor | None:
@@ -104,7 +105,7 @@ class Evaluation:
         return sums
 
 
-def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: Share) -> Evaluation | None:
+def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare) -> Evaluation | None:
     """None when the recipe has no evaluation.pairs. Raises UsageError or DataError when they do not fit `folders`."""
     if recipe.evaluation.pairs is None:
         return None
@@ -125,7 +126,7 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: Share) -> 
 
 def due(recipe: Recipe, phase: Phase, step: int) -> bool:
     """Whether a step of a phase is one after which the held-out pairs are measured."""
-    section, ends = recipe.evaluation, (phase.before, phase.last)
+    section, ends = recipe.evaluation, (phase.steps_before, phase.last_step)
     return section.pairs is not None and step > 0 and (step % section.every == 0 or step in ends)
 
 

@@ -10,8 +10,8 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer.anomaly import History
-from trainer.anomaly_guard import Guard
+from trainer.anomaly import AnomalyHistory
+from trainer.anomaly_guard import AnomalyGuard
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
@@ -19,17 +19,17 @@ from trainer.checkpoint.remote_sync import RemoteRun
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
-from trainer.distributed.collectives import any_rank, from_rank_0
+from trainer.distributed.collectives import any_rank, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.evaluate import Evaluation, Figures, due
 from trainer.metrics.interval import Interval
-from trainer.metrics.log import Meter, Metrics
-from trainer.metrics.presentation import presentation
+from trainer.metrics.log import Meter, MetricsLog
+from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import write_report
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
-from trainer.step import Step, check_masked, count, seed_dropout, take_step
+from trainer.step import StepResult, check_masked, count_batch, seed_dropout, take_step
 
 
 class Progress:
@@ -40,12 +40,12 @@ class Progress:
         self.meter = Meter(state.tokens, state.seconds)
         self.interval = state.interval.model_copy()
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepResult) -> None:
         """Count a step."""
         self.meter.add(int(step.counts.tokens))
         self.interval.add(step)
 
-    def state_at(self, step: int, history: History) -> TrainingState:
+    def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
         """Return the state to save after `step`."""
         now = {
             "step": step,
@@ -66,8 +66,8 @@ class Loop:
     engine: DeepSpeedEngine
     stream: Stream
     evaluation: Evaluation | None
-    guard: Guard
-    metrics: Metrics | None
+    guard: AnomalyGuard
+    metrics: MetricsLog | None
     remote: RemoteRun | None
     stop: StopAgreement
     watchdog: Watchdog
@@ -87,7 +87,7 @@ class Loop:
         measured: Figures = {}
 
         for step in range(state.step + 1, last + 1):
-            done = self.step(step, state.left_out)
+            done = self.step(step, state.skipped_batches)
             if done is None:
                 if saved < step - 1 or step == 1:
                     self.save(progress.state_at(step - 1, self.guard.history), measured, must=True)
@@ -100,14 +100,14 @@ class Loop:
             progress.meter.skip(measured.get("eval_seconds") or 0.0)
             self.log(step, done, progress, measured)
 
-            if self.guard.lost:
+            if self.guard.wants_rollback:
                 return step
             if step % self.recipe.anomaly.replica_check_every == 0:
                 check_replicas(self.engine, step)
 
             must_save = step == last or cut_short
             # between bad steps is no place to come back to
-            due_to_save = step % self.recipe.checkpoint.every == 0 and not self.guard.history.in_a_row
+            due_to_save = step % self.recipe.checkpoint.every == 0 and not self.guard.history.consecutive_skips
             if must_save or due_to_save:
                 state_now = progress.state_at(step, self.guard.history)
                 saved = step if self.save(state_now, measured, must_save) else saved
@@ -121,15 +121,15 @@ class Loop:
             f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
         )
 
-    def step(self, step: int, left_out: int) -> Step | None:
+    def step(self, step: int, left_out: int) -> StepResult | None:
         """Take one step. Returns None when the ranks agreed to stop before its update was made."""
         phase, run = self.phase, self.recipe.run
         self.watchdog.at(f"step {step}, reading data")
-        batches = self.stream.batch(step - 1 - phase.before + left_out)
+        batches = self.stream.batch(step - 1 - phase.steps_before + left_out)
         set_learning_rate(self.engine.optimizer, self.rate(step))
 
         self.watchdog.at(f"step {step}, counting")
-        counts = count(self.engine, batches, self.stop.asked)
+        counts = count_batch(self.engine, batches, self.stop.stop_requested)
         if counts.stop:
             return None
         check_masked(counts, step)
@@ -155,26 +155,26 @@ class Loop:
     def asked(self, step: int) -> bool:
         """Whether any rank was asked to stop, between two batches of an evaluation."""
         self.watchdog.at(f"step {step}, evaluating")
-        return any_rank(self.stop.asked, self.engine.device)
+        return any_rank(self.stop.stop_requested, self.engine.device)
 
     def make_up(self, state: TrainingState) -> None:
         """The evaluation of the checkpoint that the run resumes from, when a signal came before its end."""
         path = checkpoints.checkpoint_path(self.recipe.run.folder, state.step)
-        if not due(self.recipe, self.phase, state.step) or checkpoints.read_figures(str(path)):
+        if not due(self.recipe, self.phase, state.step) or checkpoints.read_evaluation(str(path)):
             return
         figures = self.measure(state.step)
         if figures is None:
             raise self.preempted(state.step)
 
         def write() -> None:
-            checkpoints.add_figures(path, figures)
+            checkpoints.add_evaluation(path, figures)
             if self.metrics is not None:
                 self.metrics.amend(state.step, figures)
 
-        from_rank_0(write)
+        run_on_rank_0(write)
         self.publish(state)
 
-    def log(self, step: int, done: Step, progress: Progress, measured: Figures) -> None:
+    def log(self, step: int, done: StepResult, progress: Progress, measured: Figures) -> None:
         """Log the means since the last logged line, if this step ends an interval or was evaluated."""
         if self.metrics is not None:
             self.metrics.advance()
@@ -207,7 +207,7 @@ class Loop:
         check_replicas(self.engine, state.step)
         worked = True
         try:
-            saving.save(self.engine, run, state, self.recipe.checkpoint.keep, measured)
+            saving.save_checkpoint(self.engine, run, state, self.recipe.checkpoint.keep, measured)
         except (CheckpointError, StorageError) as error:
             worked = False
             reason = f"{error} Older checkpoints of {run} are as they were. Free disk space or check the disk"
@@ -223,7 +223,7 @@ class Loop:
     def publish(self, state: TrainingState) -> None:
         """Let others see how far the run is: its report, and the URL that follows it."""
         if self.metrics is not None:
-            with presentation("report.html"):
+            with keep_running("report.html"):
                 write_report(self.recipe.run.folder, state.resumed_at, state.changes)
         if self.remote is not None:
             self.remote.follow()

@@ -19,13 +19,13 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import DataError
-from trainer.anomaly_guard import Guard
+from trainer.anomaly_guard import AnomalyGuard
 from trainer.distributed.loss_scale import loss_scale
 from trainer.models.batch import PackedBatch
 
 
 @dataclass(frozen=True)
-class Counts:
+class BatchCounts:
     """Of a global batch: masked tokens, labeled pairs, tokens, tokens with padding. stop: a rank was asked to stop."""
 
     masked: float
@@ -36,13 +36,13 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """What one step summed over all ranks; the gradient's norm before clipping; why it made no update, if it did not.
 
     loss: the two sums divided by their counts, added up.
     """
 
-    counts: Counts
+    counts: BatchCounts
     mlm_sum: float
     mlm_correct: float
     pair_sum: float
@@ -52,7 +52,7 @@ class Step:
     fault: str | None
 
 
-def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Counts:
+def count_batch(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> BatchCounts:
     """Summed over all ranks. `stop` travels with it: every rank learns of a signal in the same step, for nothing."""
     counts = torch.tensor(
         [
@@ -67,10 +67,10 @@ def count(engine: DeepSpeedEngine, batches: list[PackedBatch], stop: bool) -> Co
     )
     dist.all_reduce(counts)
     *numbers, stopping = counts.tolist()
-    return Counts(*numbers, stop=stopping > 0)
+    return BatchCounts(*numbers, stop=stopping > 0)
 
 
-def check_masked(counts: Counts, step: int) -> None:
+def check_masked(counts: BatchCounts, step: int) -> None:
     """Raise DataError, on all ranks together, when nothing of a global batch is to be predicted: it has no loss."""
     if not counts.masked:
         error = DataError(
@@ -84,10 +84,10 @@ def check_masked(counts: Counts, step: int) -> None:
 def take_step(
     engine: DeepSpeedEngine,
     batches: list[PackedBatch],
-    counts: Counts,
-    guard: Guard,
+    counts: BatchCounts,
+    guard: AnomalyGuard,
     leaves_step: Callable[[int, int], bool],
-) -> Step | None:
+) -> StepResult | None:
     """Make one update from this rank's micro-batches.
 
     `leaves_step(i, n)` is asked before micro-batch i of n. Returns None when it said yes: then no update was made, and
@@ -110,7 +110,7 @@ def take_step(
 
     fault = guard.verdict()
     mlm_sum, mlm_correct, pair_sum, pair_correct = sums.tolist()
-    return Step(
+    return StepResult(
         counts=counts,
         mlm_sum=mlm_sum,
         mlm_correct=mlm_correct,
@@ -130,6 +130,6 @@ def seed_dropout(seed: int) -> None:
         accelerator.manual_seed(seed)
 
 
-def _loss(sums: list[float], counts: Counts) -> float:
+def _loss(sums: list[float], counts: BatchCounts) -> float:
     mlm_sum, _, pair_sum, _ = sums
     return mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1)

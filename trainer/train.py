@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import ClozelineError
-from trainer.anomaly_guard import Guard
-from trainer.build_model import first_model, tokens_at_peak
+from trainer.anomaly_guard import AnomalyGuard
+from trainer.build_model import build_initial_model, tokens_at_peak
 from trainer.checkpoint import run_dir as run_folder
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
@@ -25,14 +25,14 @@ from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
-from trainer.distributed.collectives import from_rank_0, together
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.engine import build_engine, device_of_rank, free_former_engine, share_of, start_distributed
 from trainer.evaluate import open_evaluation
 from trainer.loop import Loop
-from trainer.metrics.log import Metrics
+from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 
 
@@ -43,17 +43,17 @@ class AnomalyError(ClozelineError):
 
 
 @dataclass(frozen=True)
-class Return:
+class Rollback:
     """A run has gone back to the checkpoint of step `to` so many `times`, and leaves out steps of data there."""
 
-    to: int = -1
+    to_step: int = -1
     times: int = 0
-    left_out: int = 0
+    skipped_batches: int = 0
 
-    def again(self, to: int, bad: int) -> Return:
+    def again(self, to: int, bad: int) -> Rollback:
         """Once more, because steps up to `bad` went wrong."""
-        before = self if self.to == to else Return(to)
-        return Return(to, before.times + 1, before.left_out + bad - to)
+        before = self if self.to_step == to else Rollback(to)
+        return Rollback(to, before.times + 1, before.skipped_batches + bad - to)
 
 
 def pretrain(recipe: Recipe, stop: StopRequest) -> None:
@@ -63,22 +63,22 @@ def pretrain(recipe: Recipe, stop: StopRequest) -> None:
     """
     start_distributed(recipe.engine.timeout_seconds)
     last = min(recipe.run.stop_at or recipe.run.max_steps, recipe.run.max_steps)
-    phases, returned, begin, bad = phases_of(recipe), Return(), 0, None
+    phases, returned, begin, bad = phases_of(recipe), Rollback(), 0, None
     with contextlib.ExitStack() as held:
         watchdog, remote = held.enter_context(held_folder(recipe))
         agreement = StopAgreement(stop, 2 * recipe.engine.timeout_seconds)
         held.callback(agreement.close)
         while bad is not None or begin < last:
             watchdog.at("looking for a checkpoint")
-            found = saving.find(recipe.run.folder)
+            found = saving.find_checkpoint(recipe.run.folder)
             begin = found[1].step if found else 0
             if bad is not None:
-                returned = go_back(recipe, returned.again(begin, bad), bad)
+                returned = roll_back(recipe, returned.again(begin, bad), bad)
             phase = phase_after(phases, begin)
-            left_out = returned.left_out if returned.to == begin else 0
-            bad = run_phase(recipe, phase, min(phase.last, last), found, left_out, remote, agreement, watchdog)
+            left_out = returned.skipped_batches if returned.to_step == begin else 0
+            bad = run_phase(recipe, phase, min(phase.last_step, last), found, left_out, remote, agreement, watchdog)
             free_former_engine()
-            begin = max(begin, min(phase.last, last))
+            begin = max(begin, min(phase.last_step, last))
     if dist.get_rank() == 0:
         print(f"{recipe.run.output}: step {begin} of {recipe.run.max_steps} is saved.", flush=True)
 
@@ -93,8 +93,8 @@ def held_folder(recipe: Recipe) -> Iterator[tuple[Watchdog, RemoteRun | None]]:
         left = False
         try:
             watchdog.at("opening the run's folder")
-            from_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
-            together(lambda: run_folder.check_shared(run, rank))
+            run_on_rank_0(lambda: held.callback(run_folder.claim(run).close) and None)
+            run_on_all_ranks(lambda: run_folder.check_shared(run, rank))
 
             watchdog.at("bringing the run from its URL")
             remote = open_remote(recipe)
@@ -121,20 +121,23 @@ def open_remote(recipe: Recipe) -> RemoteRun | None:
     if storage.is_local(run.output):
         return None
     remote = RemoteRun(run.output, run.folder, recipe.checkpoint.keep, recipe.engine.timeout_seconds)
-    from_rank_0(remote.fetch)
+    run_on_rank_0(remote.fetch)
     return remote if dist.get_rank() == 0 else None
 
 
-def go_back(recipe: Recipe, returned: Return, bad: int) -> Return:
+def roll_back(recipe: Recipe, returned: Rollback, bad: int) -> Rollback:
     """Tell of it. Raises AnomalyError when the run has been there too often."""
     told = f"{recipe.run.output}: {recipe.anomaly.max_skips} steps in a row up to step {bad} made no update"
     if returned.times > recipe.anomaly.max_rollbacks:
         raise AnomalyError(
-            f"{told}, and going back to step {returned.to} {recipe.anomaly.max_rollbacks} times did not help. "
+            f"{told}, and going back to step {returned.to_step} {recipe.anomaly.max_rollbacks} times did not help. "
             "Lower optimizer.lr, or see [anomaly] for what counts as a bad step; the same command resumes from there."
         )
     if dist.get_rank() == 0:
-        print(f"{told}. Going back to step {returned.to}; {returned.left_out} steps of data are left out.", flush=True)
+        print(
+            f"{told}. Going back to step {returned.to_step}; {returned.skipped_batches} steps of data are left out.",
+            flush=True,
+        )
     return returned
 
 
@@ -155,16 +158,16 @@ def run_phase(
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     evaluation = open_evaluation(phase.recipe, folders, share)
     watchdog.at("building the engine")
-    from_rank_0(lambda: name_run(recipe.run.folder, recipe.deepspeed))
-    engine = build_engine(first_model(recipe, folders, dist.get_rank()), phase.recipe, share)
+    run_on_rank_0(lambda: name_run(recipe.run.folder, recipe.deepspeed))
+    engine = build_engine(build_initial_model(recipe, folders, dist.get_rank()), phase.recipe, share)
     watchdog.at("loading the checkpoint")
     state = resume(engine, recipe, phase, folders, found)
-    state = state.model_copy(update={"left_out": state.left_out + left_out})
+    state = state.model_copy(update={"skipped_batches": state.skipped_batches + left_out})
     if found is not None:
         announce(phase, state, found)
     tell = monitors_of(engine)
     metrics = open_metrics(phase.recipe, folders, recipe, state, tell)
-    guard = Guard(engine, recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip)
+    guard = AnomalyGuard(engine, recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip)
     try:
         return Loop(recipe, phase, engine, stream, evaluation, guard, metrics, remote, stop, watchdog).run(state, last)
     finally:
@@ -179,18 +182,18 @@ def run_phase(
 
 def open_metrics(
     recipe: Recipe, folders: list[PairFolder], run: Recipe, state: TrainingState, tell: Tell
-) -> Metrics | None:
+) -> MetricsLog | None:
     """Open the run's metrics up to the state on rank 0, and write beside them what an export needs.
 
     `recipe` is the phase's. Raises StorageError on every rank when rank 0 cannot write. A collective call.
     """
-    opened: list[Metrics] = []
+    opened: list[MetricsLog] = []
 
     def write_and_open() -> None:
         run_folder.describe_run(run, folders[0])
         write_history(run.run.folder, state.changes)
         at_peak = tokens_at_peak(recipe, folders, dist.get_world_size())
-        opened.append(Metrics(run.run.folder, state.step, run.run.max_steps, at_peak, tell))
+        opened.append(MetricsLog(run.run.folder, state.step, run.run.max_steps, at_peak, tell))
 
-    from_rank_0(write_and_open)
+    run_on_rank_0(write_and_open)
     return opened[0] if opened else None

@@ -10,9 +10,9 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.data_card.card import data_card
-from pipeline.pairs.build_shard import Making, build_shard
+from pipeline.pairs.build_shard import PairOptions, build_shard
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.nsp_sop import Objective, Pairing
+from pipeline.pairs.nsp_sop import Objective, PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.statistics import commonest_tokens
 from pipeline.runtime import runner as beam_runner
@@ -144,8 +144,8 @@ def _build(
     done = staging.report(name)
     if done is not None:
         return done
-    pairing = Pairing(job.objective, job.max_length, job.short_seq_prob, job.seed)
-    making = Making(pairing, job.static_masks, Masking(job.masking, job.mask_prob, job.max_predictions))
+    pairing = PairingOptions(job.objective, job.max_length, job.short_seq_prob, job.seed)
+    making = PairOptions(pairing, job.static_masks, Masking(job.masking, job.mask_prob, job.max_predictions))
     vocabulary = parse_vocabulary(tokenizer_json, FILE)
     pass_number, place = divmod(index, len(text))
     with _encoders(tokenizer_json, model, job.word_segmenter).lend() as encoder:

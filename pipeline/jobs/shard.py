@@ -18,9 +18,9 @@ from pipeline.shard.encodings import canonical_encoding
 from pipeline.shard.formats import Format
 from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
 from pipeline.shard.languages import find_language
-from pipeline.shard.merge import Dedup, gather
-from pipeline.shard.partition import Reading, report_name, spread
-from pipeline.shard.plan import Corpus, survey
+from pipeline.shard.merge import Dedup, merge_shard
+from pipeline.shard.partition import ReadOptions, report_name, write_runs
+from pipeline.shard.plan import CorpusSurvey, plan_shards
 from pipeline.shard.records import TextLayout
 from pipeline.shard.sentences import Splitter
 from pipeline.transforms import NearDuplicates, ShardCorpora
@@ -71,7 +71,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(output, "text", job.overwrite, identity, beam_runner.is_dry_run(options))
 
     near = job.dedup == "minhash"
-    reading = Reading(
+    reading = ReadOptions(
         text_key=job.text_key,
         text_layout=job.text_layout,
         language=job.language,
@@ -86,7 +86,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     inputs = [Input(path=storage.shown(path), bytes=size) for path, size in files]
     graph = ShardCorpora(
         splits=splits,
-        spread=partial(spread, reading=reading, num_shards=job.num_shards, staging=staging),
+        spread=partial(write_runs, reading=reading, num_shards=job.num_shards, staging=staging),
         survey=partial(_survey, job),
         near=_near_duplicates(staging) if near else None,
         gather=partial(_gather, job, staging),
@@ -99,7 +99,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """The split with paths that workers can open; `given` keeps them as the user wrote them, for what is published."""
     pieces = (
-        replace(piece, path=path_for_workers("--input", piece.path, options), given=piece.path)
+        replace(piece, path=path_for_workers("--input", piece.path, options), path_as_written=piece.path)
         for piece in split.pieces
     )
     return replace(split, pieces=tuple(pieces))
@@ -111,20 +111,20 @@ def _near_duplicates(staging: Staging) -> NearDuplicates:
     )
 
 
-def _survey(job: ShardJob, _: None, reports: list[list[Report]]) -> Corpus:
-    return survey(reports, job.num_shards, job.max_bad_ratio, job.max_undecodable_ratio)
+def _survey(job: ShardJob, _: None, reports: list[list[Report]]) -> CorpusSurvey:
+    return plan_shards(reports, job.num_shards, job.max_bad_ratio, job.max_undecodable_ratio)
 
 
-def _join(staging: Staging, bucket: int, corpus: Corpus) -> Report:
+def _join(staging: Staging, bucket: int, corpus: CorpusSurvey) -> Report:
     return near_duplicates.join(bucket, corpus.runs, staging)
 
 
-def _resolve(staging: Staging, _: None, corpus: Corpus, joined: list[Report]) -> Report:
+def _resolve(staging: Staging, _: None, corpus: CorpusSurvey, joined: list[Report]) -> Report:
     return near_duplicates.resolve(corpus.runs, joined, staging)
 
 
-def _gather(job: ShardJob, staging: Staging, index: int, corpus: Corpus, near: Report | None) -> Report:
-    return gather(index, corpus, near, job.dedup, job.seed, staging)
+def _gather(job: ShardJob, staging: Staging, index: int, corpus: CorpusSurvey, near: Report | None) -> Report:
+    return merge_shard(index, corpus, near, job.dedup, job.seed, staging)
 
 
 def _finish(
@@ -133,7 +133,7 @@ def _finish(
     inputs: list[Input],
     staging: Staging,
     _: None,
-    corpus: Corpus,
+    corpus: CorpusSurvey,
     reports: list[Report],
 ) -> None:
     reports = sorted(reports, key=lambda report: report["shard"]["path"])

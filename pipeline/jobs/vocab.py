@@ -27,7 +27,7 @@ from pipeline.vocab.counting import (
 from pipeline.vocab.pretokenize import word_cutter
 from pipeline.vocab.statistics import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
-from pipeline.vocab.train import Learnt, learn
+from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest, read_shard_bytes
@@ -108,7 +108,7 @@ def _finish(job: VocabJob, recorded: dict[str, Any], source: Input, sources: lis
     counts = commonest_first(_sums(staging))
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
-    learnt = learn(counts, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
+    learnt = train_vocabulary(counts, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
     files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
@@ -122,7 +122,7 @@ def _sums(staging: Staging) -> Iterator[pa.Table]:
         yield shards.decode_table(staging.piece(name), staging.url(name), BY_SOURCE)
 
 
-def describe(name: str, data: bytes, rows: int) -> Shard:
+def describe_shard(name: str, data: bytes, rows: int) -> Shard:
     """A file's entry in the manifest; its bytes are its content."""
     digest = storage.sha256(data)
     return Shard(path=name, rows=rows, tokens=0, bytes=len(data), sha256=digest, fingerprint=digest[:32])
@@ -132,7 +132,7 @@ def _manifest(
     recorded: dict[str, Any],
     source: Input,
     files: dict[str, bytes],
-    learnt: Learnt,
+    learnt: TrainedVocabulary,
     counts: pa.Table,
     statistics: dict[str, Any],
 ) -> Manifest:
@@ -145,7 +145,7 @@ def _manifest(
         inputs=[source],
         seed=0,  # nothing here is random
         fingerprint=parse_vocabulary(files[FILE], FILE).fingerprint,
-        shards=[describe(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)],
+        shards=[describe_shard(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)],
         totals={
             "tokens": len(learnt.tokens),
             "merges": len(learnt.merges),

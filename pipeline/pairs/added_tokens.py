@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from pipeline.pairs.encoded import Encoded, JoinedWords
+from pipeline.pairs.encoded import EncodedStrings, JoinedWords
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model
 
@@ -48,7 +48,7 @@ class AddedTokens:
         strings = chain.from_iterable(_lots(sentences))
         return np.fromiter(map(self._may_occur, strings), bool, len(sentences))
 
-    def encode(self, sentences: pa.Array) -> Encoded:
+    def encode(self, sentences: pa.Array) -> EncodedStrings:
         """Return the ids of N sentences as the tokenizer itself finds them."""
         ids = [np.zeros(0, dtype=np.int32)]
         joined: list[bool] = []
@@ -61,7 +61,7 @@ class AddedTokens:
 
         lengths_N = np.fromiter(map(len, ids[1:]), np.int64, len(ids) - 1)
         joined_T = None if self._joined_words is None else np.array(joined, dtype=bool)
-        return Encoded(np.concatenate(ids), offsets_of(lengths_N), joined_T)
+        return EncodedStrings(np.concatenate(ids), offsets_of(lengths_N), joined_T)
 
     def _may_occur(self, sentence: str) -> bool:
         if self._find is not None and self._find(sentence):

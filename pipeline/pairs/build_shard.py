@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
-from pipeline.pairs.layout import Laid, Tokens, lay_pairs, lay_sentences, special_tokens, to_table
-from pipeline.pairs.nsp_sop import EMPTY, Corpus, Ledger, Pairing, pair_sentences
-from pipeline.pairs.static_masks import Stored, with_masks
+from pipeline.pairs.layout import RowLayout, Tokens, lay_pairs, lay_sentences, special_tokens, to_table
+from pipeline.pairs.nsp_sop import EMPTY, EncodedCorpus, Ledger, PairingOptions, pair_sentences
+from pipeline.pairs.static_masks import StaticMasks, with_masks
 from pipeline.pairs.statistics import describe_rows
 from pipeline.runtime.counters import add_ledgers
 from schemas import shards, storage
@@ -24,16 +24,22 @@ from schemas.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Making:
+class PairOptions:
     """What decides rows beside text and vocabulary. `static_masks` masks are stored with each row."""
 
-    pairing: Pairing
+    pairing: PairingOptions
     static_masks: int = 0
     masking: Masking = field(default_factory=Masking)
 
 
 def build_shard(
-    folder: str, shard: Shard, name: str, encoder: Encoder, vocabulary: Vocabulary, making: Making, pass_number: int
+    folder: str,
+    shard: Shard,
+    name: str,
+    encoder: Encoder,
+    vocabulary: Vocabulary,
+    making: PairOptions,
+    pass_number: int,
 ) -> tuple[bytes, dict[str, Any]]:
     """The pair shard's bytes and its report."""
     text = shards.decode_table(read_shard_bytes(folder, shard), storage.join(folder, shard.path), shards.TEXT)
@@ -45,7 +51,7 @@ def build_shard(
     table = to_table(laid, tokens, vocabulary)
     told = describe_rows(laid, table, tokens, pairing.objective, pairing.max_length, vocabulary)
     if making.static_masks:
-        table, told["masks"] = with_masks(table, Stored(making.static_masks, making.masking, identity), vocabulary)
+        table, told["masks"] = with_masks(table, StaticMasks(making.static_masks, making.masking, identity), vocabulary)
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
     left_out = [(why, tokens.sources[j], n) for (why, j), n in ledger.items() if n]
@@ -68,13 +74,15 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
     empty = np.diff(documents) == 0
     kept = text.filter(pa.array(~empty))
     bounds = [*documents[:-1][~empty].tolist(), len(sentences) - 1]
-    corpus = Corpus(sentences, bounds, kept["document"].to_pylist())
+    corpus = EncodedCorpus(sentences, bounds, kept["document"].to_pylist())
     return Tokens(
         ids_T, starts_T, corpus, kept["source"].to_pylist(), text["source"].filter(pa.array(empty)).to_pylist()
     )
 
 
-def lay_rows(tokens: Tokens, pairing: Pairing, vocabulary: Vocabulary, pass_number: int) -> tuple[Laid, Ledger]:
+def lay_rows(
+    tokens: Tokens, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
+) -> tuple[RowLayout, Ledger]:
     """The shard's rows in reading order, and what was left out or cut."""
     if pairing.objective in ("nsp", "sop"):
         before, between, after = special_tokens(vocabulary)

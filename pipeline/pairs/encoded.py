@@ -18,7 +18,7 @@ JoinedWords = Callable[[str, list[str]], list[bool]]
 """A function from a text and its words to whether each word continues the one before."""
 
 
-class Encoded(NamedTuple):
+class EncodedStrings(NamedTuple):
     """N sentences end to end: sentence i is ids_T[offsets_N1[i] : offsets_N1[i + 1]].
 
     joined_T is true where a token continues the word before it by the encoder's `joined_words`, None without such.
@@ -29,7 +29,7 @@ class Encoded(NamedTuple):
     joined_T: NDArray[np.bool_] | None
 
 
-def interleave(zeros: Encoded, ones: Encoded, from_ones_N: NDArray[np.bool_]) -> Encoded:
+def interleave(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
     """Merge two lists of sentences into one: the next of `ones` where `from_ones_N` is true, else of `zeros`."""
     # Both lists end to end; then each sentence's range in them, in the order that is asked for.
     zeros_starts = zeros.offsets_N1[:-1]
@@ -43,6 +43,6 @@ def interleave(zeros: Encoded, ones: Encoded, from_ones_N: NDArray[np.bool_]) ->
 
     ids_T = take_ranges(np.concatenate([zeros.ids_T, ones.ids_T]), starts_N, lengths_N)
     if zeros.joined_T is None or ones.joined_T is None:
-        return Encoded(ids_T, offsets_of(lengths_N), None)
+        return EncodedStrings(ids_T, offsets_of(lengths_N), None)
     joined_T = take_ranges(np.concatenate([zeros.joined_T, ones.joined_T]), starts_N, lengths_N)
-    return Encoded(ids_T, offsets_of(lengths_N), joined_T)
+    return EncodedStrings(ids_T, offsets_of(lengths_N), joined_T)

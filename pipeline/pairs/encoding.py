@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import Encoded, Ints, JoinedWords, interleave
+from pipeline.pairs.encoded import EncodedStrings, Ints, JoinedWords, interleave
 from pipeline.vocab.pretokenize import cutter_of
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Model
@@ -31,7 +31,7 @@ from schemas.vocabulary import Model
 MAX_REMEMBERED = 1_000_000  # runs; about 200 MB with their words, more than most shards have different ones
 
 
-class Remembered:
+class EncodingCache:
     """Different strings and what each became: string i is ids_T[begins[i] : begins[i + 1]].
 
     Not for several threads: `add` writes its three parts one after the other.
@@ -80,7 +80,7 @@ class Encoder:
         self._joined_words = joined_words
         self._forget()
 
-    def encode(self, sentences: pa.Array) -> Encoded:
+    def encode(self, sentences: pa.Array) -> EncodedStrings:
         """Return the ids of N sentences, given as an Arrow array of strings."""
         with_added_N = self._added_tokens.may_occur_in(sentences)
         if not with_added_N.any():
@@ -90,7 +90,7 @@ class Encoder:
         whole = self._added_tokens.encode(sentences.filter(pa.array(with_added_N)))
         return interleave(others, whole, with_added_N)
 
-    def _encode_runs(self, sentences: pa.Array) -> Encoded:
+    def _encode_runs(self, sentences: pa.Array) -> EncodedStrings:
         """Encode sentences without added tokens, run by run."""
         parts = pc.split_pattern(sentences, " ")  # type: ignore[attr-defined]
         if self._spaces_matter and _irregular(sentences, parts):
@@ -106,12 +106,12 @@ class Encoder:
         runs_N1 = parts.offsets.to_numpy() - parts.offsets[0].as_py()
         offsets_N1 = offsets_of(lengths_R)[runs_N1]
         if self._joined_words is None:
-            return Encoded(ids_T, offsets_N1, None)
-        return Encoded(ids_T, offsets_N1, take_ranges(self._joined_T, self._runs.begins[numbers_R], lengths_R))
+            return EncodedStrings(ids_T, offsets_N1, None)
+        return EncodedStrings(ids_T, offsets_N1, take_ranges(self._joined_T, self._runs.begins[numbers_R], lengths_R))
 
     def _forget(self) -> None:
-        self._runs = Remembered()
-        self._words = Remembered()
+        self._runs = EncodingCache()
+        self._words = EncodingCache()
         self._joined_T = np.zeros(0, dtype=bool)  # parallel to the ids of the runs
 
     def _remember(self, runs: list[str]) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.pairs.nsp_sop import Corpus, Ledger, Pairing
+from pipeline.pairs.nsp_sop import EncodedCorpus, Ledger, PairingOptions
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
@@ -22,7 +22,7 @@ EDGES = 2  # tokens of every row that are not text: one before it and one after
 
 
 @dataclass
-class Stretch:
+class SentenceRange:
     """Contiguous tokens of one document, `start` to `end` - 1; `document` is its number in the shard."""
 
     document: int
@@ -34,11 +34,11 @@ class Stretch:
 class SentenceRows:
     """Each row's stretches, one for each document in it, in reading order, and what had to be cut."""
 
-    rows: list[list[Stretch]] = field(default_factory=list)
+    rows: list[list[SentenceRange]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Counter)
 
 
-def fill_rows(corpus: Corpus, pairing: Pairing, pass_number: int) -> SentenceRows:
+def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> SentenceRows:
     """All rows of a shard."""
     order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
     order = permutation(len(corpus.ids), order_key).tolist()
@@ -51,9 +51,11 @@ def fill_rows(corpus: Corpus, pairing: Pairing, pass_number: int) -> SentenceRow
     return made
 
 
-def filled(corpus: Corpus, documents: list[int], max_length: int, ledger: Ledger) -> Iterator[list[Stretch]]:
+def filled(
+    corpus: EncodedCorpus, documents: list[int], max_length: int, ledger: Ledger
+) -> Iterator[list[SentenceRange]]:
     """The rows that these documents fill, the last one as long as it comes."""
-    row: list[Stretch] = []
+    row: list[SentenceRange] = []
     room = max_length - EDGES
     for document in documents:
         for start, end in sentences(corpus, document, max_length - EDGES, ledger):
@@ -66,12 +68,12 @@ def filled(corpus: Corpus, documents: list[int], max_length: int, ledger: Ledger
             if goes_on:
                 row[-1].end = end
             else:
-                row.append(Stretch(document, start, end))
+                row.append(SentenceRange(document, start, end))
     if row:
         yield row
 
 
-def sentences(corpus: Corpus, document: int, longest: int, ledger: Ledger) -> Iterator[tuple[int, int]]:
+def sentences(corpus: EncodedCorpus, document: int, longest: int, ledger: Ledger) -> Iterator[tuple[int, int]]:
     """Token ranges of a document's sentences; one of more than `longest` tokens in several parts."""
     for i in range(corpus.documents[document], corpus.documents[document + 1]):
         start, end = corpus.sentences[i], corpus.sentences[i + 1]

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.pairs.full_sentences import Stretch
-from pipeline.pairs.nsp_sop import Corpus, Row
+from pipeline.pairs.full_sentences import SentenceRange
+from pipeline.pairs.nsp_sop import EncodedCorpus, PairRow
 from schemas import shards
 from schemas.ragged import offsets_of, take_ranges
 from schemas.vocabulary import Vocabulary
@@ -33,13 +33,13 @@ class Tokens:
 
     ids_T: NDArray[np.int32]
     starts_T: NDArray[np.bool_]
-    corpus: Corpus
+    corpus: EncodedCorpus
     sources: list[str]
     empty: list[str]
 
 
 @dataclass(frozen=True)
-class Laid:
+class RowLayout:
     """R rows: row r is the ranges bounds_R1[r] : bounds_R1[r + 1], laid end to end. Labels are 0, 1 or NO_LABEL.
 
     documents_R2 are the numbers of the row's first and last document in the shard. segments_R4 are the token ranges of
@@ -58,10 +58,10 @@ class Laid:
         """(R,) how long each row is."""
         return np.diff(offsets_of(self.lengths_N)[self.bounds_R1])
 
-    def take(self, order: Ints) -> Laid:
+    def take(self, order: Ints) -> RowLayout:
         """The rows in another order."""
         first, count = self.bounds_R1[order], np.diff(self.bounds_R1)[order]
-        return Laid(
+        return RowLayout(
             take_ranges(self.starts_N, first, count),
             take_ranges(self.lengths_N, first, count),
             offsets_of(count),
@@ -78,14 +78,14 @@ def special_tokens(vocabulary: Vocabulary) -> tuple[list[int], list[int], list[i
     return [cls], [sep] * vocabulary.separators, [sep]
 
 
-def lay_pairs(rows: list[Row], tokens: int, between: int) -> Laid:
+def lay_pairs(rows: list[PairRow], tokens: int, between: int) -> RowLayout:
     """Two segments a row; the special tokens lie after the shard's own `tokens`, `between` of them between A and B."""
     table = np.array(rows, dtype=np.int64).reshape(-1, 7)
     a_start, a_end, b_start, b_end, label, document_a, document_b = table.T
     one = np.ones_like(a_start)
     starts = [tokens * one, a_start, (tokens + 1) * one, b_start, (tokens + 1) * one]
     lengths = [one, a_end - a_start, between * one, b_end - b_start, one]
-    return Laid(
+    return RowLayout(
         np.stack(starts, axis=1).ravel(),
         np.stack(lengths, axis=1).ravel(),
         np.arange(len(table) + 1) * 5,
@@ -96,7 +96,7 @@ def lay_pairs(rows: list[Row], tokens: int, between: int) -> Laid:
     )
 
 
-def lay_sentences(rows: list[list[Stretch]], tokens: int) -> Laid:
+def lay_sentences(rows: list[list[SentenceRange]], tokens: int) -> RowLayout:
     """One segment a row: each stretch and a separator after it; the special tokens lie after the shard's `tokens`."""
     ranges = np.array(
         [part for row in rows for part in chain([(tokens, 1)], *(_with_separator(s, tokens) for s in row))], np.int64
@@ -104,14 +104,14 @@ def lay_sentences(rows: list[list[Stretch]], tokens: int) -> Laid:
     bounds_R1 = offsets_of(np.array([1 + 2 * len(row) for row in rows], dtype=np.int64))
     lengths_R = np.diff(offsets_of(ranges[:, 1])[bounds_R1])
     documents_R2 = np.array([(row[0].document, row[-1].document) for row in rows], np.int64).reshape(-1, 2)
-    return Laid(ranges[:, 0], ranges[:, 1], bounds_R1, lengths_R, np.full(len(rows), NO_LABEL), documents_R2)
+    return RowLayout(ranges[:, 0], ranges[:, 1], bounds_R1, lengths_R, np.full(len(rows), NO_LABEL), documents_R2)
 
 
-def _with_separator(stretch: Stretch, tokens: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _with_separator(stretch: SentenceRange, tokens: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (stretch.start, stretch.end - stretch.start), (tokens + 1, 1)
 
 
-def to_table(laid: Laid, tokens: Tokens, vocabulary: Vocabulary) -> pa.Table:
+def to_table(laid: RowLayout, tokens: Tokens, vocabulary: Vocabulary) -> pa.Table:
     """The rows as Arrow columns, special tokens in their places."""
     before, between, after = special_tokens(vocabulary)
     specials = np.array([*before, *between, *after], dtype=np.int32)

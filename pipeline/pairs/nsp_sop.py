@@ -36,7 +36,7 @@ CUT = "tokens cut from segments too long for a row"
 
 
 @dataclass(frozen=True)
-class Pairing:
+class PairingOptions:
     """How to pair; the part of the job's options that decides rows. `max_length` counts special tokens."""
 
     objective: Objective
@@ -46,7 +46,7 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class EncodedCorpus:
     """One shard's documents: sentence i is tokens sentences[i] : sentences[i + 1]; document j likewise is sentences.
 
     Every document has a sentence and every sentence a token.
@@ -59,7 +59,7 @@ class Corpus:
     ids: list[int]
 
 
-class Row(NamedTuple):
+class PairRow(NamedTuple):
     """Two segments as half-open token ranges, the label, and the numbers of their documents in the shard."""
 
     a_start: int
@@ -75,11 +75,11 @@ class Row(NamedTuple):
 class Pairs:
     """The rows of a shard in reading order, and what no row could be made of."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PairRow] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Counter)
 
 
-def pair_sentences(corpus: Corpus, pairing: Pairing, special_tokens: int, pass_number: int) -> Pairs:
+def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:
     """The rows of a shard; `special_tokens` is how many the row's layout adds (3 for BERT, 4 for RoBERTa)."""
     pairs = Pairs()
     if pairing.objective == "nsp" and len(set(corpus.ids)) < 2:
@@ -101,14 +101,14 @@ def pair_sentences(corpus: Corpus, pairing: Pairing, special_tokens: int, pass_n
     return pairs
 
 
-def nsp_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:
+def nsp_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
     """Document j's rows before truncation: B follows A (0) or comes from another document (1)."""
     tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
     while place < last:
         start, end = chunk(tokens, place, last, target)
         middle = start + 1 + draws.below(end - start - 1)
         if draws.uniform() >= 0.5:
-            yield Row(tokens[start], tokens[middle], tokens[middle], tokens[end], 0, j, j)
+            yield PairRow(tokens[start], tokens[middle], tokens[middle], tokens[end], 0, j, j)
             place = end
         else:
             if start < place:  # the sentence before was only for a B in order; A is the one that no row has yet
@@ -117,18 +117,18 @@ def nsp_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]
             begin, limit = corpus.documents[other], corpus.documents[other + 1]
             begin += draws.below(limit - begin)
             stop = sentences_until(tokens, begin, limit, target - (tokens[middle] - tokens[start]))
-            yield Row(tokens[start], tokens[middle], tokens[begin], tokens[stop], 1, j, other)
+            yield PairRow(tokens[start], tokens[middle], tokens[begin], tokens[stop], 1, j, other)
             place = middle  # what A left of the chunk is put back
 
 
-def sop_rows(corpus: Corpus, j: int, target: int, draws: Draws) -> Iterator[Row]:
+def sop_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
     """Document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
     tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
     while place < last:
         start, end = chunk(tokens, place, last, target)
         middle = start + 1 + draws.below(end - start - 1)
         one, two = (tokens[start], tokens[middle]), (tokens[middle], tokens[end])
-        yield Row(*two, *one, 1, j, j) if draws.uniform() < 0.5 else Row(*one, *two, 0, j, j)
+        yield PairRow(*two, *one, 1, j, j) if draws.uniform() < 0.5 else PairRow(*one, *two, 0, j, j)
         place = end
 
 
@@ -156,7 +156,7 @@ def sentences_until(tokens: list[int], start: int, last: int, target: int) -> in
     return end
 
 
-def truncate(row: Row, excess: int, draws: Draws) -> Row:
+def truncate(row: PairRow, excess: int, draws: Draws) -> PairRow:
     """Drop `excess` tokens from the longer segment, each from its front or back by a fair coin."""
     a, b = row.a_end - row.a_start, row.b_end - row.b_start
     level = min(excess, abs(a - b))  # first the longer one comes down to the other, then they take turns, B first
@@ -164,7 +164,7 @@ def truncate(row: Row, excess: int, draws: Draws) -> Row:
     front_b = fair_coins(from_b, draws)
     front_a = fair_coins(excess - from_b, draws)
     back_a, back_b = excess - from_b - front_a, from_b - front_b
-    return Row(row.a_start + front_a, row.a_end - back_a, row.b_start + front_b, row.b_end - back_b, *row[4:])
+    return PairRow(row.a_start + front_a, row.a_end - back_a, row.b_start + front_b, row.b_end - back_b, *row[4:])
 
 
 def fair_coins(n: int, draws: Draws) -> int:

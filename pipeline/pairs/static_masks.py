@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1024  # as many as stay in a processor's cache: twice as fast as 
 
 
 @dataclass(frozen=True)
-class Stored:
+class StaticMasks:
     """How many masks each row gets, how they are drawn, and the part of their key that is not the row's place."""
 
     variants: int
@@ -29,7 +29,7 @@ class Stored:
     identity: tuple[int | str, ...]
 
 
-def with_masks(table: pa.Table, stored: Stored, vocabulary: Vocabulary) -> tuple[pa.Table, dict[str, int]]:
+def with_masks(table: pa.Table, stored: StaticMasks, vocabulary: Vocabulary) -> tuple[pa.Table, dict[str, int]]:
     """The table with `mask_positions` and `mask_tokens`, and what the masks did, counted."""
     drawn = [draw_variant(table, stored, variant, vocabulary) for variant in range(stored.variants)]
     ids_T = table["input_ids"].combine_chunks().values.to_numpy()
@@ -42,7 +42,7 @@ def with_masks(table: pa.Table, stored: Stored, vocabulary: Vocabulary) -> tuple
     return pa.table([*table.columns, positions, tokens], schema=schema), count_fates(drawn, ids_T, vocabulary)
 
 
-def draw_variant(table: pa.Table, stored: Stored, variant: int, vocabulary: Vocabulary) -> Masks:
+def draw_variant(table: pa.Table, stored: StaticMasks, variant: int, vocabulary: Vocabulary) -> Masks:
     """One mask of every row, ROWS_AT_ONCE at a time."""
     ids, starts = table["input_ids"].combine_chunks(), table["word_starts"].combine_chunks()
     ids_T, offsets_B1 = ids.values.to_numpy(), ids.offsets.to_numpy().astype(np.int64)

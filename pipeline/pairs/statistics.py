@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.pairs.layout import Laid, Tokens
-from pipeline.pairs.nsp_sop import Corpus, Objective
+from pipeline.pairs.layout import RowLayout, Tokens
+from pipeline.pairs.nsp_sop import EncodedCorpus, Objective
 from schemas.randomness import mix
 from schemas.vocabulary import Vocabulary
 
@@ -18,7 +18,7 @@ COMMONEST = 24  # tokens that the card names
 
 
 def describe_rows(
-    laid: Laid, table: pa.Table, tokens: Tokens, objective: Objective, max_length: int, vocabulary: Vocabulary
+    laid: RowLayout, table: pa.Table, tokens: Tokens, objective: Objective, max_length: int, vocabulary: Vocabulary
 ) -> dict[str, Any]:
     """Labels and whether the documents bear them out, lengths, unknown tokens, sources, rows that occur twice."""
     column = table["input_ids"].combine_chunks()
@@ -37,7 +37,7 @@ def describe_rows(
     }
 
 
-def contradicted(laid: Laid, corpus: Corpus, objective: Objective) -> int:
+def contradicted(laid: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
     """Rows whose label is not true of where their segments come from.
 
     0 means that B lies after A in the same document; 1 that it is of another document (nsp) or lies before A (sop).
@@ -54,7 +54,7 @@ def contradicted(laid: Laid, corpus: Corpus, objective: Objective) -> int:
     return int((~(inside & np.where(laid.label_R == 0, same & (a_end <= b_start), otherwise))).sum())
 
 
-def segment_a_lengths(laid: Laid, max_length: int) -> list[int]:
+def segment_a_lengths(laid: RowLayout, max_length: int) -> list[int]:
     if laid.segments_R4 is None:
         return []
     return np.bincount(laid.segments_R4[:, 1] - laid.segments_R4[:, 0], minlength=max_length + 1).tolist()

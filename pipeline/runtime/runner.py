@@ -22,7 +22,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from pipeline.runtime import engines as runners
 from pipeline.runtime import local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
-from schemas.errors import ClozelineError, UsageError, nearest
+from schemas.errors import ClozelineError, UsageError, nearest_name
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
 
@@ -48,7 +48,9 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     unknown = beam_parser.parse_known_args(arguments)[1]
     if unknown:
         flags = [*known_flags, *(flag for action in beam_parser._actions for flag in action.option_strings)]
-        raise UsageError("; ".join(f"Unknown flag {flag}.{nearest(flag.split('=')[0], flags)}" for flag in unknown))
+        raise UsageError(
+            "; ".join(f"Unknown flag {flag}.{nearest_name(flag.split('=')[0], flags)}" for flag in unknown)
+        )
 
     options = PipelineOptions(arguments)
     standard = options.view_as(StandardOptions)

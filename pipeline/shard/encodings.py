@@ -12,7 +12,7 @@ from encodings.aliases import aliases
 from functools import cache
 from typing import IO, Any
 
-from schemas.errors import UsageError, nearest
+from schemas.errors import UsageError, nearest_name
 
 UTF8 = "utf-8"
 _ASCII = bytes(range(128))
@@ -42,7 +42,7 @@ def canonical_encoding(name: str) -> str:
         "x".encode(name)  # fails for codecs that are not of text, such as zip
     except (LookupError, ValueError, AssertionError) as error:
         known = {*aliases, *aliases.values()}
-        hint = nearest(name.lower().replace("-", "_"), known)
+        hint = nearest_name(name.lower().replace("-", "_"), known)
         raise UsageError(
             f"--encoding {name!r} is not an encoding that Python knows.{hint} Examples: utf-8, cp1252, gb18030."
         ) from error

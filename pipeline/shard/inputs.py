@@ -40,13 +40,13 @@ class Piece:
     format: Format
     compression: str | None
     _: KW_ONLY
-    given: str = ""
+    path_as_written: str = ""
     encoding: str = UTF8
 
     @property
     def shown_path(self) -> str:
         """The path as the user wrote it, as text that can be printed and stored."""
-        return storage.shown(self.given or self.path)
+        return storage.shown(self.path_as_written or self.path)
 
     @property
     def is_whole_file(self) -> bool:
@@ -125,7 +125,7 @@ def _as_given(url: str, pattern: str) -> str:
 def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
     """Name -> facts of every file and folder that a pattern names."""
     try:
-        with storage.reaching(pattern, OSError):
+        with storage.storage_errors_of(pattern, OSError):
             is_pattern = any(c in path for c in "*?[") and not _is_local_file(pattern)
             return fs.glob(path, detail=True) if is_pattern else {path: fs.info(path)}
     except (FileNotFoundError, NotADirectoryError):
@@ -181,5 +181,5 @@ def _row_groups(path: str) -> int:
 def version_of(path: str) -> str:
     """Changes when the file does: its time and size, or the store's tag."""
     fs, inner = storage.filesystem(path)
-    with storage.reaching(path):
+    with storage.storage_errors_of(path):
         return str(fs.ukey(inner))

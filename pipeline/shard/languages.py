@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipeline.shard.language_table import OTHER_NAMES, TABLE
-from schemas.errors import UsageError, nearest
+from schemas.errors import UsageError, nearest_name
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def find_language(given: str) -> Language:
 
     # Names first: a wrong code of three letters is near to dozens of others.
     names = [name for name in languages if len(name) > 3]
-    hint = nearest(wanted, names) or nearest(wanted, languages)
+    hint = nearest_name(wanted, names) or nearest_name(wanted, languages)
     raise UsageError(
         f"--language {given!r} is not a language code or name that is known.{hint} Give a code of ISO 639, such as en, "
         "de or zh, or `und` for a language without rules."

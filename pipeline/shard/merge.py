@@ -14,7 +14,7 @@ from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import Staging
 from pipeline.shard.near_duplicates import dropped_ids
 from pipeline.shard.partition import placements
-from pipeline.shard.plan import Corpus, check_shard_bytes
+from pipeline.shard.plan import CorpusSurvey, check_shard_bytes
 from schemas import shards, storage
 from schemas.randomness import key
 
@@ -22,7 +22,9 @@ Dedup = Literal["none", "exact", "minhash"]
 Dropped = list[tuple[str, str, int]]
 
 
-def gather(index: int, corpus: Corpus, near: Report | None, dedup: Dedup, seed: int, staging: Staging) -> Report:
+def merge_shard(
+    index: int, corpus: CorpusSurvey, near: Report | None, dedup: Dedup, seed: int, staging: Staging
+) -> Report:
     """Write one text shard into staging and return its report; `near` is what was resolved of near-duplicates."""
     name = shards.shard_name("text", index, corpus.num_shards)
     done = staging.report(name)
@@ -45,7 +47,7 @@ def gather(index: int, corpus: Corpus, near: Report | None, dedup: Dedup, seed: 
     return staging.keep(name, data, report)
 
 
-def read_runs(index: int, corpus: Corpus, staging: Staging) -> pa.Table:
+def read_runs(index: int, corpus: CorpusSurvey, staging: Staging) -> pa.Table:
     """The documents of shard `index`: the same range of buckets out of each run."""
     first = index * corpus.buckets // corpus.num_shards
     last = (index + 1) * corpus.buckets // corpus.num_shards

@@ -38,7 +38,7 @@ LONG_LINE = 100  # characters
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How records become documents; the part of the job's options that workers need."""
 
     text_key: str
@@ -71,7 +71,7 @@ class Documents:
     undecodable: list[Report] = field(default_factory=list)
     unbroken: list[Report] = field(default_factory=list)
 
-    def add(self, record: Record, reading: Reading) -> None:
+    def add(self, record: Record, reading: ReadOptions) -> None:
         """Clean, split and keep one document, or note that it holds nothing."""
         text = clean(record.text, self.cleaning)
         sentences = split_sentences(text, reading.language, reading.sentence_splitter)
@@ -114,7 +114,7 @@ def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     return mix(documents ^ np.uint64(key("placement", seed)))
 
 
-def spread(split: Split, reading: Reading, num_shards: int | None, staging: Staging) -> list[Report]:
+def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write one split's runs and return their reports; what an earlier attempt finished is not made again."""
     done = staging.report(report_name(split))
     if done is not None:
@@ -154,7 +154,7 @@ def report_of(name: str, documents: Documents) -> Report:
     }
 
 
-def documents_of(split: Split, reading: Reading) -> Iterator[Documents]:
+def documents_of(split: Split, reading: ReadOptions) -> Iterator[Documents]:
     """The split's documents, RUN_CHARACTERS at a time; at least one lot, for its ledger."""
     documents = Documents()
     for piece in split.pieces:

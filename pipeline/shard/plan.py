@@ -16,7 +16,7 @@ MAX_SHARD_BYTES = (1 << 31) - 1  # of text: Arrow's offsets into a column have 3
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusSurvey:
     """What `spread` found in all: enough to gather any shard. `rejected` names the runs that rejected records.
 
     `undecodable` names the files with a few undecodable bytes, `unbroken` describes documents of many lines.
@@ -32,12 +32,12 @@ class Corpus:
     unbroken: Report | None = None
 
 
-def survey(
+def plan_shards(
     reports: Iterable[list[Report]],
     num_shards: int | None,
     max_bad_ratio: float,
     max_undecodable_ratio: float = 1.0,
-) -> Corpus:
+) -> CorpusSurvey:
     """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
 
     Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, when more than
@@ -55,7 +55,7 @@ def survey(
     text_bytes = total(runs, "text_bytes")
     if text_bytes > num_shards_made * MAX_SHARD_BYTES:
         raise too_few_shards(num_shards_made, f"{text_bytes:,} bytes of text in {num_shards_made:,}", text_bytes)
-    return Corpus(
+    return CorpusSurvey(
         runs=tuple(run["run"] for run in runs),
         rejected=tuple(run["run"] for run in runs if run["rejected"]),
         buckets=num_shards or MAX_SHARDS,

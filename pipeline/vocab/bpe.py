@@ -67,7 +67,7 @@ def places_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArray[
     return [np.concatenate(places) for places in zip(*parts, strict=True)]
 
 
-class MergeLearner:
+class BPETrainer:
     """The words as chained symbols, the places of every symbol, and the counts of the commonest pairs of neighbours."""
 
     def __init__(
@@ -101,7 +101,7 @@ class MergeLearner:
         self._queue: list[int] = []
         self._floor = 0
 
-    def learn(self, size: int, min_frequency: int) -> None:
+    def train(self, size: int, min_frequency: int) -> None:
         """Merge until there are `size` tokens or no pair occurs `min_frequency` times."""
         self._count_pairs(min_frequency)
         while len(self.tokens) < size and (self._queue or self._floor > min_frequency):

@@ -91,7 +91,7 @@ def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[NDArray[n
     return np.concatenate([none, *parts]), np.concatenate([none, *pieces])
 
 
-def word_cutter(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
+def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
     """A function from a word, as the counts of a `spelt_by` vocabulary spell it, to the tokens of another."""
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
     if parse_vocabulary(tokenizer_json, "tokenizer.json").model == spelt_by:
@@ -109,7 +109,7 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
     yield f"shared      {len(shared):,} tokens: {len(shared) / a.size:.1%} of A, {len(shared) / b.size:.1%} of B"
     for name, one, other in (("A", a, b), ("B", b, a)):
         yield f"only in {name}   " + " ".join(_first_missing(one, other))
-    cutters = [word_cutter(data, a.model) for data in jsons]
+    cutters = [cutter_by_spelling(data, a.model) for data in jsons]
     words, totals, differing = 0, [0, 0], []
     for word, count in counts:
         cuts = [cut(word) for cut in cutters]

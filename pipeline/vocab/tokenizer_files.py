@@ -13,13 +13,13 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
-from pipeline.vocab.train import MAX_WORD, Learnt
+from pipeline.vocab.train import MAX_WORD, TrainedVocabulary
 from schemas.vocabulary import SPECIALS, Model
 
 _CLASS = "PreTrainedTokenizerFast"
 
 
-def vocabulary_files(learnt: Learnt, model: Model, lowercase: bool) -> dict[str, bytes]:
+def vocabulary_files(learnt: TrainedVocabulary, model: Model, lowercase: bool) -> dict[str, bytes]:
     """File name -> contents."""
     tokenizer = wordpiece_tokenizer(learnt, lowercase) if model == "wordpiece" else bytebpe_tokenizer(learnt)
     files = {
@@ -33,7 +33,7 @@ def vocabulary_files(learnt: Learnt, model: Model, lowercase: bool) -> dict[str,
     return files | {"vocab.json": json.dumps(vocab, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
 
 
-def wordpiece_tokenizer(learnt: Learnt, lowercase: bool) -> Tokenizer:
+def wordpiece_tokenizer(learnt: TrainedVocabulary, lowercase: bool) -> Tokenizer:
     vocab = {token: i for i, token in enumerate(learnt.tokens)}
     tokenizer = Tokenizer(models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD))
     tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
@@ -48,7 +48,7 @@ def wordpiece_tokenizer(learnt: Learnt, lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
-def bytebpe_tokenizer(learnt: Learnt) -> Tokenizer:
+def bytebpe_tokenizer(learnt: TrainedVocabulary) -> Tokenizer:
     vocab = {token: i for i, token in enumerate(learnt.tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=learnt.merges))
     # The prefix space gives a word one form wherever it stands in a sentence.

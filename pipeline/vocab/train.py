@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
-from pipeline.vocab.bpe import MergeLearner, join_bytes, join_wordpieces
+from pipeline.vocab.bpe import BPETrainer, join_bytes, join_wordpieces
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
 from schemas.vocabulary import BERT_SPECIALS, Model
@@ -71,7 +71,7 @@ def _text_of(counts: pa.Table) -> str:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class TrainedVocabulary:
     """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words that hold one become [UNK]."""
 
     tokens: list[str]
@@ -79,14 +79,14 @@ class Learnt:
     cut_characters: dict[str, int]
 
 
-def learn(
+def train_vocabulary(
     counts: pa.Table,
     model: Model,
     size: int,
     min_frequency: int,
     max_alphabet: int | None = None,
     pad_to_multiple: int = 1,
-) -> Learnt:
+) -> TrainedVocabulary:
     """Learn a vocabulary of at most `size` tokens, filled up to a multiple with [unusedN] when asked.
 
     `counts` are shards.COUNTS.
@@ -94,16 +94,16 @@ def learn(
     Raises DataError when `size` cannot hold the special tokens and the alphabet.
     """
     if model == "wordpiece":
-        learnt = learn_wordpiece(Words.of(counts), size, min_frequency, max_alphabet)
+        learnt = train_wordpiece(Words.of(counts), size, min_frequency, max_alphabet)
     else:
-        learnt = learn_bytebpe(Words.of(counts), size, min_frequency)
+        learnt = train_bytebpe(Words.of(counts), size, min_frequency)
     unused = [f"[unused{i}]" for i in range(-len(learnt.tokens) % pad_to_multiple)]
     last = ["<mask>"] if model == "bytebpe" else []  # stays last, as in RoBERTa
     ordinary = learnt.tokens[: len(learnt.tokens) - len(last)]
     return replace(learnt, tokens=[*ordinary, *unused, *last])
 
 
-def learn_wordpiece(words: Words, size: int, min_frequency: int, max_alphabet: int | None) -> Learnt:
+def train_wordpiece(words: Words, size: int, min_frequency: int, max_alphabet: int | None) -> TrainedVocabulary:
     """At most `max_alphabet` characters, by default half the vocabulary; a word with a rarer one is left out."""
     specials = list(BERT_SPECIALS.values())
     kept_C, cut = common_characters(words.count_characters(), max_alphabet or max(1, size // 2 - len(specials)))
@@ -119,10 +119,10 @@ def learn_wordpiece(words: Words, size: int, min_frequency: int, max_alphabet: i
             f"--size {size} cannot hold {len(specials)} special tokens and an alphabet of {len(alphabet)} characters. "
             f"Give at least {len(specials) + len(alphabet)}."
         )
-    learner = MergeLearner(symbols_T, lengths_N, counts_N, alphabet, join_wordpieces)
+    learner = BPETrainer(symbols_T, lengths_N, counts_N, alphabet, join_wordpieces)
     del symbols_T
-    learner.learn(size - len(specials), min_frequency)
-    return Learnt(specials + learner.tokens, learner.merges, cut)
+    learner.train(size - len(specials), min_frequency)
+    return TrainedVocabulary(specials + learner.tokens, learner.merges, cut)
 
 
 def wordpiece_symbols(words: Words) -> tuple[NDArray[np.int32], list[str]]:
@@ -162,7 +162,7 @@ def check_coverage(words: Words, cut: dict[str, int], size: int) -> None:
         )
 
 
-def learn_bytebpe(words: Words, size: int, min_frequency: int) -> Learnt:
+def train_bytebpe(words: Words, size: int, min_frequency: int) -> TrainedVocabulary:
     """Every byte has a token, so nothing is ever unknown."""
     first, last = ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -170,9 +170,9 @@ def learn_bytebpe(words: Words, size: int, min_frequency: int) -> Learnt:
     if fixed > size:
         raise DataError(f"--size {size} cannot hold {fixed - 256} special tokens and 256 bytes. Give at least {fixed}.")
     symbols_T = byte_symbols(words, alphabet)
-    learner = MergeLearner(symbols_T, words.lengths_N, words.counts_N, alphabet, join_bytes)
-    learner.learn(size - len(first) - len(last), min_frequency)
-    return Learnt(first + learner.tokens + last, learner.merges, {})
+    learner = BPETrainer(symbols_T, words.lengths_N, words.counts_N, alphabet, join_bytes)
+    learner.train(size - len(first) - len(last), min_frequency)
+    return TrainedVocabulary(first + learner.tokens + last, learner.merges, {})
 
 
 def byte_symbols(words: Words, alphabet: Sequence[str]) -> NDArray[np.int32]:

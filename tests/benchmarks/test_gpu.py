@@ -27,7 +27,9 @@ def test_both_sides_run_and_figures_are_kept(tmp_path: Path) -> None:
 def test_the_two_sides_train_on_the_same_loss() -> None:
     """Fresh weights of different draws: both losses are near the logarithm of the vocabulary's size."""
     for name in ("bert_base", "roberta_base", "albert_base", "megatron_345m"):
-        shape = replace(gpu.shape_of(name), layers=2, groups=min(2, gpu.shape_of(name).groups), vocabulary=500)
+        whole = gpu.shape_of(name)
+        groups = min(2, whole.num_hidden_groups)
+        shape = replace(whole, num_hidden_layers=2, num_hidden_groups=groups, vocab_size=500)
         shape = replace(shape, width=64, embedding=64 if not shape.factorised else 32, heads=4, feedforward=128)
         batch = gpu.random_batch(shape, gpu.lengths_of("1 to 507", 900, 512), torch.device("cpu"))
         losses = [side(shape, batch, torch.device("cpu"), False)[1]() for side in (gpu.our_loss, gpu.their_loss)]

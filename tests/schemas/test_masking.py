@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import LENGTHS, Kind, Masking, Rows, _group_begins, _words, budgets, draw_masks
+from schemas.masking import LENGTHS, Kind, Masking, WordSpans, _group_begins, _words, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
@@ -100,7 +100,7 @@ def may(ids: np.ndarray) -> np.ndarray:
     return ~VOCABULARY.is_special_V[ids]
 
 
-def words_of(ids: np.ndarray, offsets: np.ndarray, starts: np.ndarray) -> Rows:
+def words_of(ids: np.ndarray, offsets: np.ndarray, starts: np.ndarray) -> WordSpans:
     return _words(may(ids), starts, offsets, keys(len(offsets) - 1))[0]
 
 

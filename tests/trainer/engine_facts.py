@@ -21,8 +21,8 @@ from tests.small_models import section
 from trainer import train as training
 from trainer.cli import main as train
 from trainer.config.load import load_recipe
-from trainer.data.loader import Share
-from trainer.distributed.zero import parts_of
+from trainer.data.loader import RankShare
+from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine
 from trainer.models.pretraining import PretrainingModel, build_model
 
@@ -60,9 +60,9 @@ def weights_of_engine(stage: int, precision: str) -> float:
     recipe = load_recipe(TINY, [*SMALL, f"engine.zero_stage={stage}", f"engine.precision={precision}"])
     model = build_model(section("bert"), 61, seed=0)
     expected: dict[str, Tensor] = {name: p.detach().flatten().clone() for name, p in model.named_parameters()}
-    engine = build_engine(model, recipe, Share(0, 1, 4, 16))
+    engine = build_engine(model, recipe, RankShare(0, 1, 4, 16))
     largest = 0.0
-    for part in parts_of(engine):
+    for part in parameter_slices(engine):
         wanted = expected[part.name].narrow(0, part.start, part.weights.numel())
         largest = max(largest, float((part.weights - wanted).abs().max()))
     engine.destroy()

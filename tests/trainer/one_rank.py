@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.loader import Share
+from trainer.data.loader import RankShare
 from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
@@ -67,7 +67,7 @@ def small_recipe(*settings: str) -> Recipe:
 def small_engine(recipe: Recipe, micro_batches: int = 1, seed: int = 0) -> DeepSpeedEngine:
     """An engine that makes an update after so many micro-batches."""
     model = build_model(recipe.model, VOCABULARY, seed)
-    return build_engine(model, recipe, Share(0, 1, micro_batches, 2 * micro_batches))
+    return build_engine(model, recipe, RankShare(0, 1, micro_batches, 2 * micro_batches))
 
 
 def small_batch(number: int, rows: int = 2, length: int = 12, masked: int = 5) -> PackedBatch:
@@ -79,9 +79,9 @@ def small_batch(number: int, rows: int = 2, length: int = 12, masked: int = 5) -
         segments_T=(places % length >= length // 2).long(),
         positions_T=places % length,
         sequence_T=places // length,
-        first_S=torch.arange(rows) * length,
+        sequence_starts_S=torch.arange(rows) * length,
         longest=length,
-        masked_K=torch.randperm(rows * length, generator=generator)[:masked].sort().values,
+        masked_positions_K=torch.randperm(rows * length, generator=generator)[:masked].sort().values,
         labels_K=torch.randint(0, VOCABULARY, (masked,), generator=generator),
         pair_labels_S=torch.randint(0, 2, (rows,), generator=generator),
         tokens=rows * length,

@@ -6,29 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.anomaly import History, fault_of
+from trainer.anomaly import AnomalyHistory, fault_of
 from trainer.config.schema import AnomalySection
-from trainer.train import Return
+from trainer.train import Rollback
 
 SECTION = AnomalySection(window=5, loss_factor=2.0, norm_factor=10.0)
-FULL = History(losses=[4.0, 5.0, 4.5, 4.0, 5.0], norms=[1.0, 0.5, 2.0, 1.0, 1.0])
+FULL = AnomalyHistory(losses=[4.0, 5.0, 4.5, 4.0, 5.0], norms=[1.0, 0.5, 2.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(nan, 1.0), (inf, 1.0), (4.0, nan), (4.0, inf), (4.0, -1.0)])
 def test_what_is_no_number_is_a_fault_from_the_first_step_on(loss: float, norm: float) -> None:
-    assert "is not finite" in str(fault_of(loss, norm, History(), SECTION))
+    assert "is not finite" in str(fault_of(loss, norm, AnomalyHistory(), SECTION))
 
 
 def test_jumps_are_measured_by_the_median_of_a_full_window() -> None:
     assert fault_of(9.0, 10.0, FULL, SECTION) is None
     assert fault_of(9.1, 1.0, FULL, SECTION) == "the loss 9.1 is above 2 times the median of 5 steps, 4.5"
     assert fault_of(4.0, 10.1, FULL, SECTION) == "the gradient norm 10.1 is above 10 times the median of 5 steps, 1"
-    assert fault_of(99.0, 99.0, History(losses=[4.0] * 4, norms=[1.0] * 4), SECTION) is None
+    assert fault_of(99.0, 99.0, AnomalyHistory(losses=[4.0] * 4, norms=[1.0] * 4), SECTION) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.booleans()), max_size=30))
 def test_history_holds_the_last_good_steps(steps: list[tuple[float, bool]]) -> None:
-    history = History()
+    history = AnomalyHistory()
     for loss, good in steps:
         if good:
             history.add(loss, loss / 2, SECTION.window)
@@ -37,13 +37,13 @@ def test_history_holds_the_last_good_steps(steps: list[tuple[float, bool]]) -> N
     kept = [loss for loss, good in steps if good]
     assert history.losses == kept[-SECTION.window :] and history.norms == [loss / 2 for loss in history.losses]
     assert history.skipped == len(steps) - len(kept)
-    assert history.in_a_row == next((i for i, (_, good) in enumerate(reversed(steps)) if good), len(steps))
-    assert History.model_validate_json(history.model_dump_json()) == history
+    assert history.consecutive_skips == next((i for i, (_, good) in enumerate(reversed(steps)) if good), len(steps))
+    assert AnomalyHistory.model_validate_json(history.model_dump_json()) == history
 
 
 def test_returns_to_one_checkpoint_add_up() -> None:
     """Gone back to step 20 because of steps up to 30; with data 10 steps further on, steps up to 25 went wrong."""
-    first = Return().again(20, 30)
-    assert (first.times, first.left_out) == (1, 10)
-    assert first.again(20, 25) == Return(20, 2, 15)
-    assert first.again(40, 41) == Return(40, 1, 1)
+    first = Rollback().again(20, 30)
+    assert (first.times, first.skipped_batches) == (1, 10)
+    assert first.again(20, 25) == Rollback(20, 2, 15)
+    assert first.again(40, 41) == Rollback(40, 1, 1)

@@ -18,9 +18,9 @@ from tests.small_models import FAMILIES, random_model, section
 from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
-from trainer.describe import RANKS, activation_bytes, describe, state_bytes
-from trainer.export.verify import row
-from trainer.metrics.log import Metrics, read_metrics
+from trainer.describe import RANKS, activation_bytes, describe_recipe, state_bytes
+from trainer.export.verify import one_row_batch
+from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.hf_convert import config_of
@@ -73,7 +73,7 @@ def test_what_layers_keep_is_about_what_was_told(vocab: Path) -> None:
         ],
     )
     model = random_model(recipe.model, vocabulary).train()
-    batch = row(torch.randint(5, vocabulary.size, (128,)), 2)
+    batch = one_row_batch(torch.randint(5, vocabulary.size, (128,)), 2)
     parameters = {p.data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -108,19 +108,19 @@ def test_every_precision_is_described(capsys, precision: str) -> None:
 
 
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:
-    assert describe(load_recipe(TINY, [f"data.pairs={pairs}"]))["vocabulary"] == 160
-    assert describe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))["vocabulary"] == 500
+    assert describe_recipe(load_recipe(TINY, [f"data.pairs={pairs}"]))["vocabulary"] == 160
+    assert describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))["vocabulary"] == 500
     with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocab_size"):
-        describe(load_recipe(TINY, ["data.pairs=/none"]))
+        describe_recipe(load_recipe(TINY, ["data.pairs=/none"]))
 
 
 def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
     """Of the pairs when there are some, else the recipe's data.max_length; not model.max_position_embeddings."""
-    described = describe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_position_embeddings=512"]))
+    described = describe_recipe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_position_embeddings=512"]))
     manifest = read_manifest(str(pairs), "pairs")
     assert described["length"] == manifest.options["max_length"] < 512
     assert described["micro_batch_tokens"] == 16 * described["length"]
-    told = describe(
+    told = describe_recipe(
         load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=160", "model.max_position_embeddings=512"])
     )
     assert told["length"] == 512 and told["flops_per_token"] > described["flops_per_token"]
@@ -128,18 +128,18 @@ def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
 
 @pytest.mark.parametrize(("name", "length"), [("bert_base", 128), ("bert_large_lamb", 128), ("roberta_base", 512)])
 def test_recipes_are_described_by_the_rows_they_train_on(name: str, length: int) -> None:
-    assert describe(load_recipe(f"trainer/recipes/{name}.toml", []))["length"] == length
+    assert describe_recipe(load_recipe(f"trainer/recipes/{name}.toml", []))["length"] == length
 
 
 def test_the_buffers_of_a_reduction_are_described() -> None:
     """A gigabyte or two at stage 2 however small the model is, or what [deepspeed] asks for."""
     base = ["data.pairs=/none", "model.vocab_size=500", "engine.precision=bf16"]
-    parameters = describe(load_recipe(TINY, base))["parameters"]
-    found = {stage: describe(load_recipe(TINY, [*base, f"engine.zero_stage={stage}"])) for stage in (1, 2)}
+    parameters = describe_recipe(load_recipe(TINY, base))["parameters"]
+    found = {stage: describe_recipe(load_recipe(TINY, [*base, f"engine.zero_stage={stage}"])) for stage in (1, 2)}
     assert found[1]["bucket_bytes"] == 4 * parameters
     assert found[2]["bucket_bytes"] == 4 * parameters + 2 * 500_000_000
     own = [*base, "engine.zero_stage=2", "deepspeed.zero_optimization.reduce_bucket_size=1000"]
-    assert describe(load_recipe(TINY, own))["bucket_bytes"] == 6 * 1000
+    assert describe_recipe(load_recipe(TINY, own))["bucket_bytes"] == 6 * 1000
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_mfu_is_a_fraction_of_the_peak(tmp_path: Path) -> None:
         "seconds": 1.0,
     }
     for name, peak, mfu in (("cpu", None, None), ("gpu", 1000.0, 0.25)):
-        metrics = Metrics(str(tmp_path / name), 0, 1, peak)
+        metrics = MetricsLog(str(tmp_path / name), 0, 1, peak)
         metrics.log(line | {"tokens_per_second": 250.0})
         metrics.close()
         assert read_metrics(str(tmp_path / name))[0]["mfu"] == mfu

@@ -21,7 +21,7 @@ from trainer.checkpoint.layout import best, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Share, pack
+from trainer.data.loader import RankShare, pack
 from trainer.evaluate import MASK_PROB, SEED, Evaluation, batch_bounds, open_evaluation
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
@@ -35,7 +35,7 @@ def evaluating(pairs: Path, held_out: Path, *changes: str, ranks: int = 1, rank:
     recipe = load_recipe(
         TINY, [f"data.pairs={pairs}", f"evaluation.pairs={held_out}", "evaluation.every=450", *changes]
     )
-    evaluation = open_evaluation(recipe, open_folders(recipe), Share(rank, ranks, 2, recipe.batch.size))
+    evaluation = open_evaluation(recipe, open_folders(recipe), RankShare(rank, ranks, 2, recipe.batch.size))
     assert evaluation is not None
     yield evaluation
     evaluation.close()
@@ -43,11 +43,11 @@ def evaluating(pairs: Path, held_out: Path, *changes: str, ranks: int = 1, rank:
 
 def rows_of(batch: PackedBatch) -> list[bytes]:
     """Each row as its tokens, masked places and labels."""
-    ends = [*batch.first_S.tolist()[1:], len(batch.ids_T)]
+    ends = [*batch.sequence_starts_S.tolist()[1:], len(batch.ids_T)]
     found = []
-    for begin, end, label in zip(batch.first_S.tolist(), ends, batch.pair_labels_S.tolist(), strict=True):
-        mine = (batch.masked_K >= begin) & (batch.masked_K < end)
-        places = (batch.masked_K[mine] - begin).tolist()
+    for begin, end, label in zip(batch.sequence_starts_S.tolist(), ends, batch.pair_labels_S.tolist(), strict=True):
+        mine = (batch.masked_positions_K >= begin) & (batch.masked_positions_K < end)
+        places = (batch.masked_positions_K[mine] - begin).tolist()
         found.append(repr((batch.ids_T[begin:end].tolist(), places, batch.labels_K[mine].tolist(), label)).encode())
     return found
 
@@ -111,7 +111,7 @@ def test_held_out_pairs_that_do_not_fit_are_refused(
             TINY, [f"data.pairs={pairs}", *(change.format(pairs=pairs, other=other) for change in changes)]
         )
         hands = recipe.batch.size // (recipe.batch.micro_batch or 1)
-        open_evaluation(recipe, open_folders(recipe), Share(0, 1, hands, recipe.batch.size))
+        open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, hands, recipe.batch.size))
     assert caught.value.exit_code == code
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from schemas.errors import DataError
 from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_engine, small_recipe
 from trainer import step as steps
-from trainer.anomaly import History
-from trainer.anomaly_guard import Guard
+from trainer.anomaly import AnomalyHistory
+from trainer.anomaly_guard import AnomalyGuard
 from trainer.distributed.zero import basic_optimizer
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.step import Counts, check_masked, count, seed_dropout, take_step
+from trainer.step import BatchCounts, check_masked, count_batch, seed_dropout, take_step
 
 RECIPE = small_recipe("engine.zero_stage=0", "engine.precision=fp32")
 BATCHES = [small_batch(1, masked=5), small_batch(2, rows=3, length=7, masked=4), small_batch(3, rows=1, masked=2)]
@@ -30,10 +30,10 @@ def group() -> Iterator[None]:
         yield
 
 
-class WatchedGuard(Guard):
+class WatchedGuard(AnomalyGuard):
     """Notes what the guard was given, among the updates that the optimizer was asked for, and their gradient."""
 
-    def __init__(self, engine: Any, history: History):
+    def __init__(self, engine: Any, history: AnomalyHistory):
         self.events: list[Any] = []
         self.gradient: dict[str, Tensor] = {}
 
@@ -57,7 +57,7 @@ def plain_sums(model: Any, batches: list[PackedBatch]) -> Tensor:
     return torch.stack(sums).sum(0)
 
 
-def plain_gradient(batches: list[PackedBatch], counts: Counts) -> dict[str, Tensor]:
+def plain_gradient(batches: list[PackedBatch], counts: BatchCounts) -> dict[str, Tensor]:
     model = build_model(RECIPE.model, VOCABULARY, seed=0)
     mlm_sum, _, pair_sum, _ = plain_sums(model, batches)
     (mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1)).backward()
@@ -67,10 +67,10 @@ def plain_gradient(batches: list[PackedBatch], counts: Counts) -> dict[str, Tens
 @pytest.mark.parametrize("pairs", [6.0, 0.0])
 def test_a_step_is_the_gradient_of_the_whole_batch(pairs: float) -> None:
     """However it is cut. The counts are those of all ranks, so they need not be this rank's own."""
-    counts = Counts(masked=22.0, pairs=pairs, tokens=57.0, computed=57.0, stop=False)
+    counts = BatchCounts(masked=22.0, pairs=pairs, tokens=57.0, computed=57.0, stop=False)
     engine = small_engine(RECIPE, micro_batches=3)
     expected_sums = plain_sums(engine.module, BATCHES).detach()
-    guard = WatchedGuard(engine, History())
+    guard = WatchedGuard(engine, AnomalyHistory())
     asked = []
 
     def leaves_step(i: int, n: int) -> bool:
@@ -95,14 +95,14 @@ def test_a_step_is_the_gradient_of_the_whole_batch(pairs: float) -> None:
 
 def test_sums_and_scale_are_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a second rank of the same batches: twice the sums; DeepSpeed would halve the gradient that is seen here."""
-    counts = Counts(masked=10.0, pairs=4.0, tokens=24.0, computed=24.0, stop=False)
+    counts = BatchCounts(masked=10.0, pairs=4.0, tokens=24.0, computed=24.0, stop=False)
     engine = small_engine(RECIPE)
     sums = plain_sums(engine.module, BATCHES[:1]).detach()
     monkeypatch.setattr(
         steps, "dist", SimpleNamespace(get_world_size=lambda: 2, all_reduce=lambda tensor: tensor.mul_(2))
     )
     monkeypatch.setattr(steps, "loss_scale", lambda engine: 8.0)
-    guard = WatchedGuard(engine, History())
+    guard = WatchedGuard(engine, AnomalyHistory())
 
     step = take_step(engine, BATCHES[:1], counts, guard, lambda i, n: False)
 
@@ -115,9 +115,9 @@ def test_sums_and_scale_are_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_step_that_is_left_makes_no_update() -> None:
-    counts = Counts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
+    counts = BatchCounts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
     engine = small_engine(RECIPE, micro_batches=3)
-    guard = WatchedGuard(engine, History())
+    guard = WatchedGuard(engine, AnomalyHistory())
 
     assert take_step(engine, BATCHES, counts, guard, lambda i, n: i == 2) is None
     assert guard.events == []
@@ -125,12 +125,12 @@ def test_a_step_that_is_left_makes_no_update() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_a_fault() -> None:
-    counts = Counts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
+    counts = BatchCounts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
     engine = small_engine(RECIPE, micro_batches=1)
     model: Any = engine.module
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    history = History()
+    history = AnomalyHistory()
     guard = WatchedGuard(engine, history)
 
     step = take_step(engine, BATCHES[:1], counts, guard, lambda i, n: False)
@@ -147,11 +147,11 @@ def test_counts_are_sums_over_batches_and_ranks(monkeypatch: pytest.MonkeyPatch,
     padded = small_batch(4, rows=2, masked=3)
     padded = PackedBatch(**{**vars(padded), "tokens": 20})
 
-    assert count(engine, [BATCHES[0], padded], stop) == Counts(8, 40, 44, 48, stop)
+    assert count_batch(engine, [BATCHES[0], padded], stop) == BatchCounts(8, 40, 44, 48, stop)
 
     monkeypatch.setattr(steps, "dist", SimpleNamespace(all_reduce=lambda tensor: tensor.mul_(2)))
-    found = count(engine, [BATCHES[0]], stop)
-    assert found == Counts(10, 40, 48, 48, stop) and found.stop is stop
+    found = count_batch(engine, [BATCHES[0]], stop)
+    assert found == BatchCounts(10, 40, 48, 48, stop) and found.stop is stop
 
 
 def test_large_counts_are_exact() -> None:
@@ -159,13 +159,13 @@ def test_large_counts_are_exact() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 0)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     large = PackedBatch(**{**vars(BATCHES[0]), "tokens": 2**24 + 1})
-    assert count(engine, [large], False).tokens == 2**24 + 1
+    assert count_batch(engine, [large], False).tokens == 2**24 + 1
 
 
 def test_a_batch_without_masks_is_named() -> None:
-    check_masked(Counts(1, 0, 9, 9, False), 7)
+    check_masked(BatchCounts(1, 0, 9, 9, False), 7)
     with pytest.raises(DataError) as caught:
-        check_masked(Counts(0, 4, 9, 9, False), 7)
+        check_masked(BatchCounts(0, 4, 9, 9, False), 7)
     assert str(caught.value) == (
         "The batch of step 7 has no masked token: its rows hold unknown words alone, or their stored masks "
         "are empty. Use a vocabulary that covers the text, or rebuild the pairs."

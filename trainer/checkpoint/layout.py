@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, StorageError, UsageError
-from trainer.anomaly import History
+from trainer.anomaly import AnomalyHistory
 from trainer.config.changes import RecipeChange, shown
 from trainer.distributed.watchdog import progress
 from trainer.metrics.interval import Interval
@@ -58,8 +58,8 @@ class TrainingState(BaseModel):
     identity: dict[str, Any]
     updates: int = 0
     loss_scale: dict[str, float] = {}
-    left_out: int = 0
-    anomaly: History = History()
+    skipped_batches: int = 0
+    anomaly: AnomalyHistory = AnomalyHistory()
     resumed_at: list[int] = []
     interval: Interval = Interval()
     recipe: dict[str, Any] = {}
@@ -130,12 +130,12 @@ def best(run: str) -> int | None:
 
     `run` may be a URL.
     """
-    losses = [(read_figures(location(run, step)).get("eval_mlm_loss"), step) for step in steps_saved(run)]
+    losses = [(read_evaluation(location(run, step)).get("eval_mlm_loss"), step) for step in steps_saved(run)]
     known = [(loss, step) for loss, step in losses if loss is not None and isfinite(loss)]
     return min(known)[1] if known else None
 
 
-def read_figures(folder: str) -> dict[str, Any]:
+def read_evaluation(folder: str) -> dict[str, Any]:
     """What an evaluation of a checkpoint found, by the names of the metrics; empty when there was none.
 
     A file of another form counts as none: it decides which checkpoint is the best and nothing else.
@@ -154,7 +154,7 @@ def _is_figure(value: object) -> bool:
     return value is None or type(value) is float or (type(value) is int and abs(value) < 1 << 53)
 
 
-def add_figures(folder: Path, figures: dict[str, Any]) -> None:
+def add_evaluation(folder: Path, figures: dict[str, Any]) -> None:
     """Write an evaluation's figures into a checkpoint, published or not."""
     with writing(folder):
         if (folder / FIGURES).is_dir():

@@ -45,7 +45,7 @@ class RemoteRun:
 
         Raises StorageError when the URL cannot be read or written, CheckpointError when no checkpoint there verifies.
         """
-        with storage.reaching(self._url):
+        with storage.storage_errors_of(self._url):
             put(Path(self._folder, LOCK), storage.join(self._url, LOCK))  # tells who runs, and that it can be written
             there = max(checkpoints.steps_saved(self._url), default=-1)
             if there > newest_here(self._folder):
@@ -85,7 +85,7 @@ class RemoteRun:
 
     def _copy(self) -> None:
         try:
-            with storage.reaching(self._url):
+            with storage.storage_errors_of(self._url):
                 self._send_beside()
                 there = checkpoints.steps_saved(self._url)
                 for step in checkpoints.steps_saved(self._folder):
@@ -173,7 +173,7 @@ def put(path: Path, url: str, callback: Callback | None = None) -> None:
     """Raises StorageError when the URL refuses, FileNotFoundError when there is no such file here."""
     fs, there = storage.filesystem(url)
     callback = callback or _Progress()
-    with storage.reaching(url, FileNotFoundError):
+    with storage.storage_errors_of(url, FileNotFoundError):
         fs.put_file(str(path), there, callback=callback)
     callback.relative_update(0)
 
@@ -182,7 +182,7 @@ def get(url: str, path: Path) -> None:
     """Raises StorageError when the URL cannot be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fs, there = storage.filesystem(url)
-    with storage.reaching(url):
+    with storage.storage_errors_of(url):
         fs.get_file(there, str(path), callback=_Progress())
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError
-from trainer.anomaly import History
+from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
@@ -22,7 +22,7 @@ from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.distributed.collectives import from_rank_0
+from trainer.distributed.collectives import run_on_rank_0
 
 Found = tuple[Path, TrainingState, list[str]]
 """A checkpoint that verifies, its state, and what was wrong with newer ones."""
@@ -51,7 +51,7 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
         "optimizer": phase.recipe.optimizer.kind,
         "masking": phase.recipe.masking.model_dump(),
         "global_batch": phase.recipe.batch.size,
-        "steps_before": phase.before,
+        "steps_before": phase.steps_before,
     }
 
 
@@ -69,11 +69,11 @@ def resume(
         return TrainingState(step=0, tokens=0, seconds=0.0, identity=now, recipe=values, folders=names)
 
     path, state, _ = found
-    begins = state.step == phase.before
+    begins = state.step == phase.steps_before
     check_unchanged(path, state, now, names, WHOLE_RUN if begins else tuple({*state.identity, *now}))
-    saving.load(engine, path, state)
+    saving.load_checkpoint(engine, path, state)
 
-    before = state.recipe or from_rank_0(lambda: unrecorded_recipe(recipe.run.folder))
+    before = state.recipe or run_on_rank_0(lambda: unrecorded_recipe(recipe.run.folder))
     changes = changes_between(without_secret_keys(before), values, state.step) if before else []
     update: dict[str, Any] = {
         "recipe": values,
@@ -82,7 +82,7 @@ def resume(
         "resumed_at": [*state.resumed_at, *([state.step] if state.step else [])],
     }
     if begins:
-        update |= {"identity": now, "left_out": 0, "anomaly": History()}
+        update |= {"identity": now, "skipped_batches": 0, "anomaly": AnomalyHistory()}
     return state.model_copy(update=update)
 
 
@@ -169,7 +169,7 @@ def announce(phase: Phase, state: TrainingState, found: Found) -> None:
         print(f"Passed over a checkpoint: {fault}.", flush=True)
 
     unit = "row" if phase.recipe.batch.global_tokens is None else "token"
-    place = (state.step - phase.before + state.left_out) * phase.recipe.batch.size
+    place = (state.step - phase.steps_before + state.skipped_batches) * phase.recipe.batch.size
     print(f"Resuming from {path}: step {state.step}, {unit} {place:,}.", flush=True)
 
     for change in changes_without_secrets(new_changes(state, found)):

@@ -25,7 +25,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """Where the parts of a file lie. header: its first bytes. begins: the first byte of each tensor. size: in bytes."""
 
     header: bytes
@@ -33,7 +33,7 @@ class Layout:
     size: int
 
 
-def layout_of(shapes: dict[str, tuple[int, ...]]) -> Layout:
+def layout_of(shapes: dict[str, tuple[int, ...]]) -> TensorLayout:
     """The layout of a file of float32 tensors of these names and shapes, in this order."""
     entries: dict[str, dict[str, object]] = {}
     offsets: dict[str, int] = {}
@@ -48,7 +48,7 @@ def layout_of(shapes: dict[str, tuple[int, ...]]) -> Layout:
     text += b" " * (-len(text) % 8)  # so that elements are aligned
     header = len(text).to_bytes(8, "little") + text
     begins = {name: len(header) + offset for name, offset in offsets.items()}
-    return Layout(header, begins, len(header) + end)
+    return TensorLayout(header, begins, len(header) + end)
 
 
 def create(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:

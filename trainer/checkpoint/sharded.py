@@ -21,20 +21,20 @@ from trainer.checkpoint.layout import STATE, WEIGHTS, TrainingState
 from trainer.checkpoint.safetensors_io import TensorFile, layout_of
 from trainer.checkpoint.shared_writes import (
     HeldBytes,
-    Written,
+    WrittenPiece,
     hashing_order,
     read_back,
     second_readers,
     write_together,
 )
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
-from trainer.distributed.collectives import from_rank_0, nodes_of_ranks, together
+from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     MOMENTS,
-    Part,
+    ParameterSlice,
     named_parameters,
-    parts_of,
+    parameter_slices,
     publish_weights,
     set_updates_made,
     updates_made,
@@ -43,7 +43,9 @@ from trainer.distributed.zero import (
 _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
-def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]) -> None:
+def save_checkpoint(
+    engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]
+) -> None:
     """Write, check and publish a checkpoint with its evaluation's figures, then prune older ones. A collective call.
 
     Raises StorageError on every rank when one of them cannot write, or reads back other bytes than were written; what
@@ -51,21 +53,21 @@ def save(engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, fig
     """
     whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
     shapes = _shapes(engine)
-    parts = [part for part in parts_of(engine) if part.written]
+    parts = [part for part in parameter_slices(engine) if part.written]
     nodes = nodes_of_ranks()
     try:
-        partial = from_rank_0(lambda: _begin(run, whole, shapes, figures))
+        partial = run_on_rank_0(lambda: _begin(run, whole, shapes, figures))
         written = _write(partial, shapes, parts, nodes, torch.device(engine.device or "cpu"))
-        names = from_rank_0(lambda: _names_in(partial))
-        checked = together(lambda: _check(partial, names, written, nodes))
+        names = run_on_rank_0(lambda: _names_in(partial))
+        checked = run_on_all_ranks(lambda: _check(partial, names, written, nodes))
         entries = [entry for mine in checked for entry in mine]
-        from_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
+        run_on_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
     except ClozelineError:
-        from_rank_0(lambda: checkpoints.remove_partial(run))
+        run_on_rank_0(lambda: checkpoints.remove_partial(run))
         raise
 
 
-def find(run: str) -> tuple[Path, TrainingState, list[str]] | None:
+def find_checkpoint(run: str) -> tuple[Path, TrainingState, list[str]] | None:
     """(newest checkpoint that verifies, its state, what was wrong with newer ones), or None when there is none.
 
     One rank looks, so all take the same one. Raises CheckpointError on every rank when there are some but all are bad.
@@ -75,13 +77,13 @@ def find(run: str) -> tuple[Path, TrainingState, list[str]] | None:
         found = checkpoints.newest(run)
         return None if found is None else (found[0], checkpoints.read_state(found[0]), found[1])
 
-    return from_rank_0(look)
+    return run_on_rank_0(look)
 
 
-def load(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
+def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
     """Put a checkpoint's weights, moments and counts into the engine, whatever layout wrote it. A collective call."""
-    parts = parts_of(engine)
-    together(lambda: _read(engine, path, parts))
+    parts = parameter_slices(engine)
+    run_on_all_ranks(lambda: _read(engine, path, parts))
     publish_weights(engine)
     set_updates_made(engine, state.updates)
     for name, value in state.loss_scale.items():
@@ -89,7 +91,7 @@ def load(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
             setattr(_scaler(engine), name, value)
 
 
-def _values_of() -> dict[str, Callable[[Part], Any]]:
+def _values_of() -> dict[str, Callable[[ParameterSlice], Any]]:
     """By file, what of a part it holds."""
     return {WEIGHTS: lambda part: part.weights} | {
         f"{key}.safetensors": lambda part, key=key: part.moments[key] for key in MOMENTS
@@ -108,16 +110,20 @@ def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], f
             tensor_files.create(partial / name, shapes)
         storage.publish(str(partial / STATE), state.model_dump_json().encode())
     if figures:
-        checkpoints.add_figures(partial, figures)
+        checkpoints.add_evaluation(partial, figures)
     return partial
 
 
 def _write(
-    partial: Path, shapes: dict[str, tuple[int, ...]], parts: list[Part], nodes: list[int], device: torch.device
-) -> dict[str, list[Written]]:
+    partial: Path,
+    shapes: dict[str, tuple[int, ...]],
+    parts: list[ParameterSlice],
+    nodes: list[int],
+    device: torch.device,
+) -> dict[str, list[WrittenPiece]]:
     """What was written into each file, by all ranks, in file order. A collective call."""
     layout = layout_of(shapes)
-    header = Written(0, len(layout.header), zlib.crc32(layout.header), 0)
+    header = WrittenPiece(0, len(layout.header), zlib.crc32(layout.header), 0)
     names = list(_values_of())
     held: dict[str, HeldBytes] = {}
 
@@ -127,20 +133,20 @@ def _write(
         return held[WEIGHTS].ranges
 
     # The files have the same tensors in the same places, so one assignment serves them all.
-    ranges = together(hold_all)
+    ranges = run_on_all_ranks(hold_all)
     extents = assign_writers(ranges, nodes, len(layout.header))
-    by_rank = together(lambda: _write_all(partial, extents, held, device))
+    by_rank = run_on_all_ranks(lambda: _write_all(partial, extents, held, device))
     return {name: sorted([header, *chain.from_iterable(found[i] for found in by_rank)]) for i, name in enumerate(names)}
 
 
 def _write_all(
     partial: Path, extents: list[Extent], held: dict[str, HeldBytes], device: torch.device
-) -> list[list[Written]]:
+) -> list[list[WrittenPiece]]:
     """What this rank wrote into each file.
 
     A rank that failed in one file takes part in the exchanges of the others, and raises its first error after the last.
     """
-    written: list[list[Written]] = []
+    written: list[list[WrittenPiece]] = []
     errors: list[Exception] = []
     for name, mine in held.items():
         try:
@@ -158,7 +164,7 @@ def _names_in(partial: Path) -> list[str]:
 
 
 def _check(
-    partial: Path, names: list[str], written: dict[str, list[Written]], nodes: list[int]
+    partial: Path, names: list[str], written: dict[str, list[WrittenPiece]], nodes: list[int]
 ) -> list[dict[str, Any]]:
     """Read back this rank's share of the named files and return the manifest's entries of those it read whole.
 
@@ -202,7 +208,7 @@ def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], 
     checkpoints.prune(run, keep)
 
 
-def _read(engine: DeepSpeedEngine, path: Path, parts: list[Part]) -> None:
+def _read(engine: DeepSpeedEngine, path: Path, parts: list[ParameterSlice]) -> None:
     shapes = _shapes(engine)
     for name, value_of in _values_of().items():
         with TensorFile(path / name) as file:

@@ -36,7 +36,7 @@ ROUND = 64
 """Shared blocks that are exchanged at once: what a rank receives in a round is at most so many MiB."""
 
 
-class Written(NamedTuple):
+class WrittenPiece(NamedTuple):
     """Bytes `begin` to `end` of a file, as `rank` handed them to the system."""
 
     begin: int
@@ -69,7 +69,7 @@ class HeldBytes:
         return torch.cat(found)
 
 
-def write_together(path: Path, extents: list[Extent], held: HeldBytes, device: torch.device) -> list[Written]:
+def write_together(path: Path, extents: list[Extent], held: HeldBytes, device: torch.device) -> list[WrittenPiece]:
     """Write this rank's extents of a file. A collective call when blocks are shared between nodes.
 
     Returns what was written. Raises the first error of this rank, a StorageError when a write failed, only after its
@@ -149,7 +149,7 @@ class _Sink:
 
     def __init__(self, path: Path, rank: int):
         self._path, self._rank = path, rank
-        self._written: list[Written] = []
+        self._written: list[WrittenPiece] = []
         self._error: Exception | None = None
         self._handle: int | None = None
 
@@ -167,7 +167,7 @@ class _Sink:
             return
         values: Any = values_N.cpu().contiguous().numpy()
         data = memoryview(values).cast("B")
-        self._written.append(Written(begin, begin + len(data), zlib.crc32(data), self._rank))
+        self._written.append(WrittenPiece(begin, begin + len(data), zlib.crc32(data), self._rank))
 
         with checkpoints.writing(self._path):
             if self._handle is None:
@@ -177,7 +177,7 @@ class _Sink:
                 done += os.pwrite(self._handle, data[done:], begin + done)
         progress()
 
-    def close(self) -> list[Written]:
+    def close(self) -> list[WrittenPiece]:
         """Return what was written, which is on the disk now. Raises the first error, a StorageError for a write."""
         if self._handle is not None:
             with self.keeping_error(), checkpoints.writing(self._path):
@@ -196,7 +196,7 @@ def hashing_order(nodes: list[int]) -> list[int]:
     return sorted(range(len(nodes)), key=lambda rank: (place[rank], nodes[rank]))
 
 
-def second_readers(pieces: list[Written], reader: int, nodes: list[int]) -> list[int | None]:
+def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) -> list[int | None]:
     """For each piece of a file that `reader` reads whole, the rank that reads it once more, or None.
 
     That is a rank of another node for what was written on the reader's node, and with one node another rank for what
@@ -211,7 +211,7 @@ def second_readers(pieces: list[Written], reader: int, nodes: list[int]) -> list
     return chosen
 
 
-def read_back(path: Path, pieces: list[Written], from_server: bool) -> str:
+def read_back(path: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
     """Read pieces of a file, compare each with what was written, and return the SHA-256 of them all.
 
     from_server: other nodes wrote some of them, so what this node has cached is dropped first.

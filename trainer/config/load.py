@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from schemas import randomness
-from schemas.errors import UsageError, nearest
+from schemas.errors import UsageError, nearest_name
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.validate import check_phases, check_recipe
 
@@ -126,5 +126,5 @@ def _fault(fault: Any) -> str:
     for part in path[:-1]:
         section = PhaseSection if part.isdigit() else section.model_fields[part].annotation
     known = section.model_fields
-    hint = nearest(path[-1], known).replace("mean ", "mean " + "".join(part + "." for part in path[:-1]))
+    hint = nearest_name(path[-1], known).replace("mean ", "mean " + "".join(part + "." for part in path[:-1]))
     return f"unknown key {name}.{hint}"

@@ -35,8 +35,8 @@ class Phase:
     """
 
     recipe: Recipe
-    before: int
-    last: int
+    steps_before: int
+    last_step: int
     schedule_before: int
     schedule_steps: int
 
@@ -60,4 +60,4 @@ def phases_of(recipe: Recipe) -> list[Phase]:
 
 def phase_after(phases: list[Phase], step: int) -> Phase:
     """The phase of the step after `step`; the last one when there is no further step."""
-    return next((phase for phase in phases if step < phase.last), phases[-1])
+    return next((phase for phase in phases if step < phase.last_step), phases[-1])

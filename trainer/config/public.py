@@ -48,16 +48,16 @@ def without_secret_keys(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not is_secret(key)}
 
 
-def without_places(content: dict[str, Any]) -> dict[str, Any]:
+def without_paths(content: dict[str, Any]) -> dict[str, Any]:
     """Leave out keys that hold paths, and whatever looks like a path, as in a table that passes to DeepSpeed."""
     kept: dict[str, Any] = {}
     for key, value in content.items():
         if key in PLACES or _is_place(value):
             continue
         if isinstance(value, dict):
-            kept[key] = without_places(value)
+            kept[key] = without_paths(value)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            kept[key] = [without_places(item) for item in value]
+            kept[key] = [without_paths(item) for item in value]
         else:
             kept[key] = value
     return kept
@@ -68,7 +68,7 @@ def changes_without_secrets(changes: Iterable[RecipeChange]) -> list[RecipeChang
     return [change for change in changes if not is_secret(change.key)]
 
 
-def changes_without_places(changes: Iterable[RecipeChange]) -> list[RecipeChange]:
+def changes_without_paths(changes: Iterable[RecipeChange]) -> list[RecipeChange]:
     """Return the changes whose key and values name no path."""
     return [
         change

@@ -78,7 +78,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_model(recipe.model, path)
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
-    check_saving(recipe, path)
+    check_checkpointing(recipe, path)
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
     if recipe.masking.stored and recipe.masking != MaskingSection(stored=True):
         raise UsageError(f"{path}: masking.stored takes the masks that the pairs hold; leave the other keys out.")
@@ -173,7 +173,7 @@ def check_batch(batch: BatchSection, path: str) -> None:
         )
 
 
-def check_saving(recipe: Recipe, path: str) -> None:
+def check_checkpointing(recipe: Recipe, path: str) -> None:
     evaluation, saving = recipe.evaluation, recipe.checkpoint
     if evaluation.pairs and evaluation.every % saving.every and saving.every % evaluation.every:
         raise UsageError(

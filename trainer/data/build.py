@@ -9,9 +9,9 @@ from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import CPU, Drawing, Share, Stream
+from trainer.data.loader import CPU, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
-from trainer.data.padding import Shape, shape_for
+from trainer.data.padding import BatchShape, shape_for
 
 
 def open_folders(recipe: Recipe) -> list[PairFolder]:
@@ -21,13 +21,13 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
     if not folders:
         raise UsageError("data.pairs names no folder. Give one that `python -m pipeline pairs` wrote.")
     if recipe.data.vocab is not None:
-        check_vocabulary(folders[0], recipe.data.vocab)
+        check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:
         check_folder(folder, recipe)
     return folders
 
 
-def check_vocabulary(folder: PairFolder, path: str) -> None:
+def check_data_vocabulary(folder: PairFolder, path: str) -> None:
     wanted = read_vocabulary(path)
     if wanted.fingerprint != folder.vocabulary.fingerprint:
         raise DataError(
@@ -55,7 +55,7 @@ def check_folder(folder: PairFolder, recipe: Recipe) -> None:
         )
 
 
-def build_stream(recipe: Recipe, folders: list[PairFolder], share: Share, device: torch.device = CPU) -> Stream:
+def build_stream(recipe: Recipe, folders: list[PairFolder], share: RankShare, device: torch.device = CPU) -> Stream:
     """The stream of one rank, its batches on `device`.
 
     Raises UsageError or DataError when folders, weights and batch do not fit together.
@@ -64,11 +64,11 @@ def build_stream(recipe: Recipe, folders: list[PairFolder], share: Share, device
     sources = build_sources(folders, recipe.data.weights, seed, by_tokens)
     check_size(folders, recipe, share)
     masking = Masking(recipe.masking.kind, recipe.masking.prob, recipe.masking.max_predictions)
-    drawing = Drawing(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
+    drawing = MaskingSchedule(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
     return Stream(sources, share, drawing, seed, shape_of(folders, recipe, share), device)
 
 
-def check_size(folders: list[PairFolder], recipe: Recipe, share: Share) -> None:
+def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
     """Raises DataError when all folders together do not fill one global batch: rows would recur within a step."""
     unit = "rows" if recipe.batch.global_tokens is None else "tokens"
     found = sum(folder.manifest.totals[unit] for folder in folders)
@@ -79,7 +79,7 @@ def check_size(folders: list[PairFolder], recipe: Recipe, share: Share) -> None:
         )
 
 
-def shape_of(folders: list[PairFolder], recipe: Recipe, share: Share) -> Shape | None:
+def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> BatchShape | None:
     """The one shape of all micro-batches, None for `exact`."""
     batch, longest = recipe.batch, max(folder.max_length for folder in folders)
     if batch.shape == "exact":
@@ -91,5 +91,5 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: Share) -> Shape |
         return shape_for(batch.micro_batch * longest, mean, longest, prob, batch.shape == "padded")
     # A batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more than a row.
     most_tokens = share.size + sum(folder.max_length for folder in folders)
-    most = -(-most_tokens // share.hands) + longest
+    most = -(-most_tokens // share.micro_batches_per_step) + longest
     return shape_for(most, mean, longest, prob, batch.shape == "padded")

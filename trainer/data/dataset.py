@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Rows:
+class PairRows:
     """B rows end to end in T tokens: row i is offsets_B1[i] : offsets_B1[i + 1]."""
 
     ids_T: NDArray[Any]
@@ -47,11 +47,11 @@ class Rows:
         """(B,) tokens in each row."""
         return np.diff(self.offsets_B1)
 
-    def take(self, rows: Ints) -> Rows:
+    def take(self, rows: Ints) -> PairRows:
         """The named rows, in the named order."""
         starts, lengths = self.offsets_B1[rows], self.offsets_B1[rows + 1] - self.offsets_B1[rows]
         places = places_of_ranges(starts, lengths)
-        return Rows(
+        return PairRows(
             self.ids_T.take(places),
             self.word_starts_T.take(places),
             offsets_of(lengths),
@@ -60,11 +60,11 @@ class Rows:
         )
 
 
-def join_rows(parts: list[Rows]) -> Rows:
+def join_rows(parts: list[PairRows]) -> PairRows:
     """Several lots of rows as one, in order."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(
+    return PairRows(
         np.concatenate([part.ids_T for part in parts]),
         np.concatenate([part.word_starts_T for part in parts]),
         offsets_of(np.concatenate([part.lengths() for part in parts])),
@@ -97,7 +97,7 @@ class StoredMasks:
 class Block:
     """The rows of several shards end to end; shard_B and row_B say which shard and which of its rows each one is."""
 
-    rows: Rows
+    rows: PairRows
     shard_B: Ints
     row_B: Ints
     stored: StoredMasks | None
@@ -185,11 +185,11 @@ class PairFolder:
             self._known_rows.add(shard.sha256)
 
 
-def _rows(table: pa.Table) -> Rows:
+def _rows(table: pa.Table) -> PairRows:
     """The rows of a shard that has passed its checks: no list is null, so the items of all lists lie end to end."""
     ids = table["input_ids"].combine_chunks()
     starts = table["word_starts"].combine_chunks()
-    return Rows(
+    return PairRows(
         ids.flatten().to_numpy(),
         starts.flatten().to_numpy(zero_copy_only=False),
         offsets_of(lengths_of(ids)),

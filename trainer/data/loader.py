@@ -21,10 +21,10 @@ from schemas.masking import Masking, Masks, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
-from trainer.data.dataset import NO_LABEL, Rows, join_rows
-from trainer.data.mixture import Part, Source, places
-from trainer.data.padding import Shape, fill
-from trainer.data.prefetch import DeviceFeed, Sent
+from trainer.data.dataset import NO_LABEL, PairRows, join_rows
+from trainer.data.mixture import Source, SourceRows, rows_of_step
+from trainer.data.padding import BatchShape, pad_to_shape
+from trainer.data.prefetch import DeviceFeed, SentBatches
 from trainer.data.sop import redraw_order
 from trainer.models.batch import PackedBatch
 
@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """One rank's part of every global batch: `micro_batches` micro-batches of all the batch's `size` rows or tokens."""
 
     rank: int
@@ -42,13 +42,13 @@ class Share:
     size: int
 
     @property
-    def hands(self) -> int:
+    def micro_batches_per_step(self) -> int:
         """Micro-batches of a global batch over all ranks."""
         return self.world_size * self.micro_batches
 
 
 @dataclass(frozen=True)
-class Drawing:
+class MaskingSchedule:
     """How masks come about: drawn as rows are read, or `stored` with them, another variant each epoch.
 
     Drawn masks go from masking.prob in a straight line to `final_prob` at `last_step`, and stay there.
@@ -72,17 +72,17 @@ class Stream:
     def __init__(
         self,
         sources: list[Source],
-        share: Share,
-        drawing: Drawing,
+        share: RankShare,
+        drawing: MaskingSchedule,
         seed: int,
-        shape: Shape | None = None,
+        shape: BatchShape | None = None,
         device: torch.device = CPU,
     ):
         """With a `shape` every micro-batch is filled up to it."""
         self._sources, self._share, self._drawing, self._seed, self._shape = sources, share, drawing, seed, shape
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
         self._feed = DeviceFeed(device)
-        self._ahead: dict[int, Future[Sent]] = {}
+        self._ahead: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
         self.stalled = 0.0  # seconds that callers have waited for data
 
@@ -102,40 +102,40 @@ class Stream:
         for source in self._sources:
             source.folder.close()
 
-    def _make(self, step: int) -> Sent:
-        return self._feed.send(self.between(places(self._sources, step, self._share.size), step))
+    def _make(self, step: int) -> SentBatches:
+        return self._feed.send(self.micro_batches_at(rows_of_step(self._sources, step, self._share.size), step))
 
-    def between(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
+    def micro_batches_at(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
         """This rank's micro-batches of the rows at the places `bounds` of each source, masked as at `step`."""
         parts = [
-            Part.of(source, stretch, self._seed)
+            SourceRows.of(source, stretch, self._seed)
             for source, (first, last) in zip(self._sources, bounds, strict=True)
-            for stretch in source.order.stretches(first, last)
+            for stretch in source.order.row_ranges(first, last)
             if len(stretch.rows_N)
         ]
-        hands = deal(np.concatenate([part.lengths() for part in parts]), self._share)
+        hands = assign_rows(np.concatenate([part.lengths() for part in parts]), self._share)
         return [self._micro_batch(parts, hand, step) for hand in hands]
 
-    def _micro_batch(self, parts: list[Part], hand: Ints, step: int) -> PackedBatch:
+    def _micro_batch(self, parts: list[SourceRows], hand: Ints, step: int) -> PackedBatch:
         """The rows `hand`, numbered over all parts and rising, masked and laid end to end."""
-        begins = offsets_of(np.array([len(part.stretch.rows_N) for part in parts]))
+        begins = offsets_of(np.array([len(part.row_range.rows_N) for part in parts]))
         cuts = np.searchsorted(hand, begins)
-        chosen = [part.stretch.rows_N[hand[a:b] - begin]
+        chosen = [part.row_range.rows_N[hand[a:b] - begin]
                   for part, begin, a, b in zip(parts, begins, cuts, cuts[1:], strict=False)]  # fmt: skip
         keys = [part.keys(picked) for part, picked in zip(parts, chosen, strict=True)]
         rows = join_rows([self._rows(*each) for each in zip(parts, chosen, keys, strict=True)])
         masks = self._stored(parts, chosen, rows) if self._drawing.stored else self._drawn(keys, rows, step)
         batch = pack(rows, masks)
-        return batch if self._shape is None else fill(batch, self._shape, self._vocabulary.special_id("pad"))
+        return batch if self._shape is None else pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
 
-    def _rows(self, part: Part, picked: Ints, keys_B: U64) -> Rows:
+    def _rows(self, part: SourceRows, picked: Ints, keys_B: U64) -> PairRows:
         """Rows of one part; SOP's order is drawn again, but for stored masks, whose places it would move."""
         rows = part.block.rows.take(picked)
         if part.folder.objective != "sop" or self._drawing.stored:
             return rows
         return redraw_order(rows, keys_B, self._vocabulary.separators)
 
-    def _drawn(self, keys: list[U64], rows: Rows, step: int) -> Masks:
+    def _drawn(self, keys: list[U64], rows: PairRows, step: int) -> Masks:
         return draw_masks(
             rows.ids_T,
             rows.offsets_B1,
@@ -145,11 +145,11 @@ class Stream:
             self._vocabulary,
         )
 
-    def _stored(self, parts: list[Part], chosen: list[Ints], rows: Rows) -> Masks:
+    def _stored(self, parts: list[SourceRows], chosen: list[Ints], rows: PairRows) -> Masks:
         """Of each row the variant number epoch modulo K."""
         begins = np.split(rows.offsets_B1[:-1], np.cumsum([len(picked) for picked in chosen])[:-1])
         found = [
-            part.block.stored.take(picked, part.stretch.epoch % part.block.stored.variants, begins_B)
+            part.block.stored.take(picked, part.row_range.epoch % part.block.stored.variants, begins_B)
             for part, picked, begins_B in zip(parts, chosen, begins, strict=True)
             if part.block.stored is not None
         ]
@@ -161,24 +161,24 @@ class Stream:
         )
 
 
-def deal(lengths_B: Ints, share: Share) -> list[Ints]:
+def assign_rows(lengths_B: Ints, share: RankShare) -> list[Ints]:
     """The rows of one rank's micro-batches: sorted by length, dealt to all micro-batches back and forth.
 
     Their tokens differ by less than the longest row. Raises DataError when there are fewer rows than micro-batches.
     """
-    if len(lengths_B) < share.hands:
+    if len(lengths_B) < share.micro_batches_per_step:
         raise DataError(
-            f"A global batch of {len(lengths_B)} rows cannot be dealt to {share.hands} micro-batches. "
+            f"A global batch of {len(lengths_B)} rows cannot be dealt to {share.micro_batches_per_step} micro-batches. "
             "Enlarge the batch, or use fewer ranks or larger micro-batches."
         )
-    none = np.full(-len(lengths_B) % share.hands, -1)
-    rounds = np.concatenate([np.argsort(-lengths_B, kind="stable"), none]).reshape(-1, share.hands)
+    none = np.full(-len(lengths_B) % share.micro_batches_per_step, -1)
+    rounds = np.concatenate([np.argsort(-lengths_B, kind="stable"), none]).reshape(-1, share.micro_batches_per_step)
     rounds[1::2] = rounds[1::2, ::-1]
-    mine = [np.sort(rounds[:, hand]) for hand in range(share.rank, share.hands, share.world_size)]
+    mine = [np.sort(rounds[:, hand]) for hand in range(share.rank, share.micro_batches_per_step, share.world_size)]
     return [hand[hand >= 0] for hand in mine]
 
 
-def pack(rows: Rows, masks: Masks) -> PackedBatch:
+def pack(rows: PairRows, masks: Masks) -> PackedBatch:
     """Rows and their masks as one packed micro-batch."""
     lengths_B = rows.lengths()
     sequence_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
@@ -191,9 +191,9 @@ def pack(rows: Rows, masks: Masks) -> PackedBatch:
         segments_T=torch.from_numpy((positions_T >= np.repeat(rows.segment_b_B, lengths_B)).astype(np.int64)),
         positions_T=torch.from_numpy(positions_T),
         sequence_T=torch.from_numpy(sequence_T),
-        first_S=torch.from_numpy(rows.offsets_B1[:-1].copy()),
+        sequence_starts_S=torch.from_numpy(rows.offsets_B1[:-1].copy()),
         longest=int(lengths_B.max()),
-        masked_K=torch.from_numpy(masks.positions_K),
+        masked_positions_K=torch.from_numpy(masks.positions_K),
         labels_K=torch.from_numpy(labels_K),
         pair_labels_S=torch.from_numpy(rows.labels_B),
         tokens=len(rows.ids_T),

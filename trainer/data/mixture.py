@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from schemas.errors import DataError
 from schemas.randomness import U64, key, numbers
 from trainer.data.dataset import Block, PairFolder
-from trainer.data.sampler import Order, Stretch
+from trainer.data.sampler import Order, RowRange
 
 Ints = NDArray[np.int64]
 
@@ -39,16 +39,16 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class SourceRows:
     """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
 
     folder: PairFolder
-    stretch: Stretch
+    row_range: RowRange
     block: Block
     bases: U64
 
     @classmethod
-    def of(cls, source: Source, stretch: Stretch, seed: int) -> Part:
+    def of(cls, source: Source, stretch: RowRange, seed: int) -> SourceRows:
         folder = source.folder
         bases = np.zeros(len(folder.manifest.shards), dtype=np.uint64)
         for shard in stretch.shards:
@@ -58,7 +58,7 @@ class Part:
         return cls(folder, stretch, block, bases)
 
     def lengths(self) -> Ints:
-        offsets, rows = self.block.rows.offsets_B1, self.stretch.rows_N
+        offsets, rows = self.block.rows.offsets_B1, self.row_range.rows_N
         return offsets[rows + 1] - offsets[rows]
 
     def keys(self, chosen: Ints) -> U64:
@@ -108,13 +108,13 @@ def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
     return Order(rows, folder.manifest.fingerprint, seed, tokens, lambda block: folder.block(block).rows.lengths())
 
 
-def places(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
+def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
     """Each source's first and last place in the global batch of `size` places with the number `step`."""
-    before, after = (given(sources, n * size) for n in (step, step + 1))
+    before, after = (rows_per_source(sources, n * size) for n in (step, step + 1))
     return list(zip(before, after, strict=True))
 
 
-def given(sources: list[Source], n: int) -> list[int]:
+def rows_per_source(sources: list[Source], n: int) -> list[int]:
     """Return how many of the stream's first n places each source has given."""
     return apportion([source.weight for source in sources], n)
 

@@ -20,7 +20,7 @@ ALIGN = 64  # tokens; matrix units want multiples of a power of two
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """How many of each; `longest` bounds a sequence. Sequences and masked places double when a batch has more.
 
     With `padded` every row is filled up to `longest`, and the number of tokens follows from that.
@@ -33,20 +33,20 @@ class Shape:
     padded: bool = False
 
 
-def shape_for(tokens: int, mean_length: float, longest: int, mask_prob: float, padded: bool) -> Shape:
+def shape_for(tokens: int, mean_length: float, longest: int, mask_prob: float, padded: bool) -> BatchShape:
     """A shape that a micro-batch of at most `tokens` tokens in rows of about `mean_length` will fit."""
     tokens = -(-tokens // ALIGN) * ALIGN
     rows = tokens / mean_length
     sequences = int(rows + 4 * rows**0.5) + 4
-    return Shape(tokens, sequences, -(-int(1.02 * mask_prob * tokens + rows) // 8) * 8, longest, padded)
+    return BatchShape(tokens, sequences, -(-int(1.02 * mask_prob * tokens + rows) // 8) * 8, longest, padded)
 
 
-def fill(batch: PackedBatch, shape: Shape, pad_id: int) -> PackedBatch:
+def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBatch:
     """The batch in its fixed shape."""
     lengths = _padding(batch, shape)
-    missing, fillers, sequences = int(lengths.sum()), len(lengths), len(batch.first_S)
+    missing, fillers, sequences = int(lengths.sum()), len(lengths), len(batch.sequence_starts_S)
     empty = doubled(shape.sequences, sequences + fillers) - sequences - fillers
-    idle = doubled(shape.masked, len(batch.masked_K)) - len(batch.masked_K)
+    idle = doubled(shape.masked, len(batch.masked_positions_K)) - len(batch.masked_positions_K)
     number = torch.repeat_interleave(torch.arange(fillers), lengths)
     begins = torch.cumsum(lengths, 0) - lengths
     return replace(
@@ -55,18 +55,18 @@ def fill(batch: PackedBatch, shape: Shape, pad_id: int) -> PackedBatch:
         segments_T=_longer(batch.segments_T, missing, 0),
         positions_T=torch.cat([batch.positions_T, torch.arange(missing) - begins[number]]),
         sequence_T=torch.cat([batch.sequence_T, number + sequences]),
-        first_S=torch.cat([batch.first_S, begins + len(batch.ids_T), torch.zeros(empty, dtype=torch.int64)]),
+        first_S=torch.cat([batch.sequence_starts_S, begins + len(batch.ids_T), torch.zeros(empty, dtype=torch.int64)]),
         longest=shape.longest,
-        masked_K=_longer(batch.masked_K, idle, 0),
+        masked_K=_longer(batch.masked_positions_K, idle, 0),
         labels_K=_longer(batch.labels_K, idle, NO_LABEL),
         pair_labels_S=_longer(batch.pair_labels_S, fillers + empty, NO_LABEL),
     )
 
 
-def _padding(batch: PackedBatch, shape: Shape) -> Tensor:
+def _padding(batch: PackedBatch, shape: BatchShape) -> Tensor:
     """Lengths of the sequences of padding: what each row lacks, or what the whole batch lacks in as few as it takes."""
     if shape.padded:
-        lengths_S = torch.diff(batch.first_S, append=torch.tensor([len(batch.ids_T)]))
+        lengths_S = torch.diff(batch.sequence_starts_S, append=torch.tensor([len(batch.ids_T)]))
         return (shape.longest - lengths_S)[lengths_S < shape.longest]
     missing = shape.tokens - len(batch.ids_T)
     whole, rest = divmod(missing, shape.longest)

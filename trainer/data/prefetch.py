@@ -14,7 +14,7 @@ from trainer.models.batch import PackedBatch
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBatches:
     """Micro-batches on their way, and the event that tells of their arrival; None on a CPU, where they are already."""
 
     batches: list[PackedBatch]
@@ -37,15 +37,15 @@ class DeviceFeed:
         if self._copies is not None:
             torch.cuda.set_device(self._device)
 
-    def send(self, batches: list[PackedBatch]) -> Sent:
+    def send(self, batches: list[PackedBatch]) -> SentBatches:
         """Start the copies and return at once. torch keeps the pinned memory until they have ended."""
         if self._copies is None:
-            return Sent(batches, None)
+            return SentBatches(batches, None)
         with torch.cuda.stream(self._copies):
             sent = [batch.pinned().to(self._device) for batch in batches]
-            return Sent(sent, self._copies.record_event())
+            return SentBatches(sent, self._copies.record_event())
 
-    def receive(self, sent: Sent) -> list[PackedBatch]:
+    def receive(self, sent: SentBatches) -> list[PackedBatch]:
         """What was sent, to be used by the caller's current CUDA stream."""
         if sent.arrival is not None:
             current = torch.cuda.current_stream(self._device)

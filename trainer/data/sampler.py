@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RowRange:
     """Rows of one block in their order: numbers in the block, whose `shards` lie end to end."""
 
     epoch: int
@@ -53,7 +53,7 @@ class Order:
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)
         self._shard_order = lru_cache(maxsize=4)(self._shuffle_shards)  # a batch looks at it several times
 
-    def stretches(self, first: int, last: int) -> Iterator[Stretch]:
+    def row_ranges(self, first: int, last: int) -> Iterator[RowRange]:
         """The rows at places `first` to `last` - 1."""
         while first < last:
             epoch, place = divmod(first, self.epoch_size)
@@ -63,14 +63,14 @@ class Order:
             begin, end = int(ends[block - 1]) if block else 0, min(int(ends[block]), place + last - first)
             rows_N, starts_N = self._shuffled(epoch, block)
             low, high = np.searchsorted(starts_N, [place - begin, end - begin])
-            yield Stretch(epoch, self.block(epoch, block), rows_N[low:high])
+            yield RowRange(epoch, self.block(epoch, block), rows_N[low:high])
             first += end - place
 
     def block(self, epoch: int, block: int) -> tuple[int, ...]:
         """The shards of a block; empty past the epoch's last one."""
         return tuple(self._shard_order(epoch)[block * BLOCK_SHARDS :][:BLOCK_SHARDS].tolist())
 
-    def after(self, stretch: Stretch) -> tuple[int, ...]:
+    def after(self, stretch: RowRange) -> tuple[int, ...]:
         """The shards of the block after a stretch's own, perhaps the next epoch's first."""
         order = self._shard_order(stretch.epoch)
         block = int(np.flatnonzero(order == stretch.shards[0])[0]) // BLOCK_SHARDS

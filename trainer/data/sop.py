@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from schemas.ragged import places_of_ranges
 from schemas.randomness import U64, numbers
-from trainer.data.dataset import NO_LABEL, Rows
+from trainer.data.dataset import NO_LABEL, PairRows
 
 _EXCHANGE = 1 << 48  # the draw's counter, far from those of masks
 
 
-def redraw_order(rows: Rows, keys_B: U64, between: int) -> Rows:
+def redraw_order(rows: PairRows, keys_B: U64, between: int) -> PairRows:
     """The rows with each order drawn again; `between` special tokens separate A and B."""
     drawn_B = numbers(keys_B, _EXCHANGE) >> np.uint64(63) == 1
     return exchange_segments(rows, drawn_B & (rows.labels_B != NO_LABEL), between)
 
 
-def exchange_segments(rows: Rows, which_B: NDArray[np.bool_], between: int) -> Rows:
+def exchange_segments(rows: PairRows, which_B: NDArray[np.bool_], between: int) -> PairRows:
     """Example: `[CLS] A [SEP] B [SEP]`, label 0 -> `[CLS] B [SEP] A [SEP]`, label 1, for the rows in `which_B`."""
     a_B = rows.segment_b_B - 1 - between
     lengths = np.stack(

@@ -21,7 +21,7 @@ class RankFailedError(ClozelineError):
     """A rank ended with an exception that no rank can act on."""
 
 
-def from_rank_0(act: Callable[[], T]) -> T:
+def run_on_rank_0(act: Callable[[], T]) -> T:
     """Return on every rank what `act` returned on rank 0.
 
     Raises on every rank the ClozelineError that `act` raised there, StorageError for an OSError, and RankFailedError
@@ -39,8 +39,11 @@ def any_rank(flag: bool, device: torch.device | None) -> bool:
     return bool(flags)
 
 
-def together(act: Callable[[], T]) -> list[T]:
-    """Return what `act` returned on each rank, by rank. Raises on every rank the first error, as `from_rank_0` does."""
+def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
+    """Return what `act` returned on each rank, by rank.
+
+    Raises on every rank the first error, as `run_on_rank_0` does.
+    """
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, _attempt(act))
     return _one_for_all(told)
@@ -74,7 +77,7 @@ def nodes_of_ranks() -> list[int]:
     Ranks are on one node when they share a kernel, and so its page cache, and a host name. CLOZELINE_NODE names the
     node of a process where that says too much: several containers of one host that mount a store separately.
     """
-    names = together(_node_name)
+    names = run_on_all_ranks(_node_name)
     numbers: dict[str, int] = {}
     return [numbers.setdefault(name, len(numbers)) for name in names]
 

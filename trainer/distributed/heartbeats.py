@@ -17,7 +17,7 @@ class StoreLostError(Exception):
     """The store does not answer: its process, its machine or the way there is gone."""
 
 
-class Beats:
+class Heartbeats:
     """The last message of every rank. A process without a group is the only rank and talks to itself."""
 
     def __init__(self, rank: int, world_size: int):

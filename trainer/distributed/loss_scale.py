@@ -20,7 +20,7 @@ def loss_scale(engine: DeepSpeedEngine) -> float:
     return wrapper.loss_scale_config.cur_scale
 
 
-def mend(wrapper: Any) -> None:
+def fix_loss_scaler(wrapper: Any) -> None:
     """Let the scale of a stage 0 optimizer grow only when its gradients are divided, and its norm be theirs."""
     update, unscale = wrapper._update_scale, wrapper.unscale_and_clip_grads
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from schemas.errors import UsageError
-from trainer.distributed.collectives import together
+from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.preemption import StopRequest
 
 MEETING = 120.0
@@ -50,7 +50,7 @@ class StopAgreement:
         self._request = request
         self._group: Any = None
         if dist.get_world_size() > 1:
-            together(lambda: self._meet(timeout))
+            run_on_all_ranks(lambda: self._meet(timeout))
         self._asked_by_any = torch.zeros(1)
         self._pending: Any = None
 
@@ -64,7 +64,7 @@ class StopAgreement:
         distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), self._group)
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether this rank was asked to stop."""
         return self._request.asked
 
@@ -75,7 +75,7 @@ class StopAgreement:
     def leaves_step(self, micro_batch: int, micro_batches: int) -> bool:
         """Return whether all ranks leave the step before `micro_batch`, counted from 0. A collective call."""
         if self._group is None:
-            return self.asked
+            return self.stop_requested
         if self._agreed():
             return True
         if micro_batch + 1 < micro_batches:
@@ -89,7 +89,7 @@ class StopAgreement:
             self._group = None
 
     def _ask(self) -> None:
-        self._asked_by_any.fill_(float(self.asked))
+        self._asked_by_any.fill_(float(self.stop_requested))
         self._pending = dist.all_reduce(self._asked_by_any, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _agreed(self) -> bool:

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from schemas.errors import ClozelineError
-from trainer.distributed.heartbeats import Beats, StoreLostError, address
+from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
 
 BEAT = 1.0  # seconds
 LOOK = 3  # beats between two looks at the other ranks
@@ -67,7 +67,7 @@ class Watchdog:
         self._waiting = 0.0  # seconds since this rank last advanced
         self._idle = 0.0  # seconds since any rank last advanced
 
-        self._beats = Beats(rank, world_size)
+        self._beats = Heartbeats(rank, world_size)
         self._closed = Event()
         self._left = False
         _active.append(self)
@@ -172,7 +172,7 @@ class Watchdog:
             self._others[rank] = message
 
     def _judge(self) -> None:
-        dead = self._silent_for(patience(self._timeout))
+        dead = self._silent_for(silence_limit(self._timeout))
         if dead and self._waiting > 2 * LOOK * BEAT:
             self._end(f"waiting for {self._waiting:.0f} s in {self._place}", dead)
         if self._idle > self._timeout:
@@ -211,7 +211,7 @@ class Watchdog:
         }
 
 
-def patience(timeout: float) -> float:
+def silence_limit(timeout: float) -> float:
     """Seconds of silence after which a rank counts as dead, by engine.timeout_seconds.
 
     Where a run is given long timeouts, machines swap and networks stall for long, too.

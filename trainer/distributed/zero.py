@@ -22,7 +22,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterSlice:
     """Elements `start`, `start` + 1, ... of one flattened parameter, held by this rank in float32.
 
     weights and each of the moments: (N,) views into what the optimizer works on. written: this rank is the one that
@@ -36,11 +36,11 @@ class Part:
     written: bool
 
 
-def parts_of(engine: DeepSpeedEngine) -> list[Part]:
+def parameter_slices(engine: DeepSpeedEngine) -> list[ParameterSlice]:
     """This rank's parts, in the order of the model's parameters. Optimizer state that is not there yet begins at 0."""
     if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):
         return list(_stage_3(engine))
-    if any(is_cut(parameter) for _, parameter in named_parameters(engine)):
+    if any(is_in_flat_group(parameter) for _, parameter in named_parameters(engine)):
         return list(_stages_1_and_2(engine))
     return list(_stage_0(engine))
 
@@ -50,12 +50,12 @@ def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
     return list(engine.module.named_parameters())  # type: ignore[operator]
 
 
-def is_cut(parameter: Any) -> bool:
+def is_in_flat_group(parameter: Any) -> bool:
     """Whether it lies in a flat tensor of ZeRO 1 or 2, of which each rank holds a stretch."""
     return hasattr(parameter, "_hp_mapping")
 
 
-def stretch_of(parameter: Any) -> tuple[int, int, int]:
+def flat_slice_of(parameter: Any) -> tuple[int, int, int]:
     """Of a parameter that is cut: (start in its group's flat tensor here, first element there, how many of them)."""
     mapping = parameter._hp_mapping
     if mapping is None:
@@ -83,7 +83,7 @@ def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> N
 
     What the model computes with is not touched: it already holds the same weights in its own precision.
     """
-    for part in parts_of(engine):
+    for part in parameter_slices(engine):
         whole = weights[part.name].view(-1)
         part.weights.copy_(whole.narrow(0, part.start, part.weights.numel()))
 
@@ -108,7 +108,7 @@ def publish_weights(engine: DeepSpeedEngine) -> None:
         zero.persistent_parameters[0].all_gather(zero.persistent_parameters)
 
 
-def _stage_0(engine: DeepSpeedEngine) -> Iterator[Part]:
+def _stage_0(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     optimizer, wrapper = basic_optimizer(engine), engine.optimizer
     copies = {}
     for ours, theirs in zip(
@@ -119,22 +119,24 @@ def _stage_0(engine: DeepSpeedEngine) -> Iterator[Part]:
         master = copies.get(parameter, parameter)
         state = _state(optimizer, master)
         moments = {key: state[key].view(-1) for key in MOMENTS}
-        yield Part(name, 0, master.data.view(-1), moments, written=i % engine.world_size == engine.global_rank)
+        yield ParameterSlice(
+            name, 0, master.data.view(-1), moments, written=i % engine.world_size == engine.global_rank
+        )
 
 
-def _stages_1_and_2(engine: DeepSpeedEngine) -> Iterator[Part]:
+def _stages_1_and_2(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     optimizer = basic_optimizer(engine)
     for name, parameter in named_parameters(engine):
-        begin, start, count = stretch_of(parameter)
+        begin, start, count = flat_slice_of(parameter)
         if count == 0:
             continue
         flat = optimizer.param_groups[parameter._hp_mapping.param_group_index]["params"][0]
         state = _state(optimizer, flat)
         moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
-        yield Part(name, start, flat.data.narrow(0, begin, count), moments, written=True)
+        yield ParameterSlice(name, start, flat.data.narrow(0, begin, count), moments, written=True)
 
 
-def _stage_3(engine: DeepSpeedEngine) -> Iterator[Part]:
+def _stage_3(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     optimizer, zero = basic_optimizer(engine), cast(Any, engine.optimizer)
     for name, parameter in named_parameters(engine):
         group, begin, count = zero.grad_position[zero.get_param_id(parameter)]
@@ -145,7 +147,7 @@ def _stage_3(engine: DeepSpeedEngine) -> Iterator[Part]:
         flat = zero.fp32_partitioned_groups_flat[group]
         state = _state(optimizer, flat)
         moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
-        yield Part(name, start, flat.data.narrow(0, begin, count), moments, written=True)
+        yield ParameterSlice(name, start, flat.data.narrow(0, begin, count), moments, written=True)
 
 
 def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:

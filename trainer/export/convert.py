@@ -83,7 +83,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
     if best:
         step = best_step(run)
 
-    with at_hand(run, step) as (folder, faults), scratch_folder() as aside:
+    with available_steps(run, step) as (folder, faults), scratch_folder() as aside:
         path = find_checkpoint(folder, step, faults)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / FOLDER))
@@ -107,7 +107,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
 
 def best_step(run: str) -> int:
     """Return the step with the lowest loss on held-out pairs. Raises UsageError when none was evaluated."""
-    with storage.reaching(run):
+    with storage.storage_errors_of(run):
         step = checkpoints.best(run)
     if step is None:
         raise UsageError(
@@ -157,7 +157,7 @@ def write_folder(folder: Path, model: PretrainingModel, texts: dict[str, bytes])
 
 def check_saved(run: str, step: int | None) -> None:
     """Raises UsageError when a run, which may be a URL, has no checkpoint, or none of this step."""
-    with storage.reaching(run):
+    with storage.storage_errors_of(run):
         saved = checkpoints.steps_saved(run)
     if not saved:
         raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
@@ -166,13 +166,13 @@ def check_saved(run: str, step: int | None) -> None:
 
 
 @contextlib.contextmanager
-def at_hand(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
+def available_steps(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
     """Yield the run's folder, or one that holds what is needed of a run at a URL, and faults of newer checkpoints."""
     if storage.is_local(run):
         yield run, []
         return
     with tempfile.TemporaryDirectory() as folder:
-        with storage.reaching(run):
+        with storage.storage_errors_of(run):
             faults = bring_run(run, folder, step)
         yield folder, faults
 

@@ -8,7 +8,7 @@ import tomli_w
 
 from trainer.checkpoint.layout import read_state
 from trainer.config.changes import RecipeChange, shown
-from trainer.config.public import changes_without_places, changes_without_secrets, without_places, without_secrets
+from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
 from trainer.metrics.log import read_lines, skipped_note
 from trainer.models.hf_convert import ARCHITECTURES
@@ -93,13 +93,13 @@ def metrics_table(run: str, step: int) -> str:
 
 def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as TOML without secrets and without the places of its files."""
-    content = without_places(without_secrets(recipe.model_dump(exclude_none=True)))
+    content = without_paths(without_secrets(recipe.model_dump(exclude_none=True)))
     return tomli_w.dumps(content).strip()
 
 
 def changes_table(changes: list[RecipeChange]) -> str:
     """Return a section about how the recipe changed at resumes, without secrets and places; nothing if it did not."""
-    public = changes_without_places(changes_without_secrets(changes))
+    public = changes_without_paths(changes_without_secrets(changes))
     if not public:
         return ""
     rows = [

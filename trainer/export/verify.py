@@ -75,21 +75,23 @@ def sample_rows(model: PretrainingModel, vocabulary: Vocabulary) -> list[PackedB
     ordinary_ids = torch.from_numpy(vocabulary.ordinary_ids.copy())  # the vocabulary's own array is read-only
     longest = model.shape.positions - model.shape.first_position
     return [
-        row(ordinary_ids[torch.randint(len(ordinary_ids), (length,), generator=generator)], model.shape.type_vocab_size)
+        one_row_batch(
+            ordinary_ids[torch.randint(len(ordinary_ids), (length,), generator=generator)], model.shape.type_vocab_size
+        )
         for length in (min(length, longest) for length in LENGTHS)
     ]
 
 
-def row(ids_T: Tensor, segments: int) -> PackedBatch:
+def one_row_batch(ids_T: Tensor, segments: int) -> PackedBatch:
     places_T, one = torch.arange(len(ids_T)), torch.zeros(1, dtype=torch.int64)
     return PackedBatch(
         ids_T=ids_T,
         segments_T=(places_T >= len(ids_T) // 2).long() * (segments - 1),
         positions_T=places_T,
         sequence_T=torch.zeros_like(ids_T),
-        first_S=one,
+        sequence_starts_S=one,
         longest=len(ids_T),
-        masked_K=places_T,
+        masked_positions_K=places_T,
         labels_K=ids_T,
         pair_labels_S=one,
         tokens=len(ids_T),

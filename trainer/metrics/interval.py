@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from trainer.step import Step  # imports torch, which readers of a checkpoint's state do not need
+    from trainer.step import StepResult  # imports torch, which readers of a checkpoint's state do not need
 
 
 class Interval(BaseModel):
@@ -35,7 +35,7 @@ class Interval(BaseModel):
     norm_sum: float = 0.0
     norms: int = 0
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepResult) -> None:
         """Add one step."""
         self.tokens += step.counts.tokens
         self.computed += step.counts.computed

@@ -17,8 +17,8 @@ from typing import Any
 from tqdm import tqdm
 
 from schemas import storage
-from trainer.metrics.presentation import presentation
-from trainer.metrics.tensorboard import Mirror
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.tensorboard import TensorBoardWriter
 
 FILE = "metrics.jsonl"
 NAMES = [
@@ -71,7 +71,7 @@ class Meter:
         self._last_time += seconds
 
 
-class Metrics:
+class MetricsLog:
     """Appends to a run's metrics and shows them: a bar on a terminal, a line a logged step elsewhere."""
 
     def __init__(
@@ -133,14 +133,14 @@ class Metrics:
             _show_held_out(values["step"], evaluated)
 
     def _show_elsewhere(self, line: dict[str, Any]) -> None:
-        with presentation("A line for DeepSpeed's monitors"):
+        with keep_running("A line for DeepSpeed's monitors"):
             self._tell(line)
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         """Both files with these lines, open for more."""
         path = Path(self._run) / FILE
         storage.publish(str(path), "".join(json.dumps(line) + "\n" for line in lines).encode())
-        self._file, self._mirror = path.open("a"), Mirror(self._run, lines)
+        self._file, self._mirror = path.open("a"), TensorBoardWriter(self._run, lines)
 
     def close(self) -> None:
         self._file.close()

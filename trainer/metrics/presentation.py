@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def presentation(what: str) -> Iterator[None]:
+def keep_running(what: str) -> Iterator[None]:
     """Print one line instead of raising when `what` cannot be made. metrics.jsonl and checkpoints hold the truth."""
     try:
         yield

@@ -11,19 +11,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer.metrics.presentation import presentation
+from trainer.metrics.presentation import keep_running
 
 FOLDER = "tensorboard"
 
 
-class Mirror:
+class TensorBoardWriter:
     """One tag for every metric that is a number, evaluation's under eval/. An error here never ends a run."""
 
     def __init__(self, run: str, lines: Iterable[dict[str, Any]]):
         """Begins with what `lines` of the metrics say. The package's import takes a second, so only here."""
         self._folder = Path(run) / FOLDER
         self._writer: Any = None
-        with presentation(str(self._folder)):
+        with keep_running(str(self._folder)):
             from torch.utils.tensorboard import SummaryWriter
 
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -35,13 +35,13 @@ class Mirror:
     def add(self, line: dict[str, Any]) -> None:
         """Add a line of the metrics, where the folder can be written."""
         if self._writer is not None:
-            with presentation(str(self._folder)):
+            with keep_running(str(self._folder)):
                 self._add(line)
 
     def close(self) -> None:
         """Write what is left."""
         if self._writer is not None:
-            with presentation(str(self._folder)):
+            with keep_running(str(self._folder)):
                 self._writer.close()
 
     def _add(self, line: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.models.batch import Spans
+from trainer.models.batch import SequenceOffsets
 
 AMPERE = (8, 0)  # compute capability; flash attention has no kernels for older GPUs
 LARGEST_HEAD = 256  # of flash attention
@@ -35,13 +35,13 @@ MUCH_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
 Way = Literal["packed", "padded", "one by one"]
 
 
-def attend(qkv_TN: Tensor, heads: int, spans: Spans, dropout: float) -> Tensor:
+def attend(qkv_TN: Tensor, heads: int, spans: SequenceOffsets, dropout: float) -> Tensor:
     """Return the heads' results side by side, (T, D), for queries, keys and values side by side, (T, 3D).
 
     `dropout` is the share of attention weights that is dropped.
     """
     qkv = qkv_TN.view(len(qkv_TN), 3, heads, -1)
-    way = way_for(qkv.device.type, qkv.dtype, qkv.shape[-1], capability_of(qkv.device))
+    way = kernel_for(qkv.device.type, qkv.dtype, qkv.shape[-1], capability_of(qkv.device))
     if way == "packed":
         return attend_packed(qkv, spans, dropout)
     if way == "padded":
@@ -49,7 +49,7 @@ def attend(qkv_TN: Tensor, heads: int, spans: Spans, dropout: float) -> Tensor:
     return attend_one_by_one(qkv, spans, dropout)  # type: ignore[call-arg]
 
 
-def way_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Way:
+def kernel_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Way:
     """Return which way to take for heads of `head_size` on a device of a compute capability."""
     if device != "cuda":
         return "one by one"
@@ -71,7 +71,7 @@ def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
 
-def attend_packed(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
+def attend_packed(qkv: Tensor, spans: SequenceOffsets, dropout: float) -> Tensor:
     """(T, 3, H, d) -> (T, D), in one kernel.
 
     The ATen operator instead of torch.nn.attention.varlen.varlen_attn, which has no dropout. Its mask comes from the
@@ -93,7 +93,7 @@ def attend_packed(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
     return y_THd.flatten(1)
 
 
-def attend_padded(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
+def attend_padded(qkv: Tensor, spans: SequenceOffsets, dropout: float) -> Tensor:
     """(T, 3, H, d) -> (T, D), in one call over a grid of S rows of L tokens."""
     _, _, heads, head_size = qkv.shape
     sequences = len(spans.ends_S1) - 1
@@ -107,7 +107,7 @@ def attend_padded(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
 
 
 @torch.compiler.disable
-def attend_one_by_one(qkv: Tensor, spans: Spans, dropout: float) -> Tensor:
+def attend_one_by_one(qkv: Tensor, spans: SequenceOffsets, dropout: float) -> Tensor:
     """(T, 3, H, d) -> (T, D), sequence by sequence."""
     results = []
     for part in qkv.split(spans.lengths):

@@ -1,6 +1,6 @@
 """The batch as the model sees it: S sequences laid end to end in T tokens, with the K tokens to predict.
 
-Attention is the one place that has to know where sequences end; `Spans` tells it.
+Attention is the one place that has to know where sequences end; `SequenceOffsets` tells it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class PackedBatch:
     segments_T: Tensor
     positions_T: Tensor
     sequence_T: Tensor
-    first_S: Tensor
+    sequence_starts_S: Tensor
     longest: int
-    masked_K: Tensor
+    masked_positions_K: Tensor
     labels_K: Tensor
     pair_labels_S: Tensor
     tokens: int
@@ -55,7 +55,7 @@ class PackedBatch:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-class Spans:
+class SequenceOffsets:
     """Where the sequences of a packed batch lie. Sequences of no tokens, which fill a fixed shape, lie at the end.
 
     longest: L, tokens of the longest sequence. ends_S1: (S + 1,) int32, 0, then where each sequence ends. places_T:
@@ -71,7 +71,7 @@ class Spans:
         self.longest = batch.longest
 
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
-        counts_S1 = ones_T.new_zeros(len(batch.first_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
+        counts_S1 = ones_T.new_zeros(len(batch.sequence_starts_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
         self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)
 
         self.places_T = batch.sequence_T * self.longest + batch.positions_T

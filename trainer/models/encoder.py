@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.attention import attend
-from trainer.models.batch import PackedBatch, Spans
+from trainer.models.batch import PackedBatch, SequenceOffsets
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
 
-    def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None) -> Tensor:
+    def forward(self, x_TD: Tensor, spans: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
         """(T, D) -> (R, D)."""
         dropout = self.dropout if self.training else 0.0
         return self.out(rows_of(attend(self.qkv(x_TD), self.heads, spans, dropout), rows_R))
@@ -96,7 +96,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.gelu, self.pre_norm = shape.gelu, shape.pre_norm
 
-    def forward(self, x_TD: Tensor, spans: Spans, rows_R: Tensor | None = None) -> Tensor:
+    def forward(self, x_TD: Tensor, spans: SequenceOffsets, rows_R: Tensor | None = None) -> Tensor:
         """(T, D) -> (T, D), or (R, D) when only some rows are read."""
         if self.pre_norm:
             y_RD = self.attention(self.attention_norm(x_TD), spans, rows_R)
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
         """(T, D), the last layer's output, or (R, D), where it is read: the rest of it is then not computed."""
-        spans = Spans(batch)
+        spans = SequenceOffsets(batch)
         x_TD = self.widen(self.embeddings(batch))
         for i in range(self.depth):
             layer = self.layers[i * len(self.layers) // self.depth]

@@ -16,7 +16,7 @@ def check_memory(recipe: Recipe, path: str) -> None:
     Each rank builds the whole model in the host's memory. Gradients, the optimizer and activations come on top of it,
     possibly on another device; `--describe` counts them.
     """
-    needed = WEIGHT_BYTES * least_parameters(recipe.model)
+    needed = WEIGHT_BYTES * minimum_parameters(recipe.model)
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > available:
         model = recipe.model
@@ -28,7 +28,7 @@ def check_memory(recipe: Recipe, path: str) -> None:
         )
 
 
-def least_parameters(model: ModelSection) -> int:
+def minimum_parameters(model: ModelSection) -> int:
     """Return the number of parameters in a model's matrices; biases and heads come on top of it."""
     attention = 4 * model.hidden_size**2
     feedforward = 2 * model.hidden_size * model.intermediate_size

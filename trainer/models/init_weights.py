@@ -19,7 +19,7 @@ INTO_THE_RESIDUAL = ("attention.out", "down")
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
+def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
     """Fill in all weights, which then depend on the seed alone."""
     generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
     for name, module in model.named_modules():

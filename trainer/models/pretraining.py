@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from trainer.models.batch import NO_LABEL, PackedBatch
 from trainer.models.encoder import Encoder, EncoderShape
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import initialise
+from trainer.models.init_weights import initialize
 
 if TYPE_CHECKING:
     from trainer.config.schema import ModelSection
@@ -58,9 +58,9 @@ class PretrainingModel(nn.Module):
 
     def logits(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """(K, V) at the masked places, and (S, 2) for the pairs or None in a family without pair labels."""
-        firsts = batch.first_S if self.pair_head is not None else batch.first_S[:0]
-        x_RD = self.encoder(batch, torch.cat([firsts, batch.masked_K]))
-        first_SD, masked_KD = x_RD.split([len(firsts), len(batch.masked_K)])
+        firsts = batch.sequence_starts_S if self.pair_head is not None else batch.sequence_starts_S[:0]
+        x_RD = self.encoder(batch, torch.cat([firsts, batch.masked_positions_K]))
+        first_SD, masked_KD = x_RD.split([len(firsts), len(batch.masked_positions_K)])
         mlm_KV = self.mlm_head(masked_KD, self.encoder.embeddings.token.weight)
         return mlm_KV, None if self.pair_head is None else self.pair_head(self.encoder.pool(first_SD))
 
@@ -85,5 +85,5 @@ def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
 def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
     """A model with initial weights that depend on the seed alone."""
     built = PretrainingModel(encoder_shape(model, vocabulary_size))
-    initialise(built, built.shape, model.initializer_range, seed)
+    initialize(built, built.shape, model.initializer_range, seed)
     return built

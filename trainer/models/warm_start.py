@@ -34,7 +34,7 @@ def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     """
     config, family = read_config(folder), model.shape.family
     check_config(config, model, vocabulary, folder)
-    check_vocabulary(config, vocabulary, folder)
+    check_published_vocabulary(config, vocabulary, folder)
     tensors = under_new_names(read_tensors(folder), NAMES[family].base)
     check_tied(tensors, family, folder)
     absent = tuple(head for head in HEADS if not any(name in tensors for name in names_in(head, model)))
@@ -79,7 +79,7 @@ def check_config(config: dict[str, Any], model: PretrainingModel, vocabulary: Vo
         )
 
 
-def check_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
+def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
     """Raises DataError unless the folder's token ids mean what the pairs' ids mean."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder trained with theirs."
     size = config.get("vocab_size", vocabulary.size)

@@ -23,13 +23,13 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from trainer.distributed.zero import is_cut, stretch_of
+from trainer.distributed.zero import flat_slice_of, is_in_flat_group
 
 Updates = list[tuple[Tensor, Tensor]]  # tensors that are updated, and the r of each
 
 
 @dataclass(frozen=True)
-class Piece:
+class MatrixSlice:
     """All or a part of matrix number `matrix`: `size` elements of a tensor laid flat, from `start` on."""
 
     matrix: int
@@ -60,7 +60,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapts": True})
         self._groups = [(group, list(group["params"])) for group in self.param_groups]
         self._stacked = stacked
-        self._pieces: dict[Tensor, list[Piece]] = {}
+        self._pieces: dict[Tensor, list[MatrixSlice]] = {}
         self._matrices, self._sharded = 0, False
 
     @torch.no_grad()
@@ -83,10 +83,10 @@ class Lamb(torch.optim.Optimizer):
                 tensor, start, first, size = _held(group["params"], place, parameter)
                 count = self._stacked.get(parameter, 1)
                 cut = _cut(start, first, size, parameter.numel() // count)
-                numbered = [Piece(self._matrices + matrix, at, length) for matrix, at, length in cut]
+                numbered = [MatrixSlice(self._matrices + matrix, at, length) for matrix, at, length in cut]
                 self._pieces.setdefault(tensor, []).extend(numbered)
                 self._matrices += count
-                self._sharded |= is_cut(parameter)
+                self._sharded |= is_in_flat_group(parameter)
 
     def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         """r of a tensor, where its gradient was."""
@@ -125,9 +125,9 @@ def _held(tensors: list[Tensor], place: int, parameter: Any) -> tuple[Tensor, in
 
     Without ZeRO that is the parameter itself or its float32 copy. ZeRO has one flat tensor for a whole group.
     """
-    if not is_cut(parameter):
+    if not is_in_flat_group(parameter):
         return tensors[place], 0, 0, parameter.numel()
-    return tensors[0], *stretch_of(parameter)
+    return tensors[0], *flat_slice_of(parameter)
 
 
 def _cut(start: int, first: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:

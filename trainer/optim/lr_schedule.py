@@ -26,10 +26,10 @@ def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSect
     """Return the rate of update `step`, counted from 1."""
     if step <= schedule.warmup_steps:
         return optimizer.lr * step / schedule.warmup_steps
-    return schedule.final_lr + height(step, schedule, max_steps) * (optimizer.lr - schedule.final_lr)
+    return schedule.final_lr + schedule_factor(step, schedule, max_steps) * (optimizer.lr - schedule.final_lr)
 
 
-def height(step: int, schedule: ScheduleSection, max_steps: int) -> float:
+def schedule_factor(step: int, schedule: ScheduleSection, max_steps: int) -> float:
     """What is left of the way down to final_lr: 1 until the decay begins, 0 after max_steps."""
     before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_steps
     decay_steps = schedule.decay_steps or max_steps - before_decay

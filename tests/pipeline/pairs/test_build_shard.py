@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.pairs.build_shard import Making, build_shard
+from pipeline.pairs.build_shard import PairOptions, build_shard
 from pipeline.pairs.encoding import Encoder
-from pipeline.pairs.nsp_sop import Pairing
+from pipeline.pairs.nsp_sop import PairingOptions
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.row_checks import PairLimits, check_pairs
@@ -19,7 +19,7 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
     vocabulary = read_vocabulary(str(path))
     encoder = Encoder((path / "tokenizer.json").read_bytes(), vocabulary.model)
     shard = read_manifest(str(text), "text").shards[0]
-    making = Making(Pairing("nsp", 32, 0.1, 0))
+    making = PairOptions(PairingOptions("nsp", 32, 0.1, 0))
     data, report = build_shard(str(text), shard, "pairs.arrow", encoder, vocabulary, making, 0)
     table = shards.decode_table(data, "pairs.arrow", shards.pairs_schema(vocabulary.size))
     limits = PairLimits(vocabulary.size, 32, labeled=True, separators=vocabulary.separators)

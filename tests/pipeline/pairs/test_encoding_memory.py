@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoding import Encoder, EncoderPool, Remembered
+from pipeline.pairs.encoding import Encoder, EncoderPool, EncodingCache
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
 from schemas.vocabulary import SPECIALS, Model
 
@@ -123,7 +123,7 @@ def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> No
 @given(lots=st.lists(st.dictionaries(st.text("ab", max_size=3), st.lists(st.integers(0, 9), max_size=4)), max_size=4))
 @settings(max_examples=20, deadline=None)
 def test_remembered_strings_are_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
-    remembered, plain = Remembered(), dict[str, list[int]]()
+    remembered, plain = EncodingCache(), dict[str, list[int]]()
     for lot in lots:
         new = remembered.unknown([*lot, *lot])
         assert new == [string for string in lot if string not in plain]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.pairs.full_sentences import CUT_SENTENCE, EDGES, fill_rows
-from pipeline.pairs.nsp_sop import Corpus, Objective, Pairing
+from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
 from schemas.randomness import key, permutation
 from tests.pipeline.pairs.test_nsp_sop import corpus
 
@@ -18,7 +18,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_
 @settings(max_examples=150, deadline=None)
 def test_every_token_is_in_one_row_and_rows_are_full(objective: Objective, documents, max_length, seed) -> None:
     made = corpus(documents)
-    rows = fill_rows(made, Pairing(objective, max_length, 0.0, seed), 0)
+    rows = fill_rows(made, PairingOptions(objective, max_length, 0.0, seed), 0)
     used = Counter(token for row in rows.rows for s in row for token in range(s.start, s.end))
     assert used == Counter(range(made.sentences[-1]))  # each token once: nothing lost, nothing twice
     ends = set(made.sentences)
@@ -45,7 +45,7 @@ def test_every_token_is_in_one_row_and_rows_are_full(objective: Objective, docum
 def test_passes_go_over_the_documents_in_other_orders() -> None:
     made = corpus([[5, 5]] * 30)
     orders = [
-        [s.document for row in fill_rows(made, Pairing("full_sentences", 64, 0.0, 0), number).rows for s in row]
+        [s.document for row in fill_rows(made, PairingOptions("full_sentences", 64, 0.0, 0), number).rows for s in row]
         for number in (0, 1, 0)
     ]
     assert orders[0] == orders[2] != orders[1]
@@ -55,7 +55,7 @@ PlainRow = list[tuple[int, list[int]]]
 """(document, tokens) of each document in a row."""
 
 
-def plain_pieces(corpus: Corpus, document: int, room: int) -> list[list[int]]:
+def plain_pieces(corpus: EncodedCorpus, document: int, room: int) -> list[list[int]]:
     """A document's sentences as lists of tokens, each cut at `room` tokens."""
     pieces = []
     for i in range(corpus.documents[document], corpus.documents[document + 1]):
@@ -74,7 +74,7 @@ def plain_append(row: PlainRow, document: int, tokens: list[int]) -> PlainRow:
     return [*row, (document, tokens)]
 
 
-def plain_rows(corpus: Corpus, pairing: Pairing, pass_number: int) -> list[PlainRow]:
+def plain_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> list[PlainRow]:
     """Rows made one sentence at a time: try the longer row, and begin another where it does not fit."""
     room = pairing.max_length - 2
     order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
@@ -111,7 +111,7 @@ def test_rows_equal_the_plain_algorithm(
 ) -> None:
     made = corpus(documents)
     made.ids[:] = ids[: len(documents)]
-    pairing = Pairing(objective, max_length, 0.0, seed)
+    pairing = PairingOptions(objective, max_length, 0.0, seed)
 
     filled = fill_rows(made, pairing, seed % 3)
 

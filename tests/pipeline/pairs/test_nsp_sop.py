@@ -5,17 +5,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.nsp_sop import ALONE, TOO_SHORT, Corpus, Pairing, Row, fair_coins, pair_sentences, truncate
+from pipeline.pairs.nsp_sop import (
+    ALONE,
+    TOO_SHORT,
+    EncodedCorpus,
+    PairingOptions,
+    PairRow,
+    fair_coins,
+    pair_sentences,
+    truncate,
+)
 from schemas.randomness import Draws
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=2, max_size=12)
 
 
-def corpus(documents: list[list[int]]) -> Corpus:
+def corpus(documents: list[list[int]]) -> EncodedCorpus:
     """Documents given as lists of sentence lengths."""
     lengths = [n for document in documents for n in document]
     places = [0, *accumulate(len(document) for document in documents)]
-    return Corpus([0, *accumulate(lengths)], places, [100 + i for i in range(len(documents))])
+    return EncodedCorpus([0, *accumulate(lengths)], places, [100 + i for i in range(len(documents))])
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
@@ -23,7 +32,7 @@ def corpus(documents: list[list[int]]) -> Corpus:
 @settings(max_examples=150, deadline=None)
 def test_every_label_is_true_and_every_row_fits(objective, documents, max_length: int, seed: int) -> None:
     made = corpus(documents)
-    pairs = pair_sentences(made, Pairing(objective, max_length, 0.1, seed), 3, 0)
+    pairs = pair_sentences(made, PairingOptions(objective, max_length, 0.1, seed), 3, 0)
     ends = [made.sentences[place] for place in made.documents]
     for row in pairs.rows:
         assert row.a_end > row.a_start and row.b_end > row.b_start
@@ -45,7 +54,7 @@ def test_every_label_is_true_and_every_row_fits(objective, documents, max_length
 def test_sop_uses_every_sentence(documents) -> None:
     """With room enough nothing is cut, so every sentence of a usable document is in a row."""
     made = corpus(documents)
-    pairs = pair_sentences(made, Pairing("sop", 4000, 0.0, 0), 3, 0)
+    pairs = pair_sentences(made, PairingOptions("sop", 4000, 0.0, 0), 3, 0)
     used = {t for row in pairs.rows for t in (*range(row.a_start, row.a_end), *range(row.b_start, row.b_end))}
     expected = {
         t
@@ -61,7 +70,7 @@ def test_sop_uses_every_sentence(documents) -> None:
 def test_labels_are_half_and_half_however_short_the_documents(objective, sentences: int) -> None:
     """Google's builder gives 57 to 67% on short documents: a chunk of one sentence is always called random there."""
     made = corpus([[20] * sentences] * (60_000 // sentences))
-    labels = Counter(row.label for row in pair_sentences(made, Pairing(objective, 64, 0.1, 1), 3, 0).rows)
+    labels = Counter(row.label for row in pair_sentences(made, PairingOptions(objective, 64, 0.1, 1), 3, 0).rows)
     n = labels[0] + labels[1]
     assert abs(labels[1] / n - 0.5) < 4 * 0.5 / n**0.5
 
@@ -69,15 +78,15 @@ def test_labels_are_half_and_half_however_short_the_documents(objective, sentenc
 def test_documents_with_one_id_are_one_document() -> None:
     made = corpus([[5, 5, 5]] * 6)
     made.ids[:] = [7, 7, 7, 7, 7, 9]
-    for row in pair_sentences(made, Pairing("nsp", 16, 0.0, 0), 3, 0).rows:
+    for row in pair_sentences(made, PairingOptions("nsp", 16, 0.0, 0), 3, 0).rows:
         assert row.label == (made.ids[row.document_a] != made.ids[row.document_b])
 
 
 def test_a_lonely_document_makes_no_rows_and_says_so() -> None:
-    pairs = pair_sentences(corpus([[5] * 9]), Pairing("nsp", 16, 0.1, 0), 3, 0)
+    pairs = pair_sentences(corpus([[5] * 9]), PairingOptions("nsp", 16, 0.1, 0), 3, 0)
     assert pairs.rows == []
     assert dict(pairs.ledger) == {(ALONE, 0): 1}
-    assert pair_sentences(corpus([[5] * 9]), Pairing("sop", 16, 0.1, 0), 3, 0).rows
+    assert pair_sentences(corpus([[5] * 9]), PairingOptions("sop", 16, 0.1, 0), 3, 0).rows
 
 
 @given(documents=DOCUMENTS, seed=st.integers(0, 9))
@@ -85,7 +94,7 @@ def test_a_lonely_document_makes_no_rows_and_says_so() -> None:
 def test_nsp_uses_every_sentence_of_a_usable_document(documents, seed: int) -> None:
     """A last sentence that is alone in its chunk is in a row too, whatever the coin says."""
     made = corpus(documents)
-    pairs = pair_sentences(made, Pairing("nsp", 4000, 0.0, seed), 3, 0)
+    pairs = pair_sentences(made, PairingOptions("nsp", 4000, 0.0, seed), 3, 0)
     for j, document in enumerate(documents):
         own = [(row.a_start, row.a_end) for row in pairs.rows if row.document_a == j]
         own += [(row.b_start, row.b_end) for row in pairs.rows if row.document_a == j == row.document_b]
@@ -95,7 +104,7 @@ def test_nsp_uses_every_sentence_of_a_usable_document(documents, seed: int) -> N
 
 def test_passes_differ_and_repeat() -> None:
     made = corpus([[7] * 30, [5] * 40, [9] * 20])
-    pairing = Pairing("nsp", 64, 0.1, 0)
+    pairing = PairingOptions("nsp", 64, 0.1, 0)
     assert pair_sentences(made, pairing, 3, 0).rows == pair_sentences(made, pairing, 3, 0).rows
     assert pair_sentences(made, pairing, 3, 0).rows != pair_sentences(made, pairing, 3, 1).rows
 
@@ -106,7 +115,7 @@ def test_truncation_equals_one_token_at_a_time(a: int, b: int, most: int) -> Non
     left_a, left_b = a, b
     while left_a + left_b > most:
         left_a, left_b = (left_a - 1, left_b) if left_a > left_b else (left_a, left_b - 1)
-    row = truncate(Row(0, a, 1000, 1000 + b, 0, 0, 0), max(a + b - most, 0), Draws(a * b))
+    row = truncate(PairRow(0, a, 1000, 1000 + b, 0, 0, 0), max(a + b - most, 0), Draws(a * b))
     assert (row.a_end - row.a_start, row.b_end - row.b_start) == (left_a, left_b)
     assert row.a_start >= 0 and row.a_end <= a and row.b_start >= 1000 and row.b_end <= 1000 + b
 
@@ -119,6 +128,6 @@ def test_coins_are_fair() -> None:
 
 def test_a_share_of_documents_is_short() -> None:
     made = corpus([[1] * 400] * 500)
-    rows = pair_sentences(made, Pairing("sop", 103, 0.3, 0), 3, 0).rows
+    rows = pair_sentences(made, PairingOptions("sop", 103, 0.3, 0), 3, 0).rows
     first = {row.document_a: row.a_end - row.a_start + row.b_end - row.b_start for row in reversed(rows)}
     assert 0.2 < sum(n < 100 for n in first.values()) / 500 < 0.4

@@ -18,10 +18,10 @@ from pipeline.pairs.nsp_sop import (
     ALONE,
     CUT,
     TOO_SHORT,
-    Corpus,
+    EncodedCorpus,
     Objective,
-    Pairing,
-    Row,
+    PairingOptions,
+    PairRow,
     chunk,
     fair_coins,
     other_document,
@@ -40,15 +40,15 @@ SENTENCE_LENGTHS = st.one_of(st.integers(1, 12), st.integers(1, 60), st.integers
 DOCUMENTS = st.lists(st.lists(SENTENCE_LENGTHS, min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-def corpus_of(documents: list[list[int]], ids: list[int]) -> Corpus:
+def corpus_of(documents: list[list[int]], ids: list[int]) -> EncodedCorpus:
     """A corpus of documents that are given by the lengths of their sentences."""
     lengths = [length for document in documents for length in document]
     sentence_offsets = [0, *accumulate(lengths)]
     document_offsets = [0, *accumulate(len(document) for document in documents)]
-    return Corpus(sentence_offsets, document_offsets, ids)
+    return EncodedCorpus(sentence_offsets, document_offsets, ids)
 
 
-def sentences_of(corpus: Corpus) -> list[list[Sentence]]:
+def sentences_of(corpus: EncodedCorpus) -> list[list[Sentence]]:
     """Each document as a list of sentences, each a list of token numbers."""
     documents = []
     for j in range(len(corpus.ids)):
@@ -161,7 +161,7 @@ def plain_truncate(a: list[int], b: list[int], max_tokens: int, draws: Draws) ->
 
 
 def plain_pairs(
-    corpus: Corpus, pairing: Pairing, special_tokens: int, pass_number: int
+    corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int
 ) -> tuple[list[PlainRow], Counter[tuple[str, int]]]:
     documents = sentences_of(corpus)
     rows: list[PlainRow] = []
@@ -193,7 +193,7 @@ def plain_pairs(
     return rows, ledger
 
 
-def plain(row: Row) -> PlainRow:
+def plain(row: PairRow) -> PlainRow:
     tokens_a = list(range(row.a_start, row.a_end))
     tokens_b = list(range(row.b_start, row.b_end))
     return tokens_a, tokens_b, row.label, row.document_a, row.document_b
@@ -221,7 +221,7 @@ def test_rows_equal_the_plain_algorithm(
     """Whatever the lengths, also when documents share an id."""
     ids = data.draw(st.lists(st.integers(1, 4), min_size=len(documents), max_size=len(documents)))
     corpus = corpus_of(documents, ids)
-    pairing = Pairing(objective, max_length, short_seq_prob, seed)
+    pairing = PairingOptions(objective, max_length, short_seq_prob, seed)
 
     pairs = pair_sentences(corpus, pairing, special_tokens, seed % 3)
 
@@ -233,7 +233,7 @@ def test_rows_equal_the_plain_algorithm(
 @given(a=st.integers(1, 300), b=st.integers(1, 300), max_tokens=st.integers(2, 400), seed=st.integers(0, 99))
 @settings(deadline=None)
 def test_truncation_throws_a_coin_for_each_token(a: int, b: int, max_tokens: int, seed: int) -> None:
-    row = Row(7, 7 + a, 1000, 1000 + b, 1, 2, 3)
+    row = PairRow(7, 7 + a, 1000, 1000 + b, 1, 2, 3)
     tokens_a, tokens_b, *rest = plain(row)
 
     truncated = truncate(row, max(0, a + b - max_tokens), Draws(seed))

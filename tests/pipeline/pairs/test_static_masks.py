@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.pairs.static_masks import Stored, draw_variant, with_masks
+from pipeline.pairs.static_masks import StaticMasks, draw_variant, with_masks
 from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
@@ -27,7 +27,7 @@ def rows(pairs: Path, vocabulary: Vocabulary) -> pa.Table:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocabulary, kind: Kind) -> None:
-    stored = Stored(3, Masking(kind, max_predictions=4), (7, 0, "f"))
+    stored = StaticMasks(3, Masking(kind, max_predictions=4), (7, 0, "f"))
     table, counted = with_masks(rows, stored, vocabulary)
     data = shards.encode_table(table)
     again = shards.decode_table(data, "x", shards.schema_of_pairs(data, "x", vocabulary.size))
@@ -50,7 +50,7 @@ def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocab
 
 
 def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = Stored(1, Masking("span"), (0,))
+    stored = StaticMasks(1, Masking("span"), (0,))
     whole = draw_variant(rows, stored, 0, vocabulary)
     monkeypatch.setattr("pipeline.pairs.static_masks.ROWS_AT_ONCE", 7)
     cut = draw_variant(rows, stored, 0, vocabulary)
@@ -67,7 +67,7 @@ def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary, monkeypatch
     ],
 )
 def test_masks_out_of_range_are_found(rows: pa.Table, vocabulary: Vocabulary, column, value, told) -> None:
-    table, _ = with_masks(rows, Stored(2, Masking(), (0,)), vocabulary)
+    table, _ = with_masks(rows, StaticMasks(2, Masking(), (0,)), vocabulary)
     values = table[column].to_pylist()
     values[5][1][-1] = value
     place = table.column_names.index(column)
@@ -77,7 +77,7 @@ def test_masks_out_of_range_are_found(rows: pa.Table, vocabulary: Vocabulary, co
 
 
 def test_masks_of_unequal_lengths_are_found(rows: pa.Table, vocabulary: Vocabulary) -> None:
-    table, _ = with_masks(rows, Stored(1, Masking(), (0,)), vocabulary)
+    table, _ = with_masks(rows, StaticMasks(1, Masking(), (0,)), vocabulary)
     values = table["mask_tokens"].to_pylist()
     values[3][0].append(7)
     bad = table.set_column(7, table.schema.field(7), pa.array(values, table.schema.types[7]))

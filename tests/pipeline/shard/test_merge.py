@@ -22,15 +22,15 @@ from pipeline.shard.merge import (
     content_keys,
     describe,
     drop,
-    gather,
     in_order,
     lengths,
     log2_histogram,
+    merge_shard,
     read_runs,
     repeats_of_the_one_before,
 )
 from pipeline.shard.partition import placements
-from pipeline.shard.plan import Corpus
+from pipeline.shard.plan import CorpusSurvey
 from schemas import shards
 from schemas.randomness import key
 
@@ -117,7 +117,7 @@ def test_histogram_by_powers_of_two() -> None:
     assert log2_histogram(np.array([], dtype=np.int64)) == []
 
 
-def staged(folder: Path, lots: list[list[Row]], buckets: int, num_shards: int) -> tuple[Staging, Corpus]:
+def staged(folder: Path, lots: list[list[Row]], buckets: int, num_shards: int) -> tuple[Staging, CorpusSurvey]:
     """The runs of a job, one for each lot of rows."""
     staging = Staging(str(folder), "job")
     names = []
@@ -126,7 +126,7 @@ def staged(folder: Path, lots: list[list[Row]], buckets: int, num_shards: int) -
         placed = placements(np.array([row[0] for row in rows], np.uint64), 7)
         names.append(f"run-{number}")
         staging.put(f"run-{number}.arrow", encode_buckets(batch, placed, buckets))
-    return staging, Corpus(tuple(names), (), buckets, num_shards, (), {})
+    return staging, CorpusSurvey(tuple(names), (), buckets, num_shards, (), {})
 
 
 def ranges(num_shards: int, buckets: int) -> list[tuple[int, int]]:
@@ -173,7 +173,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
                 ledger += [["near-duplicate document", source, gone[source]] for source in sorted(gone)]
                 expected = [row for row in expected if row[0] not in near_ids]
 
-            report = gather(index, corpus, near, dedup, 7, staging)  # type: ignore[arg-type]
+            report = merge_shard(index, corpus, near, dedup, 7, staging)  # type: ignore[arg-type]
 
             data = staging.piece(name)
             table = shards.decode_table(data, name, shards.TEXT)
@@ -194,7 +194,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
 def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
     staging, corpus = staged(tmp_path, LOTS, 8, 3)
     staging.keep("text-00001-of-00003.arrow", b"", {"kept": 1})
-    assert gather(1, corpus, None, "exact", 7, staging) == {"kept": 1}
+    assert merge_shard(1, corpus, None, "exact", 7, staging) == {"kept": 1}
 
 
 def test_the_fingerprint_is_of_all_batches() -> None:

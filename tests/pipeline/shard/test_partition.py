@@ -15,9 +15,9 @@ from pipeline.runtime.staging import Staging
 from pipeline.shard import near_duplicates
 from pipeline.shard import partition as spreading
 from pipeline.shard.inputs import matching_files, plan_splits
-from pipeline.shard.merge import gather
-from pipeline.shard.partition import Reading, document_id, placements, spread
-from pipeline.shard.plan import survey
+from pipeline.shard.merge import merge_shard
+from pipeline.shard.partition import ReadOptions, document_id, placements, write_runs
+from pipeline.shard.plan import plan_shards
 from pipeline.shard.sentences import Splitter
 from schemas import shards
 from schemas.errors import DataError
@@ -37,17 +37,19 @@ def shuffle(
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))
     staging = Staging(str(folder / "out"), "job")
-    reading = Reading("text", "blank_line", "en", splitter, near_duplicates=dedup == "minhash", seed=0)
+    reading = ReadOptions("text", "blank_line", "en", splitter, near_duplicates=dedup == "minhash", seed=0)
     splits = []
     for path in (folder / "x.jsonl", *more):
         (split,) = plan_splits(matching_files(str(path)), "auto")
         splits.append(replace(split, index=len(splits)))
-    corpus = survey([spread(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio)
+    corpus = plan_shards(
+        [write_runs(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio
+    )
     near = None
     if dedup == "minhash":
         joined = [near_duplicates.join(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
         near = near_duplicates.resolve(corpus.runs, joined, staging)
-    reports = [gather(i, corpus, near, dedup, 0, staging) for i in range(corpus.num_shards)]
+    reports = [merge_shard(i, corpus, near, dedup, 0, staging) for i in range(corpus.num_shards)]
     tables = [shards.decode_table(staging.piece(r["shard"]["path"]), "x", shards.TEXT) for r in reports]
     return reports, tables
 

@@ -56,7 +56,7 @@ def test_a_file_name_that_is_not_utf8_is_reported(command, tmp_path: Path) -> No
 
 def test_reports_name_files_as_the_user_did(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(PROSE.encode() * 1000 + b"caf\xe9.\n")
-    piece = replace(piece_of(tmp_path / "x.txt"), given="data/x.txt")
+    piece = replace(piece_of(tmp_path / "x.txt"), path_as_written="data/x.txt")
 
     documents = Documents()
     documents.note_unbroken(Record(PROSE * 1000, "text", lines=1000), piece)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pipeline.vocab import bpe as merging
 from pipeline.vocab.bpe import (
     MOST_PAIRS,
+    BPETrainer,
     Join,
-    MergeLearner,
     every_other,
     join_bytes,
     join_wordpieces,
@@ -51,13 +51,11 @@ def naive_merges(
     return merges, order
 
 
-def learner_of(
-    words: dict[tuple[str, ...], int], join: Join = join_bytes, most_pairs: int = MOST_PAIRS
-) -> MergeLearner:
+def learner_of(words: dict[tuple[str, ...], int], join: Join = join_bytes, most_pairs: int = MOST_PAIRS) -> BPETrainer:
     alphabet = sorted({symbol for word in words for symbol in word})
     symbols = [alphabet.index(symbol) for word in words for symbol in word]
     lengths, counts = (np.array(list(values), dtype=np.int64) for values in (map(len, words), words.values()))
-    return MergeLearner(np.array(symbols), lengths, counts, alphabet, join, most_pairs)
+    return BPETrainer(np.array(symbols), lengths, counts, alphabet, join, most_pairs)
 
 
 WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
@@ -71,7 +69,7 @@ def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int
     mark = "##" if join is join_wordpieces else ""
     split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
     learner = learner_of(split, join, most_pairs)
-    learner.learn(size, 1)
+    learner.train(size, 1)
     assert (learner.merges, learner.tokens) == naive_merges(split, size, join)
 
 
@@ -88,32 +86,32 @@ def test_merging_ends_where_the_plain_algorithm_does(
     """Two letters in long words: pairs overlap, are merged again, and fall below the frequency and rise over it."""
     split = {tuple(word): count for word, count in words.items()}
     learner = learner_of(split, join_bytes, most_pairs)
-    learner.learn(size, min_frequency)
+    learner.train(size, min_frequency)
     assert (learner.merges, learner.tokens) == naive_merges(split, size, join_bytes, min_frequency)
 
 
 def test_ties_go_to_the_lower_ids() -> None:
     learner = learner_of({("a", "b"): 5, ("c", "d"): 5})
-    learner.learn(6, 1)
+    learner.train(6, 1)
     assert learner.merges == [("a", "b"), ("c", "d")]
 
 
 def test_counts_above_32_bits_decide() -> None:
     """In 32 bits 2**32 + 1 would be 1 and lose to 2; the second merge needs the exact count of what the first left."""
     learner = learner_of({("c", "d"): 2, ("a", "b", "c"): 2**32 + 1, ("b", "c"): 2**33})
-    learner.learn(6, 1)
+    learner.train(6, 1)
     assert learner.merges == [("b", "c"), ("a", "bc")]
 
 
 def test_rare_pairs_are_not_merged() -> None:
     learner = learner_of({("a", "b"): 2, ("c", "d"): 1})
-    learner.learn(100, 2)
+    learner.train(100, 2)
     assert learner.tokens == ["a", "b", "c", "d", "ab"]
 
 
 def test_words_of_one_letter_repeated() -> None:
     learner = learner_of({("a",) * 5: 3})
-    learner.learn(10, 1)
+    learner.train(10, 1)
     assert learner.tokens == ["a", "aa", "aaa", "aaaaa"]  # (aa, a) before (aa, aa)
 
 
@@ -143,7 +141,7 @@ def test_joining_wordpieces() -> None:
 def test_the_kept_counts_are_exact(words: dict[str, int], size: int, most_pairs: int) -> None:
     """After any number of merges: every pair that occurs as often as the floor, with its count, and no other."""
     learner = learner_of({tuple(word): count for word, count in words.items()}, join_bytes, most_pairs)
-    learner.learn(size, 1)
+    learner.train(size, 1)
 
     split = {word: list(word) for word in words}
     for pair in learner.merges:
@@ -164,12 +162,12 @@ def test_the_kept_counts_are_exact(words: dict[str, int], size: int, most_pairs:
 def test_as_many_pairs_are_kept_as_there_is_room_for() -> None:
     """Half of the room is left for new pairs; only pairs that are equally common may exceed it."""
     different = learner_of({(letter, letter.upper()): 10 + i for i, letter in enumerate("abcdefgh")}, most_pairs=6)
-    different.learn(17, 1)
+    different.train(17, 1)
     assert sorted(different._pairs.values()) == [15, 16]
     assert different._floor == 15
 
     equal = learner_of({(letter, letter.upper()): 3 for letter in "abcdefgh"}, most_pairs=6)
-    equal.learn(17, 1)
+    equal.train(17, 1)
     assert len(equal._pairs) == 7
     assert equal._most_pairs == 16
 
@@ -215,9 +213,9 @@ def test_symbols_with_large_ids_are_merged() -> None:
     """Ids of up to 13 bits decide ties and take their full width in a pair's key."""
     alphabet = [f"<{i}>" for i in range(5_000)]
     symbols = np.array([4_999, 3, 4_096, 4, 3, 4_096])
-    learner = MergeLearner(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]), alphabet, join_bytes)
+    learner = BPETrainer(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]), alphabet, join_bytes)
 
-    learner.learn(5_003, 1)
+    learner.train(5_003, 1)
 
     assert learner.merges == [("<4096>", "<4>"), ("<4999>", "<3>"), ("<3>", "<4096>")]
     assert learner.tokens[5_000:] == ["<4096><4>", "<4999><3>", "<3><4096>"]

@@ -1,13 +1,13 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.vocab.train import Learnt
-from pipeline.vocab.train import learn as learn_from
+from pipeline.vocab.train import TrainedVocabulary
+from pipeline.vocab.train import train_vocabulary as learn_from
 from schemas import shards
 from schemas.errors import DataError
 
 
-def learn(words: list[str], counts: list[int], *options, **more) -> Learnt:
+def learn(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS)
     return learn_from(table, *options, **more)
 

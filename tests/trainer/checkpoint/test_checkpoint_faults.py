@@ -14,7 +14,16 @@ from safetensors.torch import save_file
 
 from schemas.errors import CheckpointError
 from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.layout import TrainingState, best, checkpoint_path, describe, newest, read_figures, seal, verify
+from trainer.checkpoint.layout import (
+    TrainingState,
+    best,
+    checkpoint_path,
+    describe,
+    newest,
+    read_evaluation,
+    seal,
+    verify,
+)
 from trainer.checkpoint.safetensors_io import TensorFile
 from trainer.checkpoint.sharded import _check_finite
 from trainer.export import convert as export
@@ -216,17 +225,17 @@ def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str,
     (checkpoint / "evaluation.json").write_bytes(FIGURES[name])
     if listed:
         reseal(checkpoint)
-    assert read_figures(str(checkpoint)) == {}
+    assert read_evaluation(str(checkpoint)) == {}
     assert best(str(tmp_path)) is None
-    checkpoints.add_figures(checkpoint, {"eval_mlm_loss": 2.0})
+    checkpoints.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
     assert best(str(tmp_path)) == 6 and verify(checkpoint) is None
 
 
 def test_an_evaluation_that_is_a_folder_counts_as_none(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 6)
     (checkpoint / "evaluation.json").mkdir()
-    assert read_figures(str(checkpoint)) == {} and best(str(tmp_path)) is None
-    checkpoints.add_figures(checkpoint, {"eval_mlm_loss": 2.0})
+    assert read_evaluation(str(checkpoint)) == {} and best(str(tmp_path)) is None
+    checkpoints.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
     assert best(str(tmp_path)) == 6
 
 

@@ -8,7 +8,7 @@ from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint.layout import (
     TrainingState,
-    add_figures,
+    add_evaluation,
     begin,
     best,
     check_identity,
@@ -30,7 +30,7 @@ def written(run: Path, step: int, loss: float | None = None) -> Path:
     state = TrainingState(step=step, tokens=1, seconds=0.5, identity={})
     (partial / "state.json").write_text(state.model_dump_json())
     if loss is not None:
-        add_figures(partial, {"eval_mlm_loss": loss})
+        add_evaluation(partial, {"eval_mlm_loss": loss})
     return partial
 
 

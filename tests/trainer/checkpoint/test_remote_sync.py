@@ -38,7 +38,7 @@ def saved(run: Path, step: int, weights: bytes = b"weights", loss: float | None 
     (partial / "model.safetensors").write_bytes(weights * 100)
     (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
     if loss is not None:
-        checkpoints.add_figures(partial, {"eval_mlm_loss": loss})
+        checkpoints.add_evaluation(partial, {"eval_mlm_loss": loss})
     checkpoints.seal(partial, [checkpoints.describe(partial, file) for file in sorted(partial.iterdir())])
     checkpoints.publish(partial, checkpoint_path(str(run), step))
     for name in ("recipe.toml", "metrics.jsonl", "lock"):
@@ -156,7 +156,7 @@ def test_figures_that_come_later_follow(bucket, tmp_path) -> None:
     saved(tmp_path, 5)
     follow(tmp_path)
     assert checkpoints.best(URL) is None
-    checkpoints.add_figures(checkpoint_path(str(tmp_path), 5), {"eval_mlm_loss": 2.5})
+    checkpoints.add_evaluation(checkpoint_path(str(tmp_path), 5), {"eval_mlm_loss": 2.5})
     follow(tmp_path)
     assert checkpoints.best(URL) == 5
 

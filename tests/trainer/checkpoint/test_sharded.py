@@ -19,8 +19,8 @@ from tests.trainer.one_rank import group_of_one, small_batch, small_engine, smal
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.shared_writes import Written
-from trainer.distributed.zero import Part, parts_of, updates_made
+from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
 
 FILES = ["exp_avg.safetensors", "exp_avg_sq.safetensors", "model.safetensors"]
 STATE = TrainingState(step=3, tokens=7, seconds=0.5, identity={"seed": 1})
@@ -44,7 +44,7 @@ def trained_engine(seed: int = 0, updates: int = 2) -> Any:
 def held(engine: Any) -> dict[str, dict[str, list[float]]]:
     """By file, everything that the engine's only rank holds of it."""
     found: dict[str, dict[str, list[float]]] = {file: {} for file in FILES}
-    for part in parts_of(engine):
+    for part in parameter_slices(engine):
         found["model.safetensors"][part.name] = part.weights.tolist()
         for key, values_N in part.moments.items():
             found[f"{key}.safetensors"][part.name] = values_N.tolist()
@@ -69,21 +69,21 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     engine = trained_engine()
     expected = held(engine)
 
-    saving.save(engine, str(tmp_path), STATE, 2, {"eval_mlm_loss": 2.5})
+    saving.save_checkpoint(engine, str(tmp_path), STATE, 2, {"eval_mlm_loss": 2.5})
 
     path = tmp_path / "checkpoints/step-00000003"
     assert checkpoints.verify(path) is None
     assert read(path) == expected
     assert any(any(values) for values in expected["exp_avg.safetensors"].values())
-    assert checkpoints.read_figures(str(path)) == {"eval_mlm_loss": 2.5}
-    found = saving.find(str(tmp_path))
+    assert checkpoints.read_evaluation(str(path)) == {"eval_mlm_loss": 2.5}
+    found = saving.find_checkpoint(str(tmp_path))
     assert found is not None and found == (path, STATE.model_copy(update={"updates": 2}), [])
     listed = [entry["path"] for entry in json.loads((path / "manifest.json").read_text())["files"]]
     assert listed == ["evaluation.json", *FILES, "state.json"]
 
     other = trained_engine(seed=5, updates=1)
     assert held(other) != expected
-    saving.load(other, path, found[1])
+    saving.load_checkpoint(other, path, found[1])
     assert held(other) == expected and updates_made(other) == 2
     torch.testing.assert_close(computed_with(other), computed_with(engine), rtol=0, atol=0)
     engine.destroy()
@@ -91,7 +91,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
 
 def test_shapes_are_kept_in_the_files(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save(engines["first"], str(tmp_path), STATE, 1, {})
+    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 1, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "model.safetensors")
     assert {name: t.shape for name, t in tensors.items()} == {
@@ -101,13 +101,13 @@ def test_shapes_are_kept_in_the_files(tmp_path: Path, engines: dict[str, Any]) -
 
 
 def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engines: dict[str, Any]) -> None:
-    assert saving.find(str(tmp_path)) is None
+    assert saving.find_checkpoint(str(tmp_path)) is None
     for step in (1, 2, 3):
-        saving.save(engines["first"], str(tmp_path), STATE.model_copy(update={"step": step}), 2, {})
+        saving.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": step}), 2, {})
     assert checkpoints.steps_saved(str(tmp_path)) == [2, 3]
     newest = checkpoints.checkpoint_path(str(tmp_path), 3)
     (newest / "state.json").write_text("")
-    path, state, faults = saving.find(str(tmp_path)) or pytest.fail("nothing is found")
+    path, state, faults = saving.find_checkpoint(str(tmp_path)) or pytest.fail("nothing is found")
     assert (path.name, state.step, faults) == ("step-00000002", 2, [f"{newest}/state.json was cut or changed"])
 
 
@@ -115,54 +115,54 @@ def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engine
 def test_a_save_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any], error: Exception
 ) -> None:
-    saving.save(engines["first"], str(tmp_path), STATE, 2, {})
+    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
 
     def fail(*arguments: Any) -> str:
         raise error
 
     monkeypatch.setattr(saving, "read_back", fail)
     with pytest.raises(type(error), match=str(error)):
-        saving.save(engines["first"], str(tmp_path), STATE.model_copy(update={"step": 4}), 2, {})
+        saving.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": 4}), 2, {})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save(engines["first"], str(tmp_path), STATE, 2, {})
+    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "exp_avg.safetensors")
     name = sorted(tensors)[0]
     save_file(tensors | {name: tensors[name].flatten()[:2].clone()}, path / "exp_avg.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        saving.load(engines["second"], path, STATE)
+        saving.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg.safetensors holds other tensors than this model. Use another run.output."
     )
 
 
 def test_a_checkpoint_of_values_that_are_not_finite_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save(engines["first"], str(tmp_path), STATE, 2, {})
+    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "exp_avg_sq.safetensors")
     name = sorted(tensors)[-1]
     tensors[name].view(-1)[-1] = torch.inf
     save_file(tensors, path / "exp_avg_sq.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        saving.load(engines["second"], path, STATE)
+        saving.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg_sq.safetensors holds values of {name} that are not finite. Delete {path}, so that the run "
         "resumes from an older checkpoint, or use another run.output."
     )
 
 
-def halves(parts: list[Part]) -> list[Part]:
+def halves(parts: list[ParameterSlice]) -> list[ParameterSlice]:
     """The same elements in twice as many parts, as ranks hold them that cut tensors."""
     cut = []
     for part in parts:
         middle = part.weights.numel() // 2
         first = {key: values_N[:middle] for key, values_N in part.moments.items()}
         second = {key: values_N[middle:] for key, values_N in part.moments.items()}
-        cut.append(Part(part.name, part.start, part.weights[:middle], first, True))
-        cut.append(Part(part.name, part.start + middle, part.weights[middle:], second, True))
+        cut.append(ParameterSlice(part.name, part.start, part.weights[:middle], first, True))
+        cut.append(ParameterSlice(part.name, part.start + middle, part.weights[middle:], second, True))
     return cut
 
 
@@ -171,14 +171,14 @@ def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[s
     engine = engines["first"]
     shapes = saving._shapes(engine)
     partial = saving._begin(str(tmp_path), STATE, shapes, {})
-    written = saving._write(partial, shapes, halves(parts_of(engine)), [0], torch.device("cpu"))
+    written = saving._write(partial, shapes, halves(parameter_slices(engine)), [0], torch.device("cpu"))
 
     assert read(partial) == held(engine)
     assert sorted(written) == FILES
     for name, pieces in written.items():
         data = (partial / name).read_bytes()
         length = 8 + int(np.frombuffer(data[:8], "<u8")[0])
-        assert pieces[0] == Written(0, length, zlib.crc32(data[:length]), 0)
+        assert pieces[0] == WrittenPiece(0, length, zlib.crc32(data[:length]), 0)
         assert [piece.begin for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
         assert pieces[-1].end == len(data)
         assert all(zlib.crc32(data[piece.begin : piece.end]) == piece.crc for piece in pieces)
@@ -186,9 +186,9 @@ def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[s
 
 def test_parts_that_begin_inside_a_tensor_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, other = trained_engine(), trained_engine(seed=5, updates=1)
-    saving.save(engine, str(tmp_path), STATE, 1, {})
-    monkeypatch.setattr(saving, "parts_of", lambda engine: halves(parts_of(engine)))
-    saving.load(other, tmp_path / "checkpoints/step-00000003", STATE)
+    saving.save_checkpoint(engine, str(tmp_path), STATE, 1, {})
+    monkeypatch.setattr(saving, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
+    saving.load_checkpoint(other, tmp_path / "checkpoints/step-00000003", STATE)
     assert held(other) == held(engine)
     engine.destroy()
     other.destroy()
@@ -215,12 +215,12 @@ def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.
     assert saving._scaler(engine_with(SimpleNamespace())) is None
 
     done = []
-    monkeypatch.setattr(saving, "parts_of", lambda engine: [])
+    monkeypatch.setattr(saving, "parameter_slices", lambda engine: [])
     monkeypatch.setattr(saving, "_read", lambda *arguments: done.append("read"))
     monkeypatch.setattr(saving, "publish_weights", lambda engine: done.append("publish"))
     monkeypatch.setattr(saving, "set_updates_made", lambda engine, updates: done.append(updates))
     saved = {"cur_scale": 64.0, "cur_iter": 9, "of another version": 1.0}
-    saving.load(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
+    saving.load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
     assert (scaler.cur_scale, scaler.cur_iter, scaler.cur_hysteresis) == (64.0, 9, 2)
     assert not hasattr(scaler, "of another version")
     assert done == ["read", "publish", 5]

@@ -10,7 +10,7 @@ import torch
 from schemas.errors import StorageError
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.shared_writes import HeldBytes, Written, hashing_order, read_back, second_readers
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, hashing_order, read_back, second_readers
 from trainer.checkpoint.write_plan import BLOCK
 
 APART = "apart:0:1:1,apart:1:1:1"
@@ -103,7 +103,7 @@ def test_a_rank_that_fails_in_one_file_leaves_no_other_waiting(training, tmp_pat
 def test_every_piece_is_read_by_a_rank_that_did_not_write_it() -> None:
     """Of another node where there is one."""
     for nodes in ([0, 0, 1, 1], [0, 1, 2], [0, 0], [0, 0, 0, 1]):
-        pieces = [Written(4 * i, 4 * i + 4, 0, i % len(nodes)) for i in range(40)]
+        pieces = [WrittenPiece(4 * i, 4 * i + 4, 0, i % len(nodes)) for i in range(40)]
         for reader in range(len(nodes)):
             for piece, second in zip(pieces, second_readers(pieces, reader, nodes), strict=True):
                 readers = {reader} if second is None else {reader, second}
@@ -111,7 +111,7 @@ def test_every_piece_is_read_by_a_rank_that_did_not_write_it() -> None:
                     assert any(nodes[rank] != nodes[piece.rank] for rank in readers)
                 else:
                     assert readers - {piece.rank}
-    assert second_readers([Written(0, 4, 0, 0)], 0, [0]) == [None]
+    assert second_readers([WrittenPiece(0, 4, 0, 0)], 0, [0]) == [None]
 
 
 def test_files_are_hashed_by_all_nodes_in_turn() -> None:
@@ -122,7 +122,7 @@ def test_files_are_hashed_by_all_nodes_in_turn() -> None:
 @pytest.mark.parametrize("content", [b"abcX" * 2, b"abcd"], ids=["changed", "cut"])
 def test_the_file_and_the_range_are_named(tmp_path, content: bytes) -> None:
     (tmp_path / "f").write_bytes(content)
-    pieces = [Written(0, 4, zlib.crc32(content[:4]), 0), Written(4, 8, zlib.crc32(b"abcd"), 3)]
+    pieces = [WrittenPiece(0, 4, zlib.crc32(content[:4]), 0), WrittenPiece(4, 8, zlib.crc32(b"abcd"), 3)]
     with pytest.raises(StorageError, match=r"^f of .* differs from what rank 3 wrote in bytes 4 to 8: "):
         read_back(tmp_path / "f", pieces, from_server=True)
 

@@ -22,7 +22,7 @@ from trainer.checkpoint import shared_writes
 from trainer.checkpoint import write_plan as blocks
 from trainer.checkpoint.shared_writes import (
     HeldBytes,
-    Written,
+    WrittenPiece,
     hashing_order,
     read_back,
     second_readers,
@@ -103,7 +103,7 @@ def test_a_shared_block_is_written_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
     by_rank = group.run(lambda rank: write_together(tmp_path / "f", extents, held[rank], CPU))
 
-    assert by_rank == [[], [Written(0, 16, zlib.crc32(values_N.numpy().tobytes()), 1)]]
+    assert by_rank == [[], [WrittenPiece(0, 16, zlib.crc32(values_N.numpy().tobytes()), 1)]]
     assert sorted(group.exchanged) == [0, 3]
 
 
@@ -137,7 +137,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_writes, "dist", One)
 
 
-def write_alone(path: Path, elements: int) -> list[Written]:
+def write_alone(path: Path, elements: int) -> list[WrittenPiece]:
     held = HeldBytes([(0, torch.arange(float(elements)))])
     return write_together(path, [Extent(0, 4 * elements, 0, 0, None)], held, CPU)
 
@@ -224,7 +224,9 @@ def test_held_bytes_are_those_of_the_parts(data: st.DataObject, cuts: set[int]) 
 
 def test_second_readers_take_turns() -> None:
     def readers(nodes: list[int], writers: list[int], reader: int) -> list[int | None]:
-        return second_readers([Written(4 * i, 4 * i + 4, 0, rank) for i, rank in enumerate(writers)], reader, nodes)
+        return second_readers(
+            [WrittenPiece(4 * i, 4 * i + 4, 0, rank) for i, rank in enumerate(writers)], reader, nodes
+        )
 
     assert readers([0, 0, 1, 1], [0, 1, 0, 2, 1, 3], 0) == [2, 3, 2, None, 2, None]
     assert readers([0, 0, 1, 1], [0, 1, 2, 3], 3) == [None, None, 0, 1]
@@ -246,7 +248,7 @@ def test_reading_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_serv
     pread: Any = os.pread
     monkeypatch.setattr(os, "pread", lambda handle, count, at: pread(handle, min(count, 3), at))
     monkeypatch.setattr(os, "posix_fadvise", lambda handle, *rest: advice.append(rest))
-    pieces = [Written(a, b, zlib.crc32(data[a:b]), 0) for a, b in ((0, 8), (8, 31), (31, 50))]
+    pieces = [WrittenPiece(a, b, zlib.crc32(data[a:b]), 0) for a, b in ((0, 8), (8, 31), (31, 50))]
 
     assert read_back(tmp_path / "f", pieces, from_server) == hashlib.sha256(data).hexdigest()
     assert read_back(tmp_path / "f", pieces[1:], from_server) == hashlib.sha256(data[8:]).hexdigest()
@@ -258,7 +260,7 @@ def test_the_message_of_a_lost_write(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(bytes(3000))
     with pytest.raises(StorageError) as caught:
-        read_back(path, [Written(0, 1000, zlib.crc32(bytes(1000)), 0), Written(1000, 3000, 1, 2)], False)
+        read_back(path, [WrittenPiece(0, 1000, zlib.crc32(bytes(1000)), 0), WrittenPiece(1000, 3000, 1, 2)], False)
     assert (
         f"f of {path.parent} differs from what rank 2 wrote in bytes 1,000 to 3,000: the file system lost or changed "
         "a write." in str(caught.value)
@@ -278,7 +280,7 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
     monkeypatch.setattr(saving, "dist", group)
     reads: set[tuple[int, str, int]] = set()
 
-    def read_noted(file: Path, pieces: list[Written], from_server: bool) -> str:
+    def read_noted(file: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
         assert from_server == (len(set(nodes)) > 1)
         reads.update((group.get_rank(), file.name, piece.begin) for piece in pieces)
         return read_back(file, pieces, from_server)
@@ -288,7 +290,7 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
     for number, name in enumerate("bcd"):
         data = bytes([number]) * 40
         (tmp_path / name).write_bytes(data)
-        written[name] = [Written(a, a + 10, zlib.crc32(data[:10]), a // 10 % len(nodes)) for a in range(0, 40, 10)]
+        written[name] = [WrittenPiece(a, a + 10, zlib.crc32(data[:10]), a // 10 % len(nodes)) for a in range(0, 40, 10)]
     (tmp_path / "a").write_bytes(b"state")
     (tmp_path / "z").write_bytes(b"figures")
 
@@ -320,7 +322,7 @@ def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: py
     group = ThreadedRanks(1)
     monkeypatch.setattr(saving, "dist", group)
     (tmp_path / "f").write_bytes(bytes(2001))
-    written = {"f": [Written(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
+    written = {"f": [WrittenPiece(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
     (found,) = group.run(lambda rank: saving._check(tmp_path, ["f"], written, [0]))
     assert isinstance(found, StorageError)
     assert str(found) == f"{tmp_path}/f has 2,001 bytes, but 2,000 were written."

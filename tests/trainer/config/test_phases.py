@@ -35,7 +35,7 @@ def loaded(folder: Path, second: str = SECOND) -> Recipe:
 def test_a_phase_has_its_own_keys_and_the_runs_others(tmp_path: Path) -> None:
     recipe = loaded(tmp_path)
     first, second = phases_of(recipe)
-    assert (first.before, first.last, second.before, second.last) == (0, 7, 7, 12)
+    assert (first.steps_before, first.last_step, second.steps_before, second.last_step) == (0, 7, 7, 12)
     assert first.recipe.batch == recipe.batch and second.recipe.batch.size == 600
     assert second.recipe.batch.global_batch is None, "a phase's batch is a whole one"
     assert second.recipe.masking.kind == "span" and second.recipe.masking.prob == recipe.masking.prob

@@ -7,7 +7,7 @@ import pytest
 from schemas.errors import ClozelineError
 from trainer.config.load import load_recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import Share
+from trainer.data.loader import RankShare
 
 TOKENS = ["batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600", "batch.micro_tokens=100"]
 
@@ -16,7 +16,7 @@ def build(pairs: object, *changes: str) -> None:
     """As far as a run goes before it builds its model."""
     recipe = load_recipe("trainer/recipes/tiny.toml", [f"data.pairs={pairs}", *changes])
     folders = open_folders(recipe)
-    build_stream(recipe, folders, Share(0, 1, 1, recipe.batch.size)).close()
+    build_stream(recipe, folders, RankShare(0, 1, 1, recipe.batch.size)).close()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
 from trainer.data.dataset import NO_LABEL, PairFolder
-from trainer.data.loader import Drawing, Share, Stream, deal
-from trainer.data.mixture import build_sources, places
-from trainer.data.padding import Shape, shape_for
+from trainer.data.loader import MaskingSchedule, RankShare, Stream, assign_rows
+from trainer.data.mixture import build_sources, rows_of_step
+from trainer.data.padding import BatchShape, shape_for
 from trainer.models.batch import PackedBatch
 
 
@@ -29,7 +29,7 @@ def folder(pairs: Path) -> Iterator[PairFolder]:
     opened.close()
 
 
-WHOLE_WORDS = Drawing(Masking("whole_word"))
+WHOLE_WORDS = MaskingSchedule(Masking("whole_word"))
 
 
 @contextmanager
@@ -40,13 +40,13 @@ def streaming(
     micro_batches: int = 1,
     size: int = 24,
     by_tokens: bool = False,
-    drawing: Drawing = WHOLE_WORDS,
-    shape: Shape | None = None,
+    drawing: MaskingSchedule = WHOLE_WORDS,
+    shape: BatchShape | None = None,
     weights: list[float] | None = None,
 ) -> Iterator[Stream]:
     folders = [PairFolder(str(path)) for path in (pairs if isinstance(pairs, list) else [pairs])]
     sources = build_sources(folders, weights, 3, by_tokens)
-    stream = Stream(sources, Share(rank, world_size, micro_batches, size), drawing, 3, shape)
+    stream = Stream(sources, RankShare(rank, world_size, micro_batches, size), drawing, 3, shape)
     yield stream
     stream.close()
 
@@ -57,8 +57,8 @@ def rows_of(batch: PackedBatch) -> list[str]:
     for sequence, label in enumerate(batch.pair_labels_S.tolist()):
         tokens = (batch.sequence_T == sequence).nonzero().flatten()
         real = batch.labels_K != NO_LABEL
-        masks = ((batch.sequence_T[batch.masked_K] == sequence) & real).nonzero().flatten()
-        places = batch.positions_T[batch.masked_K[masks]].tolist()
+        masks = ((batch.sequence_T[batch.masked_positions_K] == sequence) & real).nonzero().flatten()
+        places = batch.positions_T[batch.masked_positions_K[masks]].tolist()
         truths = batch.labels_K[masks].tolist()
         seen, segments = batch.ids_T[tokens].tolist(), batch.segments_T[tokens].tolist()
         found.append(json.dumps([seen, segments, places, truths, label]))
@@ -99,13 +99,13 @@ def test_resumes_of_resumes_on_other_ranks_equal_the_unbroken_stream(pairs: Path
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_differ_between_epochs_and_rows_do_not(pairs: Path, kind: Kind) -> None:
     size = read_manifest(str(pairs), "pairs").totals["rows"]
-    with streaming(pairs, size=size, drawing=Drawing(Masking(kind))) as one:
+    with streaming(pairs, size=size, drawing=MaskingSchedule(Masking(kind))) as one:
         first, second = (one.batch(epoch)[0] for epoch in (0, 1))
 
     def restored(batch: PackedBatch) -> list[str]:
         ids = batch.ids_T.clone()
-        ids[batch.masked_K] = batch.labels_K
-        return sorted(str(ids[batch.sequence_T == s].tolist()) for s in range(len(batch.first_S)))
+        ids[batch.masked_positions_K] = batch.labels_K
+        return sorted(str(ids[batch.sequence_T == s].tolist()) for s in range(len(batch.sequence_starts_S)))
 
     assert restored(first) == restored(second)
     assert sorted(rows_of(first)) != sorted(rows_of(second))
@@ -138,16 +138,18 @@ def test_stored_masks_are_used_as_they_are(command, text: Path, vocab: Path, tmp
                     ids[i] = token
                 segments = [int(i >= row["segment_b_start"]) for i in range(len(ids))]
                 expected[variant][json.dumps([ids, segments, positions, truths, row["pair_label"]])] += 1
-    with streaming(tmp_path / "p", size=24, drawing=Drawing(Masking(), stored=True)) as one:
+    with streaming(tmp_path / "p", size=24, drawing=MaskingSchedule(Masking(), stored=True)) as one:
         rows = [row for step in range(-(-3 * found.totals["rows"] // 24)) for row in rows_of(one.batch(step)[0])]
     n = found.totals["rows"]
     assert [Counter(rows[i * n : (i + 1) * n]) for i in range(3)] == [expected[0], expected[1], expected[0]]
 
 
 def test_a_schedule_of_mask_shares(pairs: Path) -> None:
-    drawing = Drawing(Masking(prob=0.5), final_prob=0.1, last_step=10)
+    drawing = MaskingSchedule(Masking(prob=0.5), final_prob=0.1, last_step=10)
     with streaming(pairs, size=200, drawing=drawing) as one:
-        shares = [len(batch.masked_K) / len(batch.ids_T) for step in (0, 5, 10, 50) for batch in one.batch(step)]
+        shares = [
+            len(batch.masked_positions_K) / len(batch.ids_T) for step in (0, 5, 10, 50) for batch in one.batch(step)
+        ]
     assert shares == pytest.approx([0.5, 0.3, 0.1, 0.1], abs=0.02)
 
 
@@ -159,12 +161,12 @@ def test_sources_keep_their_weights_exactly(pairs: Path, command, text, vocab, t
     seen = [0, 0]
     with streaming([pairs, tmp_path / "p"], size=size, by_tokens=by_tokens, weights=weights) as one:
         for step in range(40):
-            for source, (first, last) in enumerate(places(one._sources, step, size)):
+            for source, (first, last) in enumerate(rows_of_step(one._sources, step, size)):
                 seen[source] += last - first
                 assert last >= first
             assert abs(seen[0] - 0.7 * size * (step + 1)) < 1 and sum(seen) == size * (step + 1)
             batch = one.batch(step)[0]
-            assert by_tokens or len(batch.first_S) == size
+            assert by_tokens or len(batch.sequence_starts_S) == size
             assert not by_tokens or abs(batch.tokens - size) < 2 * 32
 
 
@@ -183,7 +185,14 @@ def test_one_shape_a_step_and_the_same_rows(pairs: Path, by_tokens: bool, padded
             real = [row for batch in batches for row in rows_of(batch) if is_real(row)]
             assert sorted(real) == plain[step]
             for batch in batches:
-                shapes.add((batch.ids_T.shape, batch.first_S.shape, batch.masked_K.shape, batch.pair_labels_S.shape))
+                shapes.add(
+                    (
+                        batch.ids_T.shape,
+                        batch.sequence_starts_S.shape,
+                        batch.masked_positions_K.shape,
+                        batch.pair_labels_S.shape,
+                    )
+                )
                 fillers = batch.ids_T[batch.tokens :]
                 assert (fillers == 0).all() and batch.tokens <= len(batch.ids_T)
                 assert int(batch.positions_T.max()) < 32 == batch.longest
@@ -200,9 +209,9 @@ def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
     with streaming(pairs) as one:
         batch = one.batch(0)[0]
     specials = torch.tensor(folder.vocabulary.special_ids)
-    assert (batch.ids_T[batch.first_S] == folder.vocabulary.special_id("cls")).all()
+    assert (batch.ids_T[batch.sequence_starts_S] == folder.vocabulary.special_id("cls")).all()
     assert not torch.isin(batch.labels_K, specials).any()
-    assert (batch.positions_T[batch.first_S] == 0).all()
+    assert (batch.positions_T[batch.sequence_starts_S] == 0).all()
     assert int(batch.positions_T.max()) + 1 == batch.longest
     assert all(tensor.dtype == torch.int64 for tensor in vars(batch).values() if isinstance(tensor, torch.Tensor))
 
@@ -211,7 +220,7 @@ def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
 @settings(max_examples=100, deadline=None)
 def test_ranks_get_nearly_equal_tokens(lengths: list[int], world_size: int) -> None:
     lengths_B = np.array(lengths)
-    hands = [deal(lengths_B, Share(rank, world_size, 1, 0))[0] for rank in range(world_size)]
+    hands = [assign_rows(lengths_B, RankShare(rank, world_size, 1, 0))[0] for rank in range(world_size)]
     assert sorted(np.concatenate(hands).tolist()) == list(range(24))
     tokens = [lengths_B[hand].sum() for hand in hands]
     assert max(tokens) - min(tokens) <= max(lengths) - min(lengths)
@@ -247,7 +256,7 @@ def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Pa
 @pytest.mark.gpu
 def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
     with streaming(pairs) as here:
-        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), Share(0, 1, 1, 24), WHOLE_WORDS, 3,
+        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), RankShare(0, 1, 1, 24), WHOLE_WORDS, 3,
                        device=torch.device("cuda", 0))  # fmt: skip
         for step in range(4):
             on_cpu, on_gpu = here.batch(step)[0].tensors(), there.batch(step)[0].tensors()

@@ -11,7 +11,7 @@ from schemas.errors import UsageError
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import Share, deal
+from trainer.data.loader import RankShare, assign_rows
 from trainer.engine import share_of, token_micro_batches
 
 
@@ -55,9 +55,9 @@ def test_the_number_of_micro_batches_is_enough(lengths: list[int], micro_tokens:
     lengths_B = np.array(lengths)
     size = max(int(lengths_B.sum()) - 64, 1)  # a batch exceeds its size by up to a row
     micro_batches = token_micro_batches(size, micro_tokens, [64], world_size)
-    share = Share(0, world_size, micro_batches, size)
-    if len(lengths) < share.hands:
+    share = RankShare(0, world_size, micro_batches, size)
+    if len(lengths) < share.micro_batches_per_step:
         return
     for rank in range(world_size):
-        for hand in deal(lengths_B, Share(rank, world_size, micro_batches, size)):
+        for hand in assign_rows(lengths_B, RankShare(rank, world_size, micro_batches, size)):
             assert lengths_B[hand].sum() <= micro_tokens

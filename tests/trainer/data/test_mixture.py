@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.mixture import Source, apportion, integer_weights, places
+from trainer.data.mixture import Source, apportion, integer_weights, rows_of_step
 from trainer.data.sampler import Order
 
 FIVE_FOLDERS = [9_000_000, 5_000_000, 2_000_000, 1_000_000, 3_000]
@@ -27,7 +27,7 @@ def largest_deviation(weight: Fraction, sources: int) -> Fraction:
 
 def rows_served(source: Source, first: int, last: int) -> list[int]:
     """The rows of one source at the places `first` to `last` - 1 of its own sequence."""
-    found = [stretch.rows_N for stretch in source.order.stretches(first, last)]
+    found = [stretch.rows_N for stretch in source.order.row_ranges(first, last)]
     return np.concatenate(found).tolist() if found else []
 
 
@@ -40,7 +40,7 @@ def test_five_folders_fill_every_batch_exactly() -> None:
     furthest = 0.0
 
     for step in range(20_000):
-        bounds = places(sources, step, 256)
+        bounds = rows_of_step(sources, step, 256)
         wrong_sizes += sum(last - first for first, last in bounds if last > first) != 256
         first, last = bounds[-1]
         served_by_smallest += max(last - first, 0)
@@ -61,10 +61,10 @@ def test_five_folders_fill_every_batch_exactly() -> None:
 def test_counts_never_fall_and_stay_close_to_the_weights(sizes: list[int], size: int, start: int) -> None:
     sources = mixture(sizes)
     total = sum(sizes)
-    end_before = [last for _, last in places(sources, start, size)]
+    end_before = [last for _, last in rows_of_step(sources, start, size)]
 
     for step in range(start + 1, start + 20):
-        bounds = places(sources, step, size)
+        bounds = rows_of_step(sources, step, size)
         assert [first for first, _ in bounds] == end_before
         assert all(first <= last for first, last in bounds)
         assert sum(last - first for first, last in bounds) == size
@@ -85,7 +85,7 @@ def test_every_row_is_served_once_an_epoch(sizes: list[int], size: int) -> None:
     served: list[list[int]] = [[] for _ in sizes]
 
     for step in range(steps):
-        for source, rows, (first, last) in zip(sources, served, places(sources, step, size), strict=True):
+        for source, rows, (first, last) in zip(sources, served, rows_of_step(sources, step, size), strict=True):
             rows += rows_served(source, first, last)
 
     for rows, count in zip(served, sizes, strict=True):
@@ -97,7 +97,7 @@ def test_any_step_can_be_asked_for() -> None:
     """A resumed run asks for one step only, however far it is."""
     sources = mixture(FIVE_FOLDERS)
     far = 10**12
-    before, after = places(sources, far - 1, 256), places(sources, far, 256)
+    before, after = rows_of_step(sources, far - 1, 256), rows_of_step(sources, far, 256)
     assert [last for _, last in before] == [first for first, _ in after]
     assert sum(last for _, last in after) == 256 * (far + 1)
 
@@ -108,7 +108,7 @@ def test_one_or_two_folders_are_mixed_as_before(sizes: list[int]) -> None:
     sources = mixture(sizes)
     total = sum(sizes)
     for n in [*range(1, 500), 10**9 + 7]:
-        counts = [last for _, last in places(sources, n - 1, 1)]
+        counts = [last for _, last in rows_of_step(sources, n - 1, 1)]
         whole = [n * rows // total for rows in sizes]
         remainders = sorted(range(len(sizes)), key=lambda i: (-(n * sizes[i] % total), i))
         for i in remainders[: n - sum(whole)]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from schemas.errors import DataError
 from schemas.randomness import key, numbers
-from trainer.data.dataset import Block, Rows
-from trainer.data.mixture import Part, Source, apportion, build_sources, integer_weights, order_of, places
-from trainer.data.sampler import Order, Stretch
+from trainer.data.dataset import Block, PairRows
+from trainer.data.mixture import Source, SourceRows, apportion, build_sources, integer_weights, order_of, rows_of_step
+from trainer.data.sampler import Order, RowRange
 
 
 class Folder:
@@ -45,7 +45,7 @@ class Folder:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         shard_B = np.repeat(shards, [self.counts[shard] for shard in shards])
         row_B = np.concatenate([np.arange(self.counts[shard]) for shard in shards])
-        return Block(Rows(nothing, nothing, offsets, nothing, nothing), shard_B, row_B, None)
+        return Block(PairRows(nothing, nothing, offsets, nothing, nothing), shard_B, row_B, None)
 
 
 def folder(*arguments: Any, **named: Any) -> Any:
@@ -55,12 +55,12 @@ def folder(*arguments: Any, **named: Any) -> Any:
 def test_a_part_has_the_lengths_and_keys_of_its_rows() -> None:
     held = folder("a")
     order = Order([4, 2, 5], "a", 9)
-    stretch = Stretch(3, (2, 0), np.array([7, 0, 5, 8]))
+    stretch = RowRange(3, (2, 0), np.array([7, 0, 5, 8]))
     order.after = lambda one: ("after", one)  # type: ignore[assignment]
 
-    part = Part.of(Source(held, order, 1), stretch, 11)
+    part = SourceRows.of(Source(held, order, 1), stretch, 11)
 
-    assert (part.folder, part.stretch) == (held, stretch)
+    assert (part.folder, part.row_range) == (held, stretch)
     assert part.block.shard_B.tolist() == [2] * 5 + [0] * 4
     assert held.asked == [("after", stretch)]
     assert part.bases.dtype == np.uint64
@@ -100,7 +100,7 @@ def test_an_order_is_of_the_folder_and_the_seed(by_tokens: bool) -> None:
     assert order.epoch_size == (lengths().sum() if by_tokens else 11)
 
     def rows(one: Order) -> list[tuple[int, tuple[int, ...], list[int]]]:
-        return [(s.epoch, s.shards, s.rows_N.tolist()) for s in one.stretches(3, 2 * one.epoch_size - 1)]
+        return [(s.epoch, s.shards, s.rows_N.tolist()) for s in one.row_ranges(3, 2 * one.epoch_size - 1)]
 
     assert rows(order) == rows(expected)
     assert rows(order) != rows(order_of(held, 6, by_tokens))
@@ -136,7 +136,7 @@ def test_places_are_those_of_the_earliest_rows(weights: list[int], n: int, step:
     assert apportion(weights, n) == counts(n)
     nothing: Any = None
     sources = [Source(nothing, nothing, weight) for weight in weights]
-    assert places(sources, step, size) == list(zip(counts(step * size), counts((step + 1) * size), strict=True))
+    assert rows_of_step(sources, step, size) == list(zip(counts(step * size), counts((step + 1) * size), strict=True))
 
 
 @given(st.lists(st.integers(1, 50_000), min_size=1, max_size=5))

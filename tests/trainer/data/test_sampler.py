@@ -13,7 +13,7 @@ from trainer.data.sampler import Order
 def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray:
     """(count, 3): epoch, shard and row in the shard of the rows at some places."""
     found = [np.zeros((0, 3), dtype=np.int64)]
-    for stretch in order.stretches(start, start + count):
+    for stretch in order.row_ranges(start, start + count):
         block = [(stretch.epoch, shard, row) for shard in stretch.shards for row in range(rows[shard])]
         found.append(np.array(block, dtype=np.int64).reshape(-1, 3)[stretch.rows_N])
     return np.concatenate(found)
@@ -109,7 +109,7 @@ def assert_equal_to_plain(order: Order, epochs: list[list[PlainRow]], first: int
             if first <= number * order.epoch_size + begin < last:
                 expected.setdefault((epoch, shards), []).append(row)
 
-    stretches = list(order.stretches(first, last))
+    stretches = list(order.row_ranges(first, last))
 
     found = {(s.epoch, s.shards): s.rows_N.tolist() for s in stretches if len(s.rows_N)}
     assert found == expected
@@ -142,7 +142,7 @@ def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: 
 def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
     """Within an epoch, and from an epoch's last block to the next one's first."""
     order = Order([3] * shards, "f", 1)
-    stretches = list(order.stretches(0, 4 * order.epoch_size))
+    stretches = list(order.row_ranges(0, 4 * order.epoch_size))
 
     assert len(stretches) == 4 * -(-shards // 8)
     for stretch, following in pairwise(stretches):
@@ -155,7 +155,7 @@ def test_blocks_past_the_end_are_empty() -> None:
     assert [len(order.block(0, block)) for block in range(3)] == [8, 1, 0]
     assert sorted(order.block(0, 0) + order.block(0, 1)) == list(range(9))
     assert order.block(0, 0) != order.block(1, 0)
-    assert list(order.stretches(5, 5)) == []
+    assert list(order.row_ranges(5, 5)) == []
 
 
 def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.Monke
     monkeypatch.setattr(ordering, "permutation", counted)
     order = Order([10] * 50, "f", 0)
     for start in range(0, 1000, 10):
-        for stretch in order.stretches(start, start + 10):
+        for stretch in order.row_ranges(start, start + 10):
             order.after(stretch)
     assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 

@@ -8,7 +8,7 @@ import pytest
 from schemas.masking import Masking
 from schemas.vocabulary import Vocabulary
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.models.batch import PackedBatch
 
@@ -18,7 +18,7 @@ Row = tuple[tuple[int, ...], tuple[int, ...], int]
 def rows_of(batch: PackedBatch, vocabulary: Vocabulary) -> list[Row]:
     """(the first segment of the text, the second, the label) of each row, its masks undone."""
     truth = batch.ids_T.clone()
-    truth[batch.masked_K] = batch.labels_K
+    truth[batch.masked_positions_K] = batch.labels_K
     specials = {vocabulary.special_id("cls"), vocabulary.special_id("sep")}
     found = []
     for sequence, label in enumerate(batch.pair_labels_S.tolist()):
@@ -33,8 +33,8 @@ def rows_of(batch: PackedBatch, vocabulary: Vocabulary) -> list[Row]:
 def epochs(folder: Path, count: int) -> list[list[Row]]:
     """The rows of the first epochs, each sorted."""
     opened = PairFolder(str(folder))
-    share = Share(0, 1, 1, opened.manifest.totals["rows"])
-    with closing(Stream(build_sources([opened], None, 3, False), share, Drawing(Masking()), 3)) as stream:
+    share = RankShare(0, 1, 1, opened.manifest.totals["rows"])
+    with closing(Stream(build_sources([opened], None, 3, False), share, MaskingSchedule(Masking()), 3)) as stream:
         return [sorted(rows_of(stream.batch(step)[0], opened.vocabulary)) for step in range(count)]
 
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.loader import Share
+from trainer.data.loader import RankShare
 from trainer.distributed.loss_scale import loss_scale
-from trainer.distributed.zero import basic_optimizer, parts_of
+from trainer.distributed.zero import basic_optimizer, parameter_slices
 from trainer.engine import build_engine, start_distributed
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel, build_model
@@ -68,9 +68,9 @@ def micro_batch(number: int) -> PackedBatch:
         segments_T=(places % LENGTH >= LENGTH // 2).long(),
         positions_T=places % LENGTH,
         sequence_T=places // LENGTH,
-        first_S=torch.arange(ROWS) * LENGTH,
+        sequence_starts_S=torch.arange(ROWS) * LENGTH,
         longest=LENGTH,
-        masked_K=masked,
+        masked_positions_K=masked,
         labels_K=ids[masked],
         pair_labels_S=torch.randint(0, 2, (ROWS,), generator=generator),
         tokens=ROWS * LENGTH,
@@ -85,7 +85,7 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
     recipe = recipe_of(case)
     mine = micro_batches // ranks
     model = rounded_model(recipe)
-    engine = build_engine(model, recipe, Share(rank, ranks, mine, micro_batches))
+    engine = build_engine(model, recipe, RankShare(rank, ranks, mine, micro_batches))
     optimizer: Any = basic_optimizer(engine)
 
     def keep_gradients() -> None:
@@ -101,7 +101,7 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
         engine.step()
     shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in model.named_parameters()}
     pieces: list[Any] = [None] * ranks
-    dist.all_gather_object(pieces, [(part.name, part.start, part.weights.clone()) for part in parts_of(engine)])
+    dist.all_gather_object(pieces, [(part.name, part.start, part.weights.clone()) for part in parameter_slices(engine)])
     whole = {name: torch.full((shape.numel(),), torch.nan) for name, shape in shapes.items()}
     for name, start, values in (piece for held in pieces for piece in held):
         whole[name][start : start + len(values)] = values

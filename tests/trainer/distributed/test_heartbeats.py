@@ -44,7 +44,7 @@ def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(training, tmp_p
     done = training.warm(1, out, f"nan:0:{steps(6, 8)}", anomaly__max_skips=3, checkpoint__keep=9)
     assert done.returncode == 0, done.stderr
     assert "3 steps in a row up to step 8 made no update. Going back to step 4; 4 steps of data are left" in done.stdout
-    assert state(out, 4)["left_out"] == 0 and state(out, 8)["left_out"] == 4
+    assert state(out, 4)["skipped_batches"] == 0 and state(out, 8)["skipped_batches"] == 4
     found = training.losses(out)
     assert list(found) == list(range(1, 13))
     for name in ("step-00000012", "step-00000008/manifest.json"):

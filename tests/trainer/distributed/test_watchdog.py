@@ -57,7 +57,7 @@ class _Connection:
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     made = Board()
-    monkeypatch.setattr(watchdog, "Beats", made.connect)
+    monkeypatch.setattr(watchdog, "Heartbeats", made.connect)
     monkeypatch.setattr(watchdog, "BEAT", BEAT)
     monkeypatch.setattr(watchdog, "SILENCE", 15 * BEAT)
     return made
@@ -186,4 +186,4 @@ def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
 def test_the_patience_with_silent_ranks_grows_with_the_timeout(timeout: float, seconds: float) -> None:
-    assert watchdog.patience(timeout) == seconds
+    assert watchdog.silence_limit(timeout) == seconds

@@ -43,7 +43,7 @@ def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, fa
     tokenizer, theirs = AutoTokenizer.from_pretrained(hf), AutoModelForPreTraining.from_pretrained(hf).eval()
     text = f"The cat sees the {tokenizer.mask_token}."
     inputs = tokenizer(text, return_tensors="pt")
-    batch = export_check.row(inputs["input_ids"][0], 1)
+    batch = export_check.one_row_batch(inputs["input_ids"][0], 1)
     with torch.inference_mode():
         logits = theirs(**inputs).to_tuple()[0][0]
         torch.testing.assert_close(ours.logits(batch)[0], logits, atol=1e-5, rtol=1e-5)

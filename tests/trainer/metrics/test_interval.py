@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from trainer.metrics.interval import Interval
-from trainer.step import Counts, Step
+from trainer.step import BatchCounts, StepResult
 
 
-def step(mlm_sum: float, masked: float, pairs: float = 0.0, norm: float = 1.0, loss: float = 1.0) -> Step:
-    counts = Counts(masked=masked, pairs=pairs, tokens=10 * masked, computed=20 * masked, stop=False)
-    return Step(counts, mlm_sum, masked / 2, pairs, pairs / 4, loss, norm, None)
+def step(mlm_sum: float, masked: float, pairs: float = 0.0, norm: float = 1.0, loss: float = 1.0) -> StepResult:
+    counts = BatchCounts(masked=masked, pairs=pairs, tokens=10 * masked, computed=20 * masked, stop=False)
+    return StepResult(counts, mlm_sum, masked / 2, pairs, pairs / 4, loss, norm, None)
 
 
-def interval_of(*steps: Step) -> Interval:
+def interval_of(*steps: StepResult) -> Interval:
     interval = Interval()
     for one in steps:
         interval.add(one)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trainer.metrics.log import NAMES, Meter, Metrics, read_metrics
+from trainer.metrics.log import NAMES, Meter, MetricsLog, read_metrics
 
 
 def line(step: int, **more: float | None) -> dict:
@@ -15,13 +15,13 @@ def line(step: int, **more: float | None) -> dict:
 
 def run_resumed(run: Path) -> None:
     """Steps 1 to 5, of which the last one is cut short by a kill, then on from 3."""
-    metrics = Metrics(str(run), 0, 10)
+    metrics = MetricsLog(str(run), 0, 10)
     for step in range(1, 6):
         metrics.log(line(step))
     metrics.close()
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:-9])
-    metrics = Metrics(str(run), 3, 10)
+    metrics = MetricsLog(str(run), 3, 10)
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
     metrics.log(line(4, **evaluated, eval_pair_accuracy=None))
     metrics.close()

@@ -16,8 +16,8 @@ import pytest
 from tests.trainer.conftest import training  # noqa: F401 (a fixture)
 from trainer.export import convert as export
 from trainer.export.model_card import metrics_table
-from trainer.metrics.log import NAMES, Metrics, read_lines
-from trainer.metrics.presentation import presentation
+from trainer.metrics.log import NAMES, MetricsLog, read_lines
+from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import write_report
 
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 1, "schedule__warmup_steps": 1}
@@ -69,7 +69,7 @@ def test_lines_that_are_not_metrics_are_skipped_and_counted(run_copy: Path, caps
     path.write_bytes(line + path.read_bytes() + line)
     assert metrics_table(str(run_copy), 2).startswith("| at step 2 |")
     write_report(str(run_copy), [])
-    Metrics(str(run_copy), 2, 4).close()
+    MetricsLog(str(run_copy), 2, 4).close()
     note = f"{path}: 2 lines that are not metrics were skipped."
     assert capsys.readouterr().out.count(note) == 2, "once by the card, once by the run"
     assert read_lines(str(run_copy)) == (good, 0)
@@ -79,7 +79,7 @@ def test_m_a_line_with_a_step_alone_is_shown_as_far_as_it_goes(run_copy: Path) -
     (run_copy / "metrics.jsonl").write_text('{"step":1}\n')
     write_report(str(run_copy), [])
     assert "<dd>-</dd>" in (run_copy / "report.html").read_text()
-    Metrics(str(run_copy), 2, 4).close()
+    MetricsLog(str(run_copy), 2, 4).close()
 
 
 def test_m_a_run_resumes_with_all_of_them(training, run_copy: Path) -> None:  # noqa: F811
@@ -96,7 +96,7 @@ def test_presentation_never_ends_a_run(run_copy: Path, capsys) -> None:
     (run_copy / "report.html").unlink()
     (run_copy / "report.html").mkdir()
 
-    with presentation("report.html"):
+    with keep_running("report.html"):
         write_report(str(run_copy), [])
 
     assert "report.html could not be written (" in capsys.readouterr().out

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.small_models import random_model, section
 from trainer.models import attention
-from trainer.models.attention import attend_one_by_one, attend_packed, attend_padded, way_for
-from trainer.models.batch import PackedBatch, Spans
+from trainer.models.attention import attend_one_by_one, attend_packed, attend_padded, kernel_for
+from trainer.models.batch import PackedBatch, SequenceOffsets
 
 LENGTHS = [5, 9, 1, 7]
 
@@ -28,9 +28,9 @@ def batch_of(lengths: list[int], empty: int = 0) -> PackedBatch:
         segments_T=torch.zeros(total, dtype=torch.int64),
         positions_T=positions_T,
         sequence_T=sequence_T,
-        first_S=first_S,
+        sequence_starts_S=first_S,
         longest=max(lengths),
-        masked_K=torch.tensor([1, 6]),
+        masked_positions_K=torch.tensor([1, 6]),
         labels_K=torch.tensor([7, 8]),
         pair_labels_S=torch.zeros(len(first_S), dtype=torch.int64),
         tokens=total,
@@ -119,7 +119,7 @@ def flash() -> Iterator[list[float]]:
 
 def results(way, dropout: float = 0.0, empty: int = 0) -> tuple[Tensor, Tensor]:
     """What a way computes of the same random numbers, and the gradient."""
-    spans = Spans(batch_of(LENGTHS, empty))
+    spans = SequenceOffsets(batch_of(LENGTHS, empty))
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
     y_TD = way(qkv, spans, dropout)
     weights = torch.randn(y_TD.shape, generator=torch.Generator().manual_seed(1))
@@ -149,7 +149,7 @@ def test_every_way_drops_attention_weights(flash, way) -> None:
 
 def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None:
     """The rate of the recipe in training, none in evaluation."""
-    monkeypatch.setattr(attention, "way_for", lambda *_: "packed")
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
     model = random_model(
         section("bert", "attention_probs_dropout_prob=0.25", "hidden_dropout_prob=0.0"),
         SimpleNamespace(size=60),  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_recomputed_layers_drop_the_same_weights_in_the_packed_kernel(flash, monkeypatch, recompute: bool) -> None:
-    monkeypatch.setattr(attention, "way_for", lambda *_: "packed")
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
     model = random_model(section("bert", "attention_probs_dropout_prob=0.25"), SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
     found = []
     for model.encoder.recompute in (False, recompute):
@@ -182,7 +182,7 @@ def test_a_grid_is_one_call_a_layer_and_reads_nothing_back(monkeypatch) -> None:
     model = random_model(section("bert"), SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
     calls = {}
     for way in ("one by one", "padded"):
-        monkeypatch.setattr(attention, "way_for", lambda *_, way=way: way)
+        monkeypatch.setattr(attention, "kernel_for", lambda *_, way=way: way)
         with Counts() as counts:
             loss = model(many).mlm_sum
         loss.backward()
@@ -199,9 +199,9 @@ def test_a_grid_needs_no_value_on_the_host(monkeypatch) -> None:
     """Tensors of the meta device have no values: reading one fails."""
     many = batch_of([7] * 64).to(torch.device("meta"))
     model = random_model(section("bert"), SimpleNamespace(size=60)).to("meta")  # type: ignore[arg-type]
-    monkeypatch.setattr(attention, "way_for", lambda *_: "padded")
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "padded")
     model(many).mlm_sum.backward()
-    monkeypatch.setattr(attention, "way_for", lambda *_: "one by one")
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "one by one")
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         model(many)
 
@@ -209,12 +209,12 @@ def test_a_grid_needs_no_value_on_the_host(monkeypatch) -> None:
 @pytest.mark.parametrize("way", ["packed", "padded"])
 def test_compiled_layers_have_no_graph_breaks(flash, monkeypatch, way: str) -> None:
     """Such as a lock, a read of a value or a kernel without a shape function. fullgraph=True raises at the first."""
-    monkeypatch.setattr(attention, "way_for", lambda *_: way)
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: way)
     torch._dynamo.reset()
-    spans = Spans(batch_of(LENGTHS))
+    spans = SequenceOffsets(batch_of(LENGTHS))
     qkv = torch.randn(sum(LENGTHS), 48, requires_grad=True)
 
-    def layers(qkv: Tensor, spans: Spans) -> Tensor:
+    def layers(qkv: Tensor, spans: SequenceOffsets) -> Tensor:
         return torch.cat([attention.attend(qkv, 2, spans, 0.0) for _ in range(2)])
 
     found = torch.compile(layers, fullgraph=True, backend="aot_eager")(qkv, spans)
@@ -246,4 +246,4 @@ WAYS = [
 
 @pytest.mark.parametrize(("device", "dtype", "head", "capability", "way"), WAYS)
 def test_flash_attention_is_only_asked_for_what_it_can_do(device, dtype, head, capability, way) -> None:
-    assert way_for(device, dtype, head, capability) == way
+    assert kernel_for(device, dtype, head, capability) == way

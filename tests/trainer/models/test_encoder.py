@@ -23,18 +23,18 @@ from tests.small_models import (
 from trainer.build_model import notes
 from trainer.config.load import load_recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import Drawing, Share, Stream
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
-from trainer.data.padding import fill, shape_for
+from trainer.data.padding import pad_to_shape, shape_for
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_convert import to_ours, to_theirs
 from trainer.models.pretraining import PretrainingModel, build_model
 
 
-def micro_batches(pairs: Path, share: Share) -> list[PackedBatch]:
+def micro_batches(pairs: Path, share: RankShare) -> list[PackedBatch]:
     """One rank's part of the first global batch."""
-    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), share, Drawing(Masking()), 0)
+    stream = Stream(build_sources([PairFolder(str(pairs))], None, 0, False), share, MaskingSchedule(Masking()), 0)
     try:
         return stream.batch(0)
     finally:
@@ -45,7 +45,7 @@ def micro_batches(pairs: Path, share: Share) -> list[PackedBatch]:
 def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
     """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
     path = byte_rows if request.param == "roberta" else pairs
-    folder, batch = PairFolder(str(path)), micro_batches(path, Share(0, 1, 1, 12))[0]
+    folder, batch = PairFolder(str(path)), micro_batches(path, RankShare(0, 1, 1, 12))[0]
     model = random_model(section(request.param), folder.vocabulary)
     theirs = as_theirs(model, folder.vocabulary, tmp_path_factory.mktemp(request.param))
     assert not theirs.training and theirs.dtype == torch.float32
@@ -129,7 +129,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:
     """One micro-batch, four, or three ranks with two each: sums over all, divided by the whole batch's counts."""
     found = []
     for world_size, pieces in ((1, 1), (1, 4), (3, 2)):
-        shares = [Share(rank, world_size, pieces, 12) for rank in range(world_size)]
+        shares = [RankShare(rank, world_size, pieces, 12) for rank in range(world_size)]
         batches = [batch for share in shares for batch in micro_batches(case.path, share)]
         assert len(batches) == world_size * pieces
         masked = sum(len(batch.labels_K) for batch in batches)
@@ -143,7 +143,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut(case) -> None:
 
 def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
     shape = shape_for(512, 25.0, 32, 0.15, padded=False)
-    filled = fill(case.batch, shape, case.vocabulary.special_id("pad"))
+    filled = pad_to_shape(case.batch, shape, case.vocabulary.special_id("pad"))
     assert len(filled.ids_T) == 512 > len(case.batch.ids_T)
     one, other = case.model(case.batch), case.model(filled)
     torch.testing.assert_close(torch.stack(list(other)), torch.stack(list(one)), atol=1e-4, rtol=1e-6)
@@ -214,7 +214,7 @@ def test_initial_weights_are_the_published_ones_and_follow_from_the_seed_alone(f
 
 
 def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:
-    folder, batch = PairFolder(str(pairs)), micro_batches(pairs, Share(0, 1, 1, 12))[0]
+    folder, batch = PairFolder(str(pairs)), micro_batches(pairs, RankShare(0, 1, 1, 12))[0]
     counts = {}
     for family in ("bert", "roberta"):
         recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])

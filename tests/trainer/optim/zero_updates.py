@@ -20,11 +20,11 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.anomaly import History
-from trainer.anomaly_guard import Guard
+from trainer.anomaly import AnomalyHistory
+from trainer.anomaly_guard import AnomalyGuard
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.loader import Share
+from trainer.data.loader import RankShare
 from trainer.engine import build_engine, start_distributed
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
@@ -98,10 +98,12 @@ def main(out: Path, cases: list[str]) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for case in cases:
         recipe = recipe_of(case)
-        share = Share(rank, ranks, HANDS // ranks, 1)
+        share = RankShare(rank, ranks, HANDS // ranks, 1)
         model = initial_model(recipe)
         engine = build_engine(Pulled(model), recipe, share)
-        guard = Guard(engine, recipe.anomaly, History(), recipe.optimizer.clip)  # clips where DeepSpeed does not
+        guard = AnomalyGuard(
+            engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip
+        )  # clips where DeepSpeed does not
         shapes = {name: p.shape for name, p in model.named_parameters()}
         for step in range(STEPS):
             set_learning_rate(engine.optimizer, LR)

@@ -16,7 +16,7 @@ from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.manifest import Shard
 from trainer.data.shard_cache.download import FailedTryError, WrongBytesError, pieces
-from trainer.data.shard_cache.files import COPY, Copies
+from trainer.data.shard_cache.files import COPY, CacheFiles
 
 WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the tries to fetch a shard; there is one try more than there are waits."""
@@ -35,7 +35,7 @@ class ShardCache:
         self._folder = folder
         self._fs, self._root = storage.filesystem(folder)
         self._closing = threading.Event()
-        self._copies = Copies(cache, most_bytes, self._pause)
+        self._copies = CacheFiles(cache, most_bytes, self._pause)
         self._failures: dict[str, Exception] = {}
         self._wishes: deque[Shard] = deque()
         self._changed = threading.Condition()

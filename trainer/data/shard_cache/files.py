@@ -29,7 +29,7 @@ ROOM = "0" * 64
 HOST = os.uname().nodename
 
 
-class Copies:
+class CacheFiles:
     """The files of a cache folder and the locks between the processes that share it; touches no other file in it."""
 
     def __init__(self, folder: str, most_bytes: int, pause: Callable[[float], None]):

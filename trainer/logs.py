@@ -1,0 +1,59 @@
+"""The trainer's log: one logger for all modules, aware of the rank it runs on.
+
+Every rank runs the same code, so a plain print would repeat each line once per rank. `logger.info` writes to stdout on
+rank 0 alone; what only another rank can know is logged with `extra=EVERY_RANK` and carries that rank's number.
+Errors go to stderr on whichever rank they happen.
+
+    from trainer.logs import EVERY_RANK, logger
+
+    logger.info("Resuming from %s: step %d.", path, step)
+    logger.info("%s holds the lock.", host, extra=EVERY_RANK)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+
+EVERY_RANK = {"every_rank": True}
+
+logger = logging.getLogger("clozeline.trainer")
+
+
+def rank_of_process() -> int:
+    """Return this process's rank as its launcher set it: RANK, SLURM_PROCID, or 0 for a process on its own."""
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+
+
+class _RankHandler(logging.Handler):
+    """Writes messages to stdout and errors to stderr, and drops what other ranks repeat."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rank = rank_of_process()
+        is_error = record.levelno >= logging.ERROR
+        if rank != 0 and not is_error and not getattr(record, "every_rank", False):
+            return
+
+        message = record.getMessage()
+        if rank != 0:
+            message = f"rank {rank}: {message}"
+        if is_error:
+            message = f"clozeline: {message}"
+
+        # The streams are looked up for each line because tests and progress bars replace them.
+        stream = sys.stderr if is_error else sys.stdout
+        # A closed pipe, as after `... | head`, must not end a training run.
+        with contextlib.suppress(OSError, ValueError):
+            print(message, file=stream, flush=True)
+
+
+def _set_up() -> None:
+    if not logger.handlers:
+        logger.addHandler(_RankHandler())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+_set_up()
