@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import _near, first_in_order
+from schemas.mask_draws import _likely_first, first_in_order
 from schemas.ragged import offsets_of
 
 
@@ -64,12 +64,12 @@ def test_few_more_items_than_needed_are_sorted(share_allowed: float) -> None:
     bounds_B1 = np.arange(101) * 400
     found_B = np.add.reduceat(may, bounds_B1[:-1])
 
-    near = _near(order, bounds_B1, np.full(100, 60), found_B, may)
+    near = _likely_first(order, bounds_B1, np.full(100, 60), found_B, may)
     near_B = np.add.reduceat(near, bounds_B1[:-1])
     assert not (near & ~may).any()
     assert near_B.min() >= 60
     assert near_B.max() < 120
     assert near_B.mean() < 95
 
-    everything = _near(order, bounds_B1, found_B, found_B, may)
+    everything = _likely_first(order, bounds_B1, found_B, found_B, may)
     assert (everything == may).all()

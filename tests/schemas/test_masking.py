@@ -3,10 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import LENGTHS, Kind, Masking, WordSpans, _group_begins, _words, budgets, draw_masks
+from schemas.masking import GROUP_LENGTHS, Kind, Masking, RowsToMask, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
+from schemas.word_spans import WordSpans, find_words, group_words
 
 WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
 VOCABULARY = Vocabulary("wordpiece", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS), "test")
@@ -35,7 +36,7 @@ KINDS = ["token", "whole_word", "ngram", "span"]
 def test_masks_keep_their_rules(kind, lengths: list[int], seed: int) -> None:
     ids, offsets, starts = rows(lengths, seed)
     masking = Masking(kind)
-    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), masking, VOCABULARY)
+    masks = draw_masks(RowsToMask(ids, offsets, starts, keys(len(lengths))), masking, VOCABULARY)
     counts = np.diff(masks.offsets_B1)
     assert (counts <= budgets(np.array(lengths), masking)).all()
     if kind == "token":
@@ -52,7 +53,7 @@ def test_masks_keep_their_rules(kind, lengths: list[int], seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_words_are_masked_whole(kind: Kind, lengths: list[int], seed: int) -> None:
     ids, offsets, starts = rows(lengths, seed)
-    masks = draw_masks(ids, offsets, starts, keys(len(lengths)), Masking(kind), VOCABULARY)
+    masks = draw_masks(RowsToMask(ids, offsets, starts, keys(len(lengths))), Masking(kind), VOCABULARY)
     special = VOCABULARY.is_special_V[ids]
     begins = starts | special | np.r_[True, special[:-1]]
     word = np.cumsum(begins)
@@ -66,7 +67,7 @@ def test_whole_words_equal_a_plain_loop() -> None:
     lengths = [40, 17, 128, 5]
     ids, offsets, starts = rows(lengths, 3)
     keys_B = keys(4)
-    masks = draw_masks(ids, offsets, starts, keys_B, Masking("whole_word", prob=0.3), VOCABULARY)
+    masks = draw_masks(RowsToMask(ids, offsets, starts, keys_B), Masking("whole_word", prob=0.3), VOCABULARY)
     for row, n in enumerate(lengths):
         words: list[list[int]] = []
         for place in range(1, n - 1):
@@ -87,12 +88,12 @@ def test_whole_words_equal_a_plain_loop() -> None:
 def test_groups_have_the_published_lengths(kind: Kind) -> None:
     ids, offsets, starts = rows([400] * 200)
     words = words_of(ids, offsets, starts)
-    groups = words.only(_group_begins(words, may(ids), kind))
-    lengths = np.diff(np.append(groups.parents, len(words.row)))
+    groups = group_words(words, may(ids), kind)
+    lengths = np.diff(np.append(groups.first_words, len(words.row)))
     inside = lengths[np.diff(groups.row, append=-1) == 0]  # a row's end cuts its last group
-    shares = np.bincount(inside, minlength=len(LENGTHS[kind]) + 1)[1:] / len(inside)
-    assert shares == pytest.approx(LENGTHS[kind], abs=4 * (0.25 / len(inside)) ** 0.5)
-    mean = LENGTHS[kind] @ np.arange(1, len(LENGTHS[kind]) + 1)
+    shares = np.bincount(inside, minlength=len(GROUP_LENGTHS[kind]) + 1)[1:] / len(inside)
+    assert shares == pytest.approx(GROUP_LENGTHS[kind], abs=4 * (0.25 / len(inside)) ** 0.5)
+    mean = GROUP_LENGTHS[kind] @ np.arange(1, len(GROUP_LENGTHS[kind]) + 1)
     assert mean == pytest.approx({"ngram": 18 / 11, "span": 3.797}[kind], abs=0.001)
 
 
@@ -101,14 +102,14 @@ def may(ids: np.ndarray) -> np.ndarray:
 
 
 def words_of(ids: np.ndarray, offsets: np.ndarray, starts: np.ndarray) -> WordSpans:
-    return _words(may(ids), starts, offsets, keys(len(offsets) - 1))[0]
+    return find_words(may(ids), starts, offsets, keys(len(offsets) - 1))
 
 
 def test_groups_end_at_special_tokens() -> None:
     ids, offsets, starts = rows([60, 61])
     ids[[30, 95]] = 3  # [SEP] between two segments
     words = words_of(ids, offsets, starts)
-    begins = words.positions[_group_begins(words, may(ids), "span")]
+    begins = group_words(words, may(ids), "span").positions
     assert {1, 31, 61, 96} <= set(begins.tolist())
 
 
@@ -116,9 +117,9 @@ def test_spans_equal_a_plain_loop() -> None:
     """Groups in random order, their words in order while they fit; one fate for the tokens of a group."""
     ids, offsets, starts = rows([200, 33, 128], 5)
     masking = Masking("span", prob=0.25)
-    masks = draw_masks(ids, offsets, starts, keys(3), masking, VOCABULARY)
+    masks = draw_masks(RowsToMask(ids, offsets, starts, keys(3)), masking, VOCABULARY)
     words = words_of(ids, offsets, starts)
-    begins = set(words.positions[_group_begins(words, may(ids), "span")].tolist())
+    begins = set(group_words(words, may(ids), "span").positions.tolist())
     for row, n in enumerate([200, 33, 128]):
         groups: list[list[list[int]]] = []
         for position in range(offsets[row] + 1, offsets[row + 1] - 1):
@@ -145,9 +146,11 @@ def test_spans_equal_a_plain_loop() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_masked_alike_in_any_company(kind: Kind) -> None:
     ids, offsets, starts = rows([30, 50, 20], 1)
-    together = draw_masks(ids, offsets, starts, keys(3), Masking(kind), VOCABULARY)
+    together = draw_masks(RowsToMask(ids, offsets, starts, keys(3)), Masking(kind), VOCABULARY)
     middle = slice(offsets[1], offsets[2])
-    alone = draw_masks(ids[middle], np.array([0, 50]), starts[middle], keys(3)[1:2], Masking(kind), VOCABULARY)
+    alone = draw_masks(
+        RowsToMask(ids[middle], np.array([0, 50]), starts[middle], keys(3)[1:2]), Masking(kind), VOCABULARY
+    )
     of_middle = slice(together.offsets_B1[1], together.offsets_B1[2])
     assert (together.positions_K[of_middle] - offsets[1]).tolist() == alone.positions_K.tolist()
     assert together.seen_K[of_middle].tolist() == alone.seen_K.tolist()
@@ -156,7 +159,7 @@ def test_a_row_is_masked_alike_in_any_company(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_shares_are_15_percent_and_80_10_10(kind: Kind) -> None:
     ids, offsets, starts = rows([128] * 8000)
-    masks = draw_masks(ids, offsets, starts, keys(8000), Masking(kind), VOCABULARY)
+    masks = draw_masks(RowsToMask(ids, offsets, starts, keys(8000)), Masking(kind), VOCABULARY)
     assert len(masks.positions_K) == pytest.approx(8000 * 19, rel=0 if kind == "token" else 0.005)  # round(0.15 * 128)
     true = ids[masks.positions_K]
     assert (masks.seen_K == 4).mean() == pytest.approx(0.8, abs=0.01)

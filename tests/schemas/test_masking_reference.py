@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import KINDS, Kind, Masking, Masks, draw_masks
+from schemas.masking import KINDS, Kind, Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import GOLDEN, Draws, key, numbers
 from schemas.vocabulary import Vocabulary
@@ -137,7 +137,7 @@ def draw_rows(rows: list[list[int]], masking: Masking) -> tuple[Masks, list[int]
     ids_T = np.concatenate([np.array(row, dtype=np.uint16) for row in rows])
     offsets_B1 = offsets_of(np.array([len(row) for row in rows]))
     keys_B = numbers(np.uint64(key("rows")), np.arange(len(rows)))
-    masks = draw_masks(ids_T, offsets_B1, VOCABULARY.starts_word_V[ids_T], keys_B, masking, VOCABULARY)
+    masks = draw_masks(RowsToMask(ids_T, offsets_B1, VOCABULARY.starts_word_V[ids_T], keys_B), masking, VOCABULARY)
     return masks, keys_B.tolist()
 
 

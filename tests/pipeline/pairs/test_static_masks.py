@@ -8,7 +8,7 @@ from pipeline.pairs.static_masks import StaticMasks, draw_variant, with_masks
 from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
-from schemas.masking import KINDS, Kind, Masking, draw_masks
+from schemas.masking import RowsToMask, KINDS, Kind, Masking, draw_masks
 from schemas.randomness import key, numbers
 from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import Vocabulary, read_vocabulary
@@ -38,7 +38,7 @@ def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocab
     for variant in range(3):
         keys = numbers(np.uint64(key(7, 0, "f", "static mask", variant)), np.arange(len(rows)))
         plain = starts.values.to_numpy(zero_copy_only=False)
-        masks = draw_masks(ids.values.to_numpy(), offsets, plain, keys, stored.masking, vocabulary)
+        masks = draw_masks(RowsToMask(ids.values.to_numpy(), offsets, plain, keys), stored.masking, vocabulary)
         for row, (positions, tokens) in enumerate(
             zip(again["mask_positions"].to_pylist(), again["mask_tokens"].to_pylist(), strict=True)
         ):
