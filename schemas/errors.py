@@ -1,10 +1,10 @@
 """Errors that a user can act on, each with the exit code that the command ends with.
 
-    0 done    2 usage or configuration    3 bad data    4 bad checkpoint    5 storage
-    75 preempted and saved    130 interrupted
+    0 done    1 a run that cannot continue    2 usage or configuration    3 bad data    4 bad checkpoint
+    5 storage    75 preempted and saved    130 interrupted
 
 A message says what happened with the value and the path, what was expected, and what to do next. Command lines
-print it without a traceback; any other exception is a fault of ours and keeps its traceback.
+print it without a traceback. Any other exception is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 
 
 class ClozelineError(Exception):
-    """Base of the errors a user can act on; `exit_code` is the process's exit status.
+    """Base of the errors a user can act on. `exit_code` is the process's exit status.
 
-    everywhere: every process of a run raises it, so one of them tells it.
+    everywhere: every process of a run raises the error, so it is enough that one of them prints it.
     """
 
     exit_code = 1

@@ -1,6 +1,6 @@
-"""manifest.json: what a finished folder says of itself. It is written last; its presence means finished.
+"""manifest.json: the description of a finished folder. It is written last, so its presence means finished.
 
-Every job (text, vocab, pairs) writes one of the same form, so that one `verify` and one reader serve all three.
+The jobs shard, vocab and pairs write manifests of the same form, so one `verify` and one reader serve all three.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Strict(BaseModel):
 
 
 class Input(_Strict):
-    """One thing that the job read: a corpus file (with its bytes) or a finished folder (with its fingerprint)."""
+    """One input of the job: a corpus file (with its bytes) or a finished folder (with its fingerprint)."""
 
     path: str
     bytes: Count | None = None
@@ -57,7 +57,7 @@ class Shard(_Strict):
 
 
 class LedgerEntry(_Strict):
-    """So many documents, sentences or chunks of one source were dropped or cut for one reason."""
+    """How many documents, sentences or chunks of one source were dropped or cut for one reason."""
 
     reason: str
     source: str
@@ -79,10 +79,13 @@ class Manifest(_Strict):
     ledger: list[LedgerEntry]
 
     def to_json(self) -> bytes:
+        """Return the bytes of manifest.json."""
         return (json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 class _Needed(BaseModel):
+    """Fields that readers need; a manifest may hold others as well."""
+
     model_config = ConfigDict(extra="allow", strict=True)
 
 
@@ -123,7 +126,7 @@ class _Text(_Needed):
 
 
 NEEDED: dict[Kind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
-"""What readers of each kind take from the open tables of a manifest, beyond the form that all kinds share."""
+"""What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
 def fingerprint(kind: Kind, shards: list[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
@@ -136,7 +139,7 @@ def fingerprint(kind: Kind, shards: list[Shard], identity: str = "", version: in
 
 
 def read_manifest(folder: str, kind: Kind) -> Manifest:
-    """The manifest of a finished folder of this kind.
+    """Return the manifest of a finished folder of this kind.
 
     Raises DataError when there is none, when it cannot be read, or when it is of another kind or a newer format.
     """
@@ -150,7 +153,7 @@ def read_manifest(folder: str, kind: Kind) -> Manifest:
 
 
 def parse_manifest(data: bytes, url: str) -> Manifest:
-    """Check and read the bytes of a manifest. Raises DataError naming `url` and every fault."""
+    """Check and read the bytes of a manifest. Raises DataError naming `url` and every fault found."""
     try:
         fields = json.loads(data)
         version = fields.get("format_version")
@@ -165,6 +168,7 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
         raise DataError(f"{url} is not a manifest of this version: {faults}.") from error
     except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{url} is not JSON of a manifest ({error}). Run the job that made it again.") from error
+
     check_consistency(manifest, url)
     return manifest
 
@@ -204,7 +208,7 @@ def check_totals(manifest: Manifest, url: str, advice: str) -> None:
 
 
 def read_shard_bytes(folder: str, shard: Shard) -> bytes:
-    """A shard's bytes, equal in size and sha256 to what its manifest says. Raises DataError naming the shard."""
+    """Return a shard's bytes after checking their size and sha256. Raises DataError naming the shard."""
     url = storage.join(folder, shard.path)
     data = storage.read(url)
     if len(data) != shard.bytes:

@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: successive counters land far apart
-_MIX_1, _MIX_2, _BITS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+_MIX_1 = 0xBF58476D1CE4E5B9  # the constants of the published finalizer
+_MIX_2 = 0x94D049BB133111EB
+_BITS = (1 << 64) - 1
+
 U64 = NDArray[np.uint64]
 
 
 def key(*parts: int | str | bytes) -> int:
-    """A 64-bit key from identities, stable for ever: BLAKE2b over the length-prefixed parts."""
+    """Return a 64-bit key made from identities: BLAKE2b over the length-prefixed parts. It never changes."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
@@ -32,7 +35,7 @@ def key(*parts: int | str | bytes) -> int:
 
 
 def mix(x: U64) -> U64:
-    """SplitMix64's finalizer over an array: a bijection of uint64 that looks random. Leaves `x` as it is."""
+    """Return SplitMix64's finalizer of each number: a bijection of uint64 that looks random. `x` is not changed."""
     shifted = x >> np.uint64(30)
     mixed = x ^ shifted
     mixed *= np.uint64(_MIX_1)
@@ -43,18 +46,18 @@ def mix(x: U64) -> U64:
 
 
 def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
-    """uint64 draws, one for each broadcast pair of key and counter."""
+    """Return uint64 draws, one for each broadcast pair of key and counter."""
     steps = np.atleast_1d(counters).astype(np.uint64)  # numpy warns when scalars overflow, not when arrays do
     return mix((steps + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(keys, dtype=np.uint64))
 
 
 def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.float64]:
-    """float64 draws in [0, 1) with 53 random bits, one for each broadcast pair of key and counter."""
+    """Return float64 draws in [0, 1) with 53 random bits, one for each broadcast pair of key and counter."""
     return (numbers(keys, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:
-    """The numbers 0 to n-1 in an order that depends on `permutation_key` alone."""
+    """Return the numbers 0 to n-1 in an order that depends on `permutation_key` alone."""
     return np.argsort(numbers(np.uint64(permutation_key), np.arange(n)), kind="stable")
 
 
@@ -65,7 +68,7 @@ class Draws:
         self._state = draw_key
 
     def number(self) -> int:
-        """The next draw, an int below 2**64."""
+        """Return the next draw, an int below 2**64."""
         self._state = (self._state + GOLDEN) & _BITS
         x = self._state
         x = ((x ^ (x >> 30)) * _MIX_1) & _BITS
@@ -73,9 +76,9 @@ class Draws:
         return x ^ (x >> 31)
 
     def uniform(self) -> float:
-        """The next draw as a float in [0, 1)."""
+        """Return the next draw as a float in [0, 1)."""
         return (self.number() >> 11) * 2.0**-53
 
     def below(self, n: int) -> int:
-        """The next draw as an int in [0, n); the bias of the product is below n / 2**64."""
+        """Return the next draw as an int in [0, n). The bias of this product is below n / 2**64."""
         return (self.number() * n) >> 64

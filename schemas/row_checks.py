@@ -1,7 +1,7 @@
-"""Whether the rows of a shard hold what its columns promise: no nulls, and every value within its range.
+"""Checks that the rows of a shard hold what its columns promise: no nulls, and every value within its range.
 
-Arrow's own validation does not look at meaning. A null reads as NaN or as whatever lies below it, and an id beyond the
-vocabulary crashes a GPU kernel; so these checks come before any row is used.
+Arrow's own validation does not look at meaning. A null reads as NaN or as whatever bytes lie below it, and an id beyond
+the vocabulary crashes a GPU kernel, so these checks run before any row is used.
 
 Letters: B rows, T tokens.
 """
@@ -29,7 +29,7 @@ Ints = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class PairLimits:
-    """What every row of one folder of pairs must fit.
+    """The limits that every row of one folder of pairs must respect.
 
     labeled: each row has two segments and a label, with `separators` special tokens between the segments.
     """
@@ -45,11 +45,11 @@ class PairLimits:
         """Return the limits that a folder's manifest and vocabulary state."""
         options = manifest.options
         return cls(
-            vocabulary.size,
-            int(options["max_length"]),
-            int(options.get("static_masks", 0)),
-            options["objective"] in ("nsp", "sop"),
-            vocabulary.separators,
+            vocabulary_size=vocabulary.size,
+            max_length=int(options["max_length"]),
+            static_masks=int(options.get("static_masks", 0)),
+            labeled=options["objective"] in ("nsp", "sop"),
+            separators=vocabulary.separators,
         )
 
 
@@ -62,6 +62,7 @@ def read_pairs_vocabulary(folder: str, manifest: Manifest) -> Vocabulary:
             f"{folder}/{FOLDER} is vocabulary {vocabulary.fingerprint}, but the pairs are of {stated}. "
             "Rebuild the pairs or put their own vocabulary back."
         )
+
     stated_size = manifest.options["vocabulary_size"]
     if stated_size != vocabulary.size:
         raise DataError(
@@ -125,7 +126,7 @@ def check_pairs(table: pa.Table, path: str, limits: PairLimits) -> None:
 
 
 def label_faults(table: pa.Table, lengths_B: Ints, limits: PairLimits) -> dict[str, Ints]:
-    """Return the rows whose label, or whose two segments, are not what the objective asks for."""
+    """Return the rows whose label, or whose two segments, are not what the objective requires."""
     labels = table["pair_label"].combine_chunks()
     cut_B = table["segment_b_start"].to_numpy()
     label_B = labels.fill_null(0).to_numpy()
@@ -186,4 +187,5 @@ def raise_first(faults: Mapping[str, Ints], path: str) -> None:
 
 
 def bad_row(path: str, row: int, fault: str) -> DataError:
+    """Return the error for one bad row of a shard."""
     return DataError(f"{path}, row {row}, has {fault}. Rebuild the folder with --overwrite.")

@@ -2,7 +2,7 @@
 
     text-00000-of-00008.arrow    document uint64 | source string | sentences list<string>
     pairs-00000-of-00008.arrow   input_ids | segment_b_start | pair_label | word_starts | document_a | document_b
-                                 | mask_positions | mask_tokens, only where static masks were asked for
+                                 | mask_positions | mask_tokens, only with static masks
 
 Arrow's *file* format, zstd buffers, record batches of ROWS_PER_BATCH rows, no pandas metadata: pyarrow, polars, DuckDB
 and Hugging Face datasets open them as they are.
@@ -20,10 +20,10 @@ from schemas.errors import DataError
 from schemas.row_checks import check_nulls
 
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
-"""What pyarrow raises on bytes that are not a sound Arrow file."""
+"""The exceptions that pyarrow raises on bytes that are not a valid Arrow file."""
 
 ROWS_PER_BATCH = 1024
-"""Rows in every record batch but a shard's last, so that row i is in batch i // 1024."""
+"""Rows of every record batch except a shard's last one, so that row i is in batch i // 1024."""
 
 TEXT = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
 """document: stable id from the content. source: where it came from. sentences: in order, never empty."""
@@ -33,12 +33,12 @@ COUNTS = pa.schema([("word", pa.string()), ("count", pa.int64())])
 
 
 def token_type(vocabulary_size: int) -> pa.DataType:
-    """The type of a token id: uint16, or uint32 above 65,536 tokens."""
+    """Return the Arrow type of a token id: uint16, or uint32 above 65,536 tokens."""
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
 
 
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
-    """The columns of a pair shard.
+    """Return the columns of a pair shard.
 
     input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first
     token, the sequence's length when there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B
@@ -60,9 +60,9 @@ def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
 
 
 def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) -> pa.Schema:
-    """The schema that a pair shard's bytes should have, with or without static masks as it says itself.
+    """Return the schema that a pair shard should have; its own columns decide about static masks.
 
-    Raises DataError when the bytes are no Arrow file.
+    Raises DataError when the bytes are not an Arrow file.
     """
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
@@ -72,17 +72,17 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
 
 
 def shard_name(kind: str, index: int, count: int) -> str:
-    """Example: `shard_name("text", 0, 8)` -> `"text-00000-of-00008.arrow"`."""
+    """Return the file name of a shard. Example: `shard_name("text", 0, 8)` -> `"text-00000-of-00008.arrow"`."""
     return f"{kind}-{index:05d}-of-{count:05d}.arrow"
 
 
 def encode_table(table: pa.Table) -> bytes:
-    """A table as the bytes of an Arrow file with this project's layout. The same rows give the same bytes."""
+    """Return a table as the bytes of an Arrow file in the layout above. The same rows give the same bytes."""
     return encode_batches(equal_batches(table), table.schema)
 
 
 def encode_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """The same for a table that `equal_batches` has cut already."""
+    """Do what `encode_table` does for a table that `equal_batches` has already cut."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -92,11 +92,17 @@ def encode_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
 
 
 def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Record batches of ROWS_PER_BATCH rows, whatever the table's chunks were."""
-    batch = table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
-    starts = range(0, batch.num_rows, ROWS_PER_BATCH)
-    # Taken, not sliced: Arrow writes a slice of nested columns with the offsets of all their values.
-    return [batch.take(pa.array(np.arange(i, min(i + ROWS_PER_BATCH, batch.num_rows)))) for i in starts]
+    """Return record batches of ROWS_PER_BATCH rows, whatever the table's chunks were."""
+    if table.num_rows == 0:
+        return []
+
+    whole = table.combine_chunks().to_batches()[0]
+    batches = []
+    for start in range(0, whole.num_rows, ROWS_PER_BATCH):
+        end = min(start + ROWS_PER_BATCH, whole.num_rows)
+        # `take` and not `slice`: Arrow writes a slice of nested columns with the offsets of all their values.
+        batches.append(whole.take(pa.array(np.arange(start, end))))
+    return batches
 
 
 def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.Table:
@@ -120,7 +126,7 @@ def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.
 
 
 def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
-    """Every way in which `found` is not `expected`, in words; empty when they agree."""
+    """Return every difference between two schemas in words; an empty list when they agree."""
     known = {field.name: field.type for field in expected}
     types = dict(zip(found.names, found.types, strict=True))
     missing = [f"column {name} ({kind}) is missing" for name, kind in known.items() if name not in types]
@@ -136,7 +142,7 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
 
 
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
-    """A hash of the rows alone: independent of compression, so that it outlives a change of codec."""
+    """Return a hash of the rows alone. It does not depend on compression, and so outlives a change of codec."""
     digest = hashlib.blake2b(digest_size=16)
     for batch in batches:
         digest.update(batch.serialize())

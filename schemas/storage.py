@@ -1,10 +1,11 @@
-"""Files by URL: local paths, s3://, gs://, memory:// and whatever else fsspec knows.
+"""Reading and writing files by URL: local paths, s3://, gs://, memory:// and whatever else fsspec knows.
 
-A file appears whole or not at all. On a local disk it is written beside its name, synced and renamed; on an object
-store one upload is already atomic, so it goes straight to its name.
+Readers see a whole file or none. On a local disk `publish` writes a file under a temporary name in the same folder,
+syncs it and renames it, which is atomic: a kill at any point leaves the old file, or the new one, and at most a
+temporary file that no reader opens. On an object store one upload is already atomic.
 
-Whatever fails here ends in one of the errors that a user can act on: UsageError for a path that cannot be meant,
-DataError for a file that should exist and does not, StorageError for a disk or a store that refuses.
+Every failure ends in an error that a user can act on: UsageError for a path that makes no sense, DataError for a file
+that should exist and does not, StorageError for a disk or a store that refuses.
 """
 
 from __future__ import annotations
@@ -18,71 +19,27 @@ import uuid
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import ClozelineError, DataError
 from schemas.storage_errors import check_writable, refused, unreachable, unreadable, unwritable
+from schemas.urls import filesystem, is_local, join, shown
+
+__all__ = ["filesystem", "is_local", "join", "shown"]  # from schemas.urls, so that callers write storage.join
 
 PARTIAL = ".partial"
-"""The suffix of a file that is being written; nobody reads one and any later run may remove it."""
+"""The suffix of a file that is still being written. No reader opens one, and any later run may remove it."""
 
 _PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL))
-"""What `publish` calls such a file. Other programs have files of the same suffix."""
-
-
-def filesystem(url: str) -> tuple[Any, str]:
-    """(fsspec file system, path inside it) of a URL or a local path.
-
-    A string without "://" is a local path, whatever else it holds: fsspec alone would take "a::b" for a chain of URLs.
-    Raises UsageError when it is empty or of an unknown kind.
-    """
-    if not url:
-        raise UsageError("A path is empty. Give the name of a file or a folder.")
-
-    if "://" not in url:
-        return LocalFileSystem(), _absolute(url)
-
-    try:
-        # a remembered listing would hide what other processes have written since
-        return fsspec.core.url_to_fs(url, use_listings_cache=False)
-    except ImportError as error:
-        raise UsageError(f"{url} needs a package that is not installed: {error}") from error
-    except ValueError as error:
-        raise UsageError(f"{url} is not a path or URL that can be opened: {error}") from error
-
-
-def _absolute(path: str) -> str:
-    path = os.path.expanduser(path)
-    if not path.startswith("/"):
-        path = os.path.join(os.getcwd(), path.removeprefix("./"))
-    return path.rstrip("/") or "/"
-
-
-def is_local(url: str) -> bool:
-    return isinstance(filesystem(url)[0], LocalFileSystem)
-
-
-def join(base: str, *names: str) -> str:
-    """Example: `join("s3://bucket/run/", "a", "b.arrow")` -> `"s3://bucket/run/a/b.arrow"`.
-
-    Raises UsageError for an empty base, which would otherwise become the root folder.
-    """
-    if not base:
-        raise UsageError(f"The name of the folder that holds {'/'.join(names)} is empty. Give a folder.")
-    return "/".join([base.rstrip("/") if base != "/" else "", *names])
-
-
-def shown(path: str) -> str:
-    r"""A path as text that can be printed and stored: bytes that are not UTF-8 become \xNN."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+"""What `publish` names such a file. Other programs use the same suffix, so the suffix alone does not tell."""
 
 
 @contextlib.contextmanager
 def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
     """Turn what a disk or an object store refuses inside the block into a StorageError that names `url`.
 
-    Packages of object stores raise exceptions of their own, so for a store any exception counts but those in `passing`.
+    Object store packages raise exceptions of many types, so for a store every exception counts except those in
+    `passing`.
     """
     try:
         yield
@@ -97,23 +54,24 @@ def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
 
 
 def exists(url: str) -> bool:
+    """Return whether there is a file or a folder. Raises StorageError when the disk or the store does not answer."""
     fs, path = filesystem(url)
     with storage_errors_of(url):
         return fs.exists(path)
 
 
 def open_input(url: str) -> IO[bytes]:
-    """A binary file open for reading.
+    """Open a binary file for reading.
 
-    Raises DataError when there is none, UsageError when it is a folder or no path that can be opened, and StorageError
-    when the disk or the store refuses, also later, while it is read from a store.
+    Raises DataError when there is none, UsageError when it is a folder or cannot be a path, and StorageError when the
+    disk or the store refuses, which for a store may also happen later, while the file is read.
     """
     fs, path = filesystem(url)
     try:
         if isinstance(fs, LocalFileSystem):
             return open(path, "rb")
         with storage_errors_of(url, FileNotFoundError):
-            # fsspec's own files lack half of a file's methods, readline(size) among them
+            # fsspec's own file objects lack methods that readers need, such as readline(size).
             return io.BufferedReader(_RemoteFile(url, fs.open(path, "rb")), 1 << 20)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{url} does not exist.") from error
@@ -122,7 +80,7 @@ def open_input(url: str) -> IO[bytes]:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file of fsspec whose failures name its URL."""
+    """A remote file whose read errors name its URL."""
 
     def __init__(self, url: str, file: Any):
         self._url = url
@@ -150,9 +108,10 @@ class _RemoteFile(io.RawIOBase):
 
 
 def read(url: str) -> bytes:
-    """The whole file. Raises as `open_input` does.
+    """Return a whole file. Raises as `open_input` does.
 
-    From a store it comes in one request, so that a file which is replaced meanwhile is read as it was or as it is.
+    From a store it takes one request, so a file that is replaced at the same moment is read either as it was or as it
+    is, never as a mix.
     """
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
@@ -166,18 +125,21 @@ def read(url: str) -> bytes:
 
 
 def names(url: str) -> list[str]:
-    """The sorted names of the files and folders inside a folder; empty when it does not exist."""
+    """Return the sorted names of the files and folders inside a folder; empty when it does not exist."""
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):
-            found = _local_names(path) if isinstance(fs, LocalFileSystem) else fs.ls(path, detail=False)
+            if isinstance(fs, LocalFileSystem):
+                found = _local_names(path)
+            else:
+                found = fs.ls(path, detail=False)
     except FileNotFoundError:
         return []
     return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
 
 
 def sizes(url: str) -> dict[str, int]:
-    """The size in bytes of each file in a folder, by name, from one listing; empty when the folder does not exist."""
+    """Return the size in bytes of each file in a folder, by name. One listing; empty when there is no such folder."""
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):
@@ -188,11 +150,12 @@ def sizes(url: str) -> dict[str, int]:
 
 
 def is_partial(name: str) -> bool:
-    """Whether a file of that name is one that `publish` was writing."""
+    """Return whether a file of this name is one that `publish` was still writing."""
     return _PARTIAL_NAME.fullmatch(name) is not None
 
 
 def _local_names(path: str) -> list[str]:
+    """Return the names in a local folder; none when the path is a file."""
     try:
         return os.listdir(path)
     except NotADirectoryError:
@@ -200,14 +163,15 @@ def _local_names(path: str) -> list[str]:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raises StorageError when a local folder could not be written; touches nothing. Says nothing of object stores."""
+    """Raise StorageError when a local folder could not be written. Changes nothing; object stores are not checked."""
     if is_local(url):
         check_writable(url, filesystem(url)[1])
 
 
 def publish(url: str, data: bytes, durable: bool = True) -> None:
-    """Write a file so that readers see all of it or none, and, when `durable`, so that a power cut keeps it.
+    """Write a file so that readers see all of it or none.
 
+    durable: also survive a power cut, at the cost of two fsync calls on a local disk.
     Raises StorageError when the disk is full or refuses, or when the store cannot be reached.
     """
     fs, path = filesystem(url)
@@ -216,7 +180,7 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
             fs.pipe_file(path, data)
         return
 
-    # The partial name differs between attempts, so two that race never write into one file.
+    # Each attempt has a name of its own, so two processes never write into the same temporary file.
     partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{PARTIAL}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -239,7 +203,7 @@ def _write(path: str, data: bytes, durable: bool) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make a rename inside a local folder survive a power cut."""
+    """Make a rename inside a local folder survive a power cut (fsync of the directory)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -248,7 +212,7 @@ def sync_folder(path: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Rename a file over another, synced first; on object stores a server-side copy and delete.
+    """Rename a file over another. A local file is synced first; object stores copy on the server and delete.
 
     Raises StorageError when the disk or the store refuses.
     """
@@ -271,14 +235,17 @@ def move(source: str, target: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Delete a file or a folder with all it holds; nothing happens when there is none. Raises StorageError."""
+    """Delete a file, or a folder with everything in it. Does nothing when there is none. Raises StorageError."""
     fs, path = filesystem(url)
     with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
         fs.rm(path, recursive=True)
 
 
 def modified(url: str) -> float | None:
-    """When a file was last written, in seconds since 1970 by the clock of its disk or store; None when it is gone."""
+    """Return when a file was last written, in seconds since 1970 by the clock of its disk or store.
+
+    Returns None when the file is gone.
+    """
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):
@@ -288,11 +255,12 @@ def modified(url: str) -> float | None:
 
 
 def sha256(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of some bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def size(url: str) -> int:
-    """Bytes in a file. Raises DataError when it does not exist."""
+    """Return the number of bytes in a file. Raises DataError when it does not exist."""
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):

@@ -1,7 +1,7 @@
-"""What a disk or an object store refuses, as errors that a user can act on.
+"""Turns the exceptions of disks and object stores into errors that a user can act on.
 
-The system and the packages of object stores raise exceptions of their own; each function here makes one of ours of
-such an exception, with the URL that was asked for, the reason and what to check.
+Each function takes an exception of the operating system or of an object store package and returns one of ours, with the
+URL, the reason and what to check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schemas.errors import ClozelineError, StorageError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
-"""Reasons for not opening a file that say something about the path and nothing about the disk."""
+"""Reasons for not opening a file that are about the path and not about the disk."""
 
 
 def unreachable(url: str, error: Exception) -> StorageError:
@@ -54,9 +54,9 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
 
 
 def check_writable(url: str, path: str) -> None:
-    """Raises StorageError when a local folder could not be made or written; touches nothing.
+    """Raise StorageError when a local folder could not be created or written. Changes nothing.
 
-    This sees what the system tells without a try. Some refusals, as in /proc, show only at the first file.
+    This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
     """
     place = path
     while not os.path.lexists(place):
@@ -69,7 +69,7 @@ def check_writable(url: str, path: str) -> None:
 
 
 def existing_folder(path: str) -> str:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest folder above it that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path

@@ -19,18 +19,29 @@ from schemas import storage
 from schemas.errors import DataError
 
 FILE = "tokenizer.json"
-TOKENIZER_FILES = {FILE, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
-                   "spiece.model"}  # fmt: skip
-"""What a tokenizer's folder holds, ours or a published one."""
+TOKENIZER_FILES = {
+    FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+}
+"""The files of a tokenizer's folder, ours or a published one."""
+
 COUNTS = "word_counts.arrow"
-"""Beside a vocabulary: the exact counts that it was learnt from."""
+"""Next to a vocabulary: the exact word counts that it was trained on."""
+
 FOLDER = "vocabulary"
 """Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
+
 Model = Literal["wordpiece", "bytebpe", "unigram"]
-"""BERT's, RoBERTa's, and ALBERT's, which is read where it is published but not learnt here."""
+"""BERT's, RoBERTa's and ALBERT's. A Unigram vocabulary is read when it is published; `vocab` does not train one."""
 
 KINDS: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
-"""tokenizers' name of a model -> ours."""
+"""The names that the `tokenizers` library gives models, and ours."""
+
 BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 ALBERT_SPECIALS = BERT_SPECIALS | {"pad": "<pad>", "unk": "<unk>"}
@@ -39,12 +50,17 @@ SPECIALS: dict[Model, dict[str, str]] = {
     "bytebpe": ROBERTA_SPECIALS,
     "unigram": ALBERT_SPECIALS,
 }
-SPACE = "\u0120"  # how the byte-level alphabet spells a space; a token that begins with it begins a word
-SENTENCEPIECE_SPACE = "\u2581"  # the same in a Unigram vocabulary
+
+# How vocabularies spell a space; a token that begins with it begins a word.
+SPACE = "\u0120"  # byte-level BPE
+SENTENCEPIECE_SPACE = "\u2581"  # Unigram
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Character -> byte in GPT-2's byte-level alphabet: printable Latin-1 as it is, the rest from U+0100 on."""
+    """Return which byte each character of GPT-2's byte-level alphabet stands for.
+
+    Printable Latin-1 bytes are spelled as they are, all others as the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -55,9 +71,10 @@ _BYTES = _byte_alphabet()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`tokens[i]` is the token of id i; `fingerprint` names tokens, ids and normalisation together.
+    """A vocabulary: `tokens[i]` is the token of id i.
 
-    `added` are the ids of the tokens that a published tokenizer finds in the text as they are, special ones excepted.
+    fingerprint: a hash of tokens, ids and normalization rules together. added: ids of the tokens, other than special
+    ones, that a published tokenizer finds in the text before it cuts words.
     """
 
     model: Model
@@ -67,9 +84,11 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
+        """The number of tokens, special ones included."""
         return len(self.tokens)
 
     def special_id(self, role: Literal["pad", "unk", "cls", "sep", "mask"]) -> int:
+        """Return the id of a special token by its role, whatever the vocabulary spells it."""
         return self._special_by_role[role]
 
     @cached_property
@@ -77,34 +96,39 @@ class Vocabulary:
         return {role: self.tokens.index(token) for role, token in SPECIALS[self.model].items()}
 
     def readable(self, token_id: int) -> str:
-        """A token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
+        """Return a token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
         token = self.tokens[token_id]
         if self.model == "wordpiece" or token_id in self.special_ids:
             return token.removeprefix("##")
-        if token_id in self.added:  # plain text, not in the alphabet of bytes
+        if token_id in self.added:  # plain text, not spelled in the byte alphabet
             return token
         if self.model == "unigram":
             return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
-        return bytes(_BYTES[character] for character in token).decode(errors="replace").strip(" ")
+
+        data = bytes(_BYTES[character] for character in token)
+        return data.decode(errors="replace").strip(" ")
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids that are never masked and never put in place of a masked token."""
+        """The ids that are never masked and never put in the place of a masked token."""
         return tuple(sorted(self._special_by_role.values()))
 
     @cached_property
     def ordinary_ids(self) -> NDArray[np.int64]:
-        """All other ids, in order: what a random token is drawn from."""
+        """All other ids, int64, in order: random tokens are drawn from these."""
         return _constant(np.flatnonzero(~self.is_special_V))
 
     @cached_property
     def is_special_V(self) -> NDArray[np.bool_]:
-        """(V,) true at the special ids, [UNK] among them: nothing is learnt from predicting an unknown word."""
+        """(V,) bool, true at the special ids. [UNK] is one: predicting an unknown word teaches nothing."""
         return _constant(np.isin(np.arange(self.size), self.special_ids))
 
     @cached_property
     def starts_word_V(self) -> NDArray[np.bool_]:
-        """(V,) true for tokens that begin a word: no `##` in WordPiece, a leading space in the others, added tokens."""
+        """(V,) bool, true for tokens that begin a word.
+
+        These are tokens without `##` in WordPiece, tokens with a leading space in the other models, and added tokens.
+        """
         if self.model == "wordpiece":
             starts_V = np.array([not token.startswith("##") for token in self.tokens])
         else:
@@ -115,12 +139,12 @@ class Vocabulary:
 
     @property
     def separators(self) -> int:
-        """How many lie between two segments: two in RoBERTa's rows, one in BERT's and ALBERT's."""
+        """The number of separator tokens between two segments: two in RoBERTa's rows, one in BERT's and ALBERT's."""
         return 2 if self.model == "bytebpe" else 1
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
-    """The vocabulary in a folder. Raises DataError when it is missing, damaged or lacks a special token."""
+    """Return the vocabulary in a folder. Raises DataError when it is missing, damaged or lacks a special token."""
     url = storage.join(folder, FILE)
     if not storage.exists(url):
         raise DataError(f"{folder} holds no vocabulary: {FILE} is missing. Make one with `python -m pipeline vocab`.")
@@ -137,27 +161,33 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
         found_in_text = frozenset(added["id"] for added in content["added_tokens"] if not added["special"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{url} is not a WordPiece, byte-level BPE or Unigram tokenizer.json ({error!r}).") from error
+
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
+
     missing = [token for token in SPECIALS[model].values() if token not in vocab]
     if missing:
         raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
+
     tokens = tuple(sorted(vocab, key=vocab.__getitem__))
     return Vocabulary(model, tokens, _fingerprint(content), found_in_text)
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:
-    """Make an array read-only: the threads of a process share a vocabulary and what it computed."""
+    """Make an array read-only. The threads of a process share a vocabulary and the arrays it caches."""
     array.setflags(write=False)
     return array
 
 
 def _ids(model: Model, vocab: Any) -> dict[str, int]:
-    """Token -> id; Unigram lists its tokens with a score each."""
-    return {token: i for i, (token, _) in enumerate(vocab)} if model == "unigram" else dict(vocab)
+    """Return the id of each token. A Unigram model lists its tokens in order, with a score each."""
+    if model == "unigram":
+        return {token: i for i, (token, _) in enumerate(vocab)}
+    return dict(vocab)
 
 
 def _fingerprint(content: dict[str, Any]) -> str:
+    """Return a hash of everything in a tokenizer.json that decides which ids a text gets."""
     # Truncation and padding are settings of a call, not of the vocabulary; transformers writes them into the file.
     kept = {name: value for name, value in content.items() if name not in ("truncation", "padding", "version")}
     canonical = json.dumps(kept, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

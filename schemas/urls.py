@@ -1,0 +1,63 @@
+"""URLs and local paths: which file system one names, how names are joined, and how a path is printed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from schemas.errors import UsageError
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL or a local path, and the path inside it.
+
+    A string without "://" is a local path, whatever else it holds: fsspec alone would take "a::b" for a chain of URLs.
+    Raises UsageError when it is empty or of an unknown kind.
+    """
+    if not url:
+        raise UsageError("A path is empty. Give the name of a file or a folder.")
+
+    if "://" not in url:
+        return LocalFileSystem(), _absolute(url)
+
+    try:
+        # A cached listing would hide what other processes have written since.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise UsageError(f"{url} needs a package that is not installed: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{url} is not a path or URL that can be opened: {error}") from error
+
+
+def _absolute(path: str) -> str:
+    """Return a local path from the root, without a slash at its end."""
+    path = os.path.expanduser(path)
+    if not path.startswith("/"):
+        path = os.path.join(os.getcwd(), path.removeprefix("./"))
+    return path.rstrip("/") or "/"
+
+
+def is_local(url: str) -> bool:
+    """Return whether a URL or a path names a file of this machine."""
+    return isinstance(filesystem(url)[0], LocalFileSystem)
+
+
+def join(base: str, *names: str) -> str:
+    """Return the URL of a file inside a folder.
+
+    Example: `join("s3://bucket/run/", "a", "b.arrow")` -> `"s3://bucket/run/a/b.arrow"`.
+
+    Raises UsageError for an empty base, which would otherwise become the root folder.
+    """
+    if not base:
+        raise UsageError(f"The name of the folder that holds {'/'.join(names)} is empty. Give a folder.")
+
+    return "/".join([base.rstrip("/"), *names])
+
+
+def shown(path: str) -> str:
+    r"""Return a path as text that can be printed and stored: bytes that are not UTF-8 become \xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
