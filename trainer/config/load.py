@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def read_recipe(path: str) -> str:
     A file takes precedence over a shipped recipe of the same name. Raises UsageError if there is neither, and
     StorageError if the file cannot be read.
     """
-    if not Path(path).is_file() and path in recipe_names():
+    if not os.path.isfile(path) and path in recipe_names():
         return recipe_text(path)
 
     try:

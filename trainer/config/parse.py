@@ -32,17 +32,19 @@ class _WrongKey:
     """A key that pydantic complains about.
 
     phase: "phase 2: " for a key of the second phase, else empty. table: "optimizer." for a key of that section, empty
-    for a section itself. section: the class whose fields are the known keys.
+    for a section itself. section: the class whose fields are the known keys. element: "[1]" for the second element of a
+    list, else empty.
     """
 
     phase: str
     table: str
     key: str
     section: type[BaseModel]
+    element: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.phase}{self.table}{self.key}"
+        return f"{self.phase}{self.table}{self.key}{self.element}"
 
     @property
     def description(self) -> str:
@@ -70,7 +72,7 @@ def _locate(location: tuple[Any, ...]) -> _WrongKey:
     """Return the key that pydantic's location of a fault leads to.
 
     ("optimizer", "lr") is a key of a section, ("phases", 1, "steps") one of the second phase. What comes after the key
-    says which element of a list or which type of several was wrong; the value that the message quotes shows it.
+    is the position in a list or, where a key takes several types, the name of the type that was tried.
     """
     first, *rest = location
     if not rest:
@@ -82,4 +84,5 @@ def _locate(location: tuple[Any, ...]) -> _WrongKey:
         return _WrongKey(f"phase {number}: ", "", key, PhaseSection if len(rest) > 1 else Recipe)
 
     section: Any = Recipe.model_fields[first].annotation
-    return _WrongKey("", f"{first}.", rest[0], section)
+    element = "".join(f"[{part}]" for part in rest[1:] if isinstance(part, int))
+    return _WrongKey("", f"{first}.", rest[0], section, element)

@@ -93,11 +93,11 @@ def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
     if not phase.schedule:
         content["schedule"] = {}
 
-    # Rows that two phases share must come in another order and under other masks in the second one.
     content["run"]["max_steps"] = phase.steps
+
+    # Rows that two phases share must come in another order and under other masks in the second one. The seed has
+    # 63 bits because a TOML integer is signed.
     if index > 0:
-        content["run"]["seed"] = (
-            randomness.key(recipe.run.seed, "phase", index) >> 1
-        )  # 63 bits: a TOML integer is signed
+        content["run"]["seed"] = randomness.key(recipe.run.seed, "phase", index) >> 1
 
     return parse_recipe(content | {"phases": []}, f"{path}: phase {index + 1}")

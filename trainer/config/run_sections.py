@@ -33,7 +33,7 @@ class RunSection(Section):
     log_every: int = Field(
         default=10,
         gt=0,
-        description="Steps between two lines of metrics.jsonl, which hold means since the line before.",
+        description="Steps between two lines of metrics.jsonl. Each holds means since the line before.",
     )
 
     @property
@@ -55,7 +55,7 @@ class EvaluationSection(Section):
 
     pairs: str | None = Field(
         default=None,
-        description="Folder of held-out pairs, with the vocabulary of data.pairs. If unset: no evaluation.",
+        description="Folder of held-out pairs, with the vocabulary of data.pairs. Unset: no evaluation.",
     )
     every: int = Field(default=1000, gt=0, description="Steps between two evaluations; the last step is evaluated too.")
     batches: int | None = Field(

@@ -55,11 +55,10 @@ class PhaseSection(Section):
     )
     schedule: dict[str, Any] = Field(
         default={},
-        description="A [schedule] for this phase, counted from its first step. If empty, the run's continues.",
+        description="Keys of [schedule] that replace the run's, for a schedule that is counted from the phase's first "
+        "step. If empty, the run's schedule continues.",
     )
-    batch: dict[str, Any] = Field(
-        default={}, description="A whole [batch] for this phase. If empty, the run's is used."
-    )
+    batch: dict[str, Any] = Field(default={}, description="A complete [batch] for this phase. If empty, the run's.")
 
 
 class Recipe(Section):

@@ -73,8 +73,8 @@ class DataSection(Section):
     pairs: str | list[str] = Field(description="Folder written by `pairs`, or a list of folders to mix. Paths or URLs.")
     weights: list[float] | None = Field(
         default=None,
-        description="Share of each folder of data.pairs in the mixture. If unset, each folder's size, so that all end their "
-        "epochs together.",
+        description="Share of each folder of data.pairs in the mixture. If unset, each folder's size, so that "
+        "all end their epochs together.",
     )
     vocab: str | None = Field(
         default=None,
@@ -146,7 +146,7 @@ class OptimizerSection(Section):
     clip: float = Field(
         default=1.0,
         ge=0,
-        description="Maximum global norm of the gradient; larger ones are scaled down. 0: no maximum.",
+        description="Maximum global norm of the gradient; larger ones are scaled down. 0: no limit.",
     )
 
 
