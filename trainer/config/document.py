@@ -95,7 +95,7 @@ def _type_text(facts: dict[str, Any]) -> str:
             return f"list of {len(facts['prefixItems'])} numbers"
         return f"list of {_type_text(facts['items'])}s"
 
-    return {"object": "table"}.get(facts["type"], facts["type"])
+    return "table" if facts["type"] == "object" else facts["type"]
 
 
 def _bounds_text(facts: dict[str, Any]) -> str:
