@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. Its dependencies are those of the tests' environment: nothing is downloaded."""
+    """A fresh environment with the wheel. Dependencies come from the tests' environment: nothing is downloaded."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     pip("--python", folder / "bin/python", "install", "--no-deps", "--no-index", "--no-compile", wheel)
