@@ -1,4 +1,4 @@
-"""Which phase of a run a step lies in, and what holds there.
+"""Finds which phase of a run a step belongs to, and the recipe of that phase.
 
     [run]
     max_steps = 1000000
@@ -14,24 +14,25 @@
     optimizer = { lr = 4e-5 }
     schedule = { warmup_steps = 2000 }
 
-Data, batches and masks of a phase count from its first step. So does the learning rate when the phase has a schedule;
-without one the run's own schedule goes on through it, as in BERT (Devlin et al., arXiv:1810.04805, appendix A.2). Every
-phase ends with a checkpoint and the next begins from it, as any resumed run does.
+Data, batches and masks of a phase are counted from its first step. So is the learning rate if the phase has a schedule;
+without one, the run's schedule continues through it, as in BERT (Devlin et al., arXiv:1810.04805, appendix A.2). Every
+phase ends with a checkpoint, and the next one starts from it just as a resumed run does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer.config.load import phase_recipe
+from schemas import randomness
+from trainer.config.parse import parse_recipe
 from trainer.config.schema import Recipe
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `before` + 1 to `last`, and their recipe.
+    """Steps `steps_before` + 1 to `last_step` of a run, and the recipe that holds in them.
 
-    schedule_steps: how long the schedule of its learning rate is, which began after step `schedule_before`.
+    schedule_before: the step after which the phase's learning rate schedule began. schedule_steps: its length.
     """
 
     recipe: Recipe
@@ -42,22 +43,61 @@ class Phase:
 
 
 def phases_of(recipe: Recipe) -> list[Phase]:
-    """A recipe without [[phases]] is one of them."""
-    whole = recipe.run.max_steps
+    """Return the phases of a run in order. A recipe without [[phases]] has one."""
+    max_steps = recipe.run.max_steps
     if not recipe.phases:
-        return [Phase(recipe, 0, whole, 0, whole)]
-    found, before = [], 0
-    for number, section in enumerate(recipe.phases):
-        own = phase_recipe(recipe, number)
-        last = before + section.steps
+        return [Phase(recipe, steps_before=0, last_step=max_steps, schedule_before=0, schedule_steps=max_steps)]
+
+    phases: list[Phase] = []
+    steps_before = 0
+    for index, section in enumerate(recipe.phases):
+        own_recipe = phase_recipe(recipe, index)
+        last_step = steps_before + section.steps
+
         if section.schedule:
-            found.append(Phase(own, before, last, before, section.steps))
+            phase = Phase(own_recipe, steps_before, last_step, steps_before, section.steps)
         else:
-            found.append(Phase(own.model_copy(update={"schedule": recipe.schedule}), before, last, 0, whole))
-        before = last
-    return found
+            # The run's schedule, counted from the start of the run.
+            own_recipe = own_recipe.model_copy(update={"schedule": recipe.schedule})
+            phase = Phase(own_recipe, steps_before, last_step, schedule_before=0, schedule_steps=max_steps)
+
+        phases.append(phase)
+        steps_before = last_step
+
+    return phases
 
 
 def phase_after(phases: list[Phase], step: int) -> Phase:
-    """The phase of the step after `step`; the last one when there is no further step."""
-    return next((phase for phase in phases if step < phase.last_step), phases[-1])
+    """Return the phase of the step after `step`, or the last phase if there is no further step."""
+    for phase in phases:
+        if step < phase.last_step:
+            return phase
+    return phases[-1]
+
+
+def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
+    """Return the recipe of phase `index`, counted from 0. Raises UsageError that names the phase and each wrong key.
+
+    The phase's keys replace those of the run's sections; its [batch] replaces the whole section. run.max_steps is the
+    length of the phase.
+    """
+    phase = recipe.phases[index]
+    content = recipe.model_dump()
+
+    for name in ("data", "masking", "optimizer", "schedule"):
+        content[name] |= getattr(phase, name)
+    if phase.batch:
+        content["batch"] = phase.batch
+
+    # If the run's schedule continues, its keys are checked against the run, not against this phase's length.
+    if not phase.schedule:
+        content["schedule"] = {}
+
+    content["run"]["max_steps"] = phase.steps
+
+    # Rows that two phases share must come in another order and under other masks in the second one. The seed has
+    # 63 bits because a TOML integer is signed.
+    if index > 0:
+        content["run"]["seed"] = randomness.key(recipe.run.seed, "phase", index) >> 1
+
+    return parse_recipe(content | {"phases": []}, f"{path}: phase {index + 1}")

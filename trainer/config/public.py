@@ -1,8 +1,7 @@
-"""What of a recipe others may read: no secrets, and in a model card no places of files either.
+"""Removes from a recipe what others must not read: secrets, and in a model card the paths of files too.
 
-The tables of [deepspeed] that name services hold their passwords ([deepspeed.comet] api_key), and DeepSpeed adds such
-tables from version to version. So those that are known to hold nothing but settings of the computation are shown, and
-all others are left out.
+Tables of [deepspeed] that name services hold passwords ([deepspeed.comet] api_key). Of [deepspeed] only the keys in
+deepspeed_keys.PUBLIC_KEYS are therefore shown.
 """
 
 from __future__ import annotations
@@ -11,56 +10,42 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainer.config.changes import RecipeChange
-from trainer.config.validate import DEEPSPEED_TABLES
+from trainer.config.deepspeed_keys import PUBLIC_KEYS
 
-PLACES = ("pairs", "vocab", "cache", "output", "local", "init_from")
-"""Keys of a recipe that hold paths of the machine it ran on, in any table: nobody else's business."""
-SERVICES = ("autotuning", "comet", "csv_monitor", "monitor_config", "nebula", "tensorboard", "wandb")
-"""Tables of [deepspeed] that name services and accounts."""
-VALUES = (
-    "communication_data_type",
-    "dump_state",
-    "gradient_predivide_factor",
-    "memory_breakdown",
-    "prescale_gradients",
-    "seq_parallel_communication_data_type",
-    "sparse_gradients",
-    "steps_per_print",
-    "wall_clock_breakdown",
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
-)
-"""Keys of [deepspeed] itself that hold one setting."""
-SHOWN = ({*DEEPSPEED_TABLES} - {*SERVICES}) | {*VALUES}
-"""What of [deepspeed] may be shown."""
+PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from")
+"""Keys of a recipe, in any table, that hold paths of the machine that it ran on."""
 
 
 def without_secrets(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's tables without what [deepspeed] may keep secret."""
-    if not isinstance(content.get("deepspeed"), dict):
+    """Return a recipe's tables without the keys of [deepspeed] that may be secret."""
+    deepspeed = content.get("deepspeed")
+    if not isinstance(deepspeed, dict):
         return {name: value for name, value in content.items() if name != "deepspeed"}
-    kept = {name: value for name, value in content["deepspeed"].items() if name in SHOWN}
-    return content | {"deepspeed": kept}
+
+    public = {name: value for name, value in deepspeed.items() if name in PUBLIC_KEYS}
+    return content | {"deepspeed": public}
 
 
 def without_secret_keys(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values by their full names without what may be secret."""
+    """Return a flattened recipe, values by their full names, without what may be secret."""
     return {key: value for key, value in values.items() if not is_secret(key)}
 
 
 def without_paths(content: dict[str, Any]) -> dict[str, Any]:
-    """Leave out keys that hold paths, and whatever looks like a path, as in a table that passes to DeepSpeed."""
-    kept: dict[str, Any] = {}
+    """Return nested tables without the keys that hold paths, and without every value that looks like a path."""
+    public: dict[str, Any] = {}
     for key, value in content.items():
-        if key in PLACES or _is_place(value):
+        if key in PATH_KEYS or _is_path(value):
             continue
+
         if isinstance(value, dict):
-            kept[key] = without_paths(value)
+            public[key] = without_paths(value)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            kept[key] = [without_paths(item) for item in value]
+            public[key] = [without_paths(item) for item in value]
         else:
-            kept[key] = value
-    return kept
+            public[key] = value
+
+    return public
 
 
 def changes_without_secrets(changes: Iterable[RecipeChange]) -> list[RecipeChange]:
@@ -69,21 +54,26 @@ def changes_without_secrets(changes: Iterable[RecipeChange]) -> list[RecipeChang
 
 
 def changes_without_paths(changes: Iterable[RecipeChange]) -> list[RecipeChange]:
-    """Return the changes whose key and values name no path."""
-    return [
-        change
-        for change in changes
-        if change.key.rsplit(".", 1)[-1] not in PLACES and not _is_place(change.before) and not _is_place(change.now)
-    ]
+    """Return the changes whose key and values hold no path."""
+    return [change for change in changes if not _holds_path(change)]
 
 
 def is_secret(key: str) -> bool:
     """Return whether the value of a key may be a secret. Example: `is_secret("deepspeed.comet.api_key")`."""
-    table, _, rest = key.partition(".")
-    return table == "deepspeed" and rest.split(".")[0] not in SHOWN
+    section, _, key_in_section = key.partition(".")
+    return section == "deepspeed" and key_in_section.split(".")[0] not in PUBLIC_KEYS
 
 
-def _is_place(value: Any) -> bool:
-    """Whether a value of a recipe is a path or a URL, or a list with one. No other value has a slash in it."""
+def _holds_path(change: RecipeChange) -> bool:
+    last_name = change.key.rsplit(".", 1)[-1]
+    return last_name in PATH_KEYS or _is_path(change.before) or _is_path(change.now)
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a value is a path or a URL, or a list that holds one. No other value of a recipe has a slash."""
     values = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(item, str) and ("/" in item or "\\" in item or item.startswith("~")) for item in values)
+    return any(isinstance(item, str) and _looks_like_path(item) for item in values)
+
+
+def _looks_like_path(text: str) -> bool:
+    return "/" in text or "\\" in text or text.startswith("~")

@@ -1,4 +1,4 @@
-"""A recipe as TOML text, so that a run's folder shows how to repeat it."""
+"""Writes a recipe as TOML text, so that a run's folder shows how to repeat the run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trainer.config.schema import Recipe
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """Return the recipe as TOML with every default spelled out."""
+    """Return the recipe as TOML with every default written out."""
     content = recipe.model_dump(exclude_none=True)
     if not recipe.phases:
-        del content["phases"]  # an empty array would stand above all sections
+        del content["phases"]  # an empty array would be written above all sections
     return tomli_w.dumps(content)

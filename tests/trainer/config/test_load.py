@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import UsageError
+from trainer.config.deepspeed_keys import OWNED_BY_RECIPE
 from trainer.config.load import load_recipe
 from trainer.config.text import dump_recipe
-from trainer.config.validate import OWNED_BY_RECIPE
 
 RECIPES = sorted(Path("trainer/recipes").glob("*.toml"))
 TINY = "trainer/recipes/tiny.toml"

@@ -73,7 +73,7 @@ def test_phases_are_written_and_read_again(tmp_path: Path) -> None:
             "\nsteps = 5\noptimizer = { lrr = 1 }\n",
             r"phase 2: unknown key optimizer\.lrr\. Did you mean .*\.lr\?",
         ),
-        ("\nsteps = 5\nmodel = { layers = 1 }\n", r"unknown key phases\.1\.model\."),
+        ("\nsteps = 5\nmodel = { layers = 1 }\n", r"phase 2: unknown key model\."),
         ("\nsteps = 5\nschedule = { warmup_steps = 6 }\n", r"phase 2: schedule\.warmup_steps is above .* 5"),
         (
             "\nsteps = 5\nbatch = { global_batch = 9, micro_batch = 2 }\n",

@@ -1,0 +1,147 @@
+"""The command `clozeline COMMAND ...`: starts the program of `pipeline` or `trainer` that the command names.
+
+Each command is exactly the same program as its longer form, `python -m pipeline shard` for `clozeline shard`. Programs
+are imported only when their command is given, so that `clozeline --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clozeline import __version__
+from clozeline.installation import USAGE_ERROR, run_explained
+
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    a run that cannot go on
+  2    usage or configuration
+  3    bad data
+  4    bad checkpoint
+  5    storage: full disk, permission, unreachable bucket
+  75   preempted and saved; the same command resumes
+  130  interrupted
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its line in --help, the extra that it needs, and the program that gets its arguments."""
+
+    help: str
+    extra: str
+    program: Callable[[list[str]], int]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] not in COMMANDS:
+        return explain_usage(words)
+
+    name, *rest = words
+    command = COMMANDS[name]
+    if command.program is run_pipeline:
+        rest = words  # the pipeline's own command line has the same commands
+    return run_explained(lambda: command.program(rest), command.extra)
+
+
+def explain_usage(words: list[str]) -> int:
+    """Answer --help and --version, or say what is wrong with a command line that names no known command."""
+    parser = usage_parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return USAGE_ERROR
+
+    first = words[0]
+    if first.startswith("-"):
+        parser.parse_args([first])  # --help and --version end the process here, as an unknown flag does
+
+    import difflib  # takes longer to load than all of this module
+
+    close = difflib.get_close_matches(first, COMMANDS, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    print(f"clozeline: there is no command {first}.{hint} See `clozeline --help`.", file=sys.stderr)
+    return USAGE_ERROR
+
+
+def usage_parser() -> argparse.ArgumentParser:
+    """Return the parser of what comes before a command."""
+    lines = [f"  {name:<8} {command.help}" for name, command in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog="clozeline",
+        usage="clozeline COMMAND ...",
+        description="Raw text to a pretrained encoder: BERT, RoBERTa or ALBERT.",
+        epilog="\n".join(["commands (`clozeline COMMAND --help` lists the flags of each):", *lines, "", EXIT_CODES]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"clozeline {__version__}")
+    return parser
+
+
+def run_pipeline(words: list[str]) -> int:
+    """Run `python -m pipeline`."""
+    from pipeline.__main__ import end
+    from pipeline.cli import main as pipeline_main
+
+    # After Ctrl-C the process has to end without waiting for the threads of a remote engine; `end` does that.
+    exit_code = pipeline_main(words, prog="clozeline")
+    end(exit_code)
+    return exit_code
+
+
+def run_trainer(arguments: list[str]) -> int:
+    """Run `python -m trainer`."""
+    from trainer.distributed.preemption import StopRequest
+
+    # The imports below take seconds. A signal during them must be noticed, too.
+    stop = StopRequest().listen()
+
+    from trainer.cli import main as trainer_main
+
+    return trainer_main(arguments, stop, prog="clozeline train")
+
+
+def run_export(arguments: list[str]) -> int:
+    """Run `python -m trainer.export`."""
+    from trainer.export.convert import main as export_main
+
+    return export_main(arguments, prog="clozeline export")
+
+
+def run_recipes(arguments: list[str]) -> int:
+    """List the recipes that ship with Clozeline, or print one of them."""
+    parser = argparse.ArgumentParser(
+        prog="clozeline recipes",
+        description="List the recipes that ship with Clozeline, or print one of them, to copy and change.",
+    )
+    parser.add_argument("name", nargs="?", help="the recipe to print; without it, all are listed")
+    name = parser.parse_args(arguments).name
+
+    from schemas.errors import ClozelineError
+    from trainer.config.shipped import recipe_table, recipe_text
+
+    try:
+        text = recipe_text(name).rstrip("\n") if name else "\n".join(recipe_table())
+    except ClozelineError as error:
+        print(f"clozeline: {error}", file=sys.stderr)
+        return error.exit_code
+
+    print(text)
+    return 0
+
+
+COMMANDS = {
+    "shard": Command("corpora -> text shards", "pipeline", run_pipeline),
+    "vocab": Command("text shards -> vocabulary", "pipeline", run_pipeline),
+    "pairs": Command("text shards -> pair shards", "pipeline", run_pipeline),
+    "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", run_pipeline),
+    "verify": Command("check every shard of a folder against its manifest", "pipeline", run_pipeline),
+    "train": Command("pair shards -> checkpoints; resumes by itself", "trainer", run_trainer),
+    "export": Command("checkpoint -> Hugging Face folder", "export", run_export),
+    "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
+}

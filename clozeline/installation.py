@@ -1,0 +1,148 @@
+"""Explains in one line what is wrong with an installation: an extra that is missing, or a clash of module names.
+
+Extras: `pip install clozeline` installs only what all parts share. Each part names its own packages as an extra
+(pyproject.toml). Starting a part without its extra ends with the pip command that installs it and exit code 2.
+
+Clashes: PyPI has other projects whose top-level modules are called trainer, pipeline or schemas. There are two cases:
+
+    found first   another directory comes earlier on sys.path, so that Python imports the other module
+    overwritten   both projects were installed into one site-packages, and the later one replaced our files
+
+This module imports the standard library alone: it has to work when nothing else does.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+USAGE_ERROR = 2
+"""Exit code of schemas.errors.UsageError, which cannot be imported where `schemas` is another project's module."""
+
+OUR_PACKAGES = ("schemas", "pipeline", "trainer")
+
+EXTRAS = {
+    "pipeline": ("apache_beam", "datasketch", "orjson", "sentencex", "tokenizers", "tqdm"),
+    "trainer": ("deepspeed", "safetensors", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
+    "chinese": ("jieba",),
+    "s3": ("s3fs",),
+    "gcs": ("gcsfs",),
+}
+"""The top-level modules that each extra of pyproject.toml installs."""
+
+
+def run_explained(program: Callable[[], int], extra: str) -> int:
+    """Run a program and return its exit code; explain a clash of names before it starts, and a missing extra.
+
+    program: imports what it needs when it is called, so that a failing import happens in here.
+    extra: the extra that the program belongs to.
+    """
+    clash = find_clash()
+    if clash is not None:
+        return _refuse(clash)
+
+    try:
+        return program()
+    except ModuleNotFoundError as error:
+        message = missing_extra(error, extra)
+        if message is None:
+            raise
+        return _refuse(message)
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
+    """Return which extra to install for a failed import, or None if no extra's package was missing.
+
+    Any other module that is not found is a defect, of ours or of a package, and its traceback is needed. This includes
+    a submodule: `torch.x` is missing only where torch itself is installed.
+
+    extra: the extra to name if several install the module.
+    """
+    module = error.name or ""
+    candidates = [name for name, modules in EXTRAS.items() if module in modules]
+    if not candidates:
+        return None
+
+    chosen = extra if extra in candidates else candidates[0]
+    return (
+        f'the package {module} is not installed. It comes with the extra "{chosen}": pip install "clozeline[{chosen}]"'
+    )
+
+
+def find_clash() -> str | None:
+    """Return what is wrong if another project's module would be imported instead of ours, or None.
+
+    All our packages lie in one folder, in a clone as well as in site-packages, so this one's place says where the
+    others must be.
+    """
+    root = Path(__file__).resolve().parent.parent
+
+    for name in OUR_PACKAGES:
+        expected = root / name / "__init__.py"
+        found = _module_file(name)
+        if found is None:
+            return (
+                f"the package {name} is not in {root}, where clozeline is installed. Install it again: "
+                "pip install --force-reinstall --no-deps clozeline"
+            )
+        if found.resolve() != expected:
+            return (
+                f"Python finds another project's module {name} at {found} instead of {expected}. Remove its folder "
+                "from PYTHONPATH, start in another directory, or use an environment of clozeline's own."
+            )
+
+    return find_overwritten(root)
+
+
+def find_overwritten(root: Path) -> str | None:
+    """Return what is wrong if another project's files replaced ours in site-packages (`root`), or None.
+
+    The installer recorded the hash of every file that it wrote. A clone has no such record.
+    """
+    for name, recorded_hash in _recorded_hashes(root):
+        path = root / name
+        digest = hashlib.sha256(path.read_bytes()).digest()
+        actual_hash = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        if actual_hash != recorded_hash:
+            return (
+                f"{path} is not the file that clozeline installed: another project with a package of that name has "
+                f"replaced it. Uninstall that project, then: pip install --force-reinstall --no-deps clozeline"
+            )
+    return None
+
+
+def _recorded_hashes(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the SHA-256 hash of our packages' __init__.py files, as recorded by the installer.
+
+    Records are lines `path,sha256=HASH,size`, with the hash in URL-safe base64 without padding
+    (packaging.python.org/specifications/recording-installed-packages).
+    """
+    wanted = {f"{name}/__init__.py" for name in OUR_PACKAGES}
+    for record in root.glob("clozeline-*.dist-info/RECORD"):
+        with record.open(newline="", encoding="utf-8") as file:
+            for path, recorded_hash, _size in csv.reader(file):
+                if path in wanted and recorded_hash.startswith("sha256="):
+                    yield path, recorded_hash.removeprefix("sha256=")
+
+
+def _module_file(name: str) -> Path | None:
+    """Return the file that `import name` would run, or the folder of a namespace package; None if there is none."""
+    spec = find_spec(name)
+    if spec is None:
+        return None
+    if spec.origin is not None:
+        return Path(spec.origin)
+
+    folders = list(spec.submodule_search_locations or [])
+    return Path(folders[0]) if folders else None
+
+
+def _refuse(message: str) -> int:
+    print(f"clozeline: {message}", file=sys.stderr)
+    return USAGE_ERROR

@@ -1,0 +1,80 @@
+"""The command `clozeline`: its commands, its help, and that each starts the right program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from clozeline import __version__
+from clozeline.cli import COMMANDS, main
+
+
+def clozeline(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "clozeline", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_lists_every_command_and_every_exit_code() -> None:
+    done = clozeline("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    for name, command in COMMANDS.items():
+        assert f"  {name:<8} {command.help}\n" in done.stdout
+    for code in (0, 1, 2, 3, 4, 5, 75, 130):
+        assert f"\n  {code:<4} " in done.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"clozeline {__version__}\n"
+
+
+def test_no_command_is_a_usage_error_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: clozeline COMMAND" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_a_usage_error_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian", "--config", "tiny"]) == 2
+    assert (
+        capsys.readouterr().err == "clozeline: there is no command trian. Did you mean train? See `clozeline --help`.\n"
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_its_own_help(name: str) -> None:
+    done = clozeline(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: clozeline {name} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["shard", "--inptu", "x"], "clozeline: "),
+        (["pairs"], "clozeline: "),
+        (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
+        (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: tiny: unknown key run.sead."),
+        (["export", "run"], "clozeline: the following arguments are required: --output"),
+    ],
+    ids=["unknown flag", "missing flag", "recipe", "key", "export"],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], message: str) -> None:
+    done = clozeline(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("bert_base ") and "BERT-base" in line for line in listed)
+
+    assert main(["recipes", "bert_base"]) == 0
+    assert capsys.readouterr().out.startswith("# BERT-base")
+
+    assert main(["recipes", "bert_bse"]) == 2
+    assert "Did you mean bert_base?" in capsys.readouterr().err

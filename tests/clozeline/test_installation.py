@@ -1,0 +1,137 @@
+"""What is said about a missing extra and about another project's module: one line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from clozeline.installation import EXTRAS, find_clash, find_overwritten, missing_extra, run_explained
+
+ROOT = Path.cwd()
+IMPORT_NAMES = {"apache-beam": "apache_beam", "tomli-w": "tomli_w"}
+
+
+def test_each_extra_names_the_modules_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, modules in EXTRAS.items():
+        packages = [re.split(r"[<>=\[]", requirement)[0] for requirement in project["optional-dependencies"][extra]]
+        assert sorted(IMPORT_NAMES.get(package, package) for package in packages) == sorted(modules), extra
+
+
+def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `clozeline` in a Python that does not find a module."""
+    code = f"import sys; sys.modules[{module!r}] = None; from clozeline.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("apache_beam", ["shard", "--input", "README.md", "--output", "{out}"], "pipeline"),
+        ("torch", ["train", "--config", "tiny"], "trainer"),
+        ("safetensors", ["export", "run", "--output", "{out}"], "export"),
+    ],
+)
+def test_a_missing_extra_is_one_line_with_the_pip_command(
+    module: str, words: list[str], extra: str, tmp_path: Path
+) -> None:
+    done = run_without(module, *[word.format(out=tmp_path / "out") for word in words])
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        f'clozeline: the package {module} is not installed. It comes with the extra "{extra}": '
+        f'pip install "clozeline[{extra}]"\n'
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "expected"),
+    [
+        ("tqdm", "trainer", "trainer"),
+        ("tqdm", "pipeline", "pipeline"),
+        ("jieba", "pipeline", "chinese"),
+        ("s3fs", "trainer", "s3"),
+        ("gcsfs", "trainer", "gcs"),
+        ("torch.nothing", "trainer", None),
+        ("trainer.nothing", "trainer", None),
+        ("yaml", "trainer", None),
+    ],
+)
+def test_only_packages_of_extras_are_explained(module: str, extra: str, expected: str | None) -> None:
+    message = missing_extra(ModuleNotFoundError(f"No module named {module!r}", name=module), extra)
+    if expected is None:
+        assert message is None
+    else:
+        assert message is not None and message.endswith(f'pip install "clozeline[{expected}]"')
+
+
+def test_other_missing_modules_keep_their_traceback() -> None:
+    def program() -> int:
+        raise ModuleNotFoundError("No module named 'yaml'", name="yaml")
+
+    with pytest.raises(ModuleNotFoundError, match="yaml"):
+        run_explained(program, "trainer")
+
+
+def test_this_installation_has_no_clash() -> None:
+    assert find_clash() is None
+
+
+@pytest.mark.parametrize("form", ["module", "package", "namespace"])
+def test_another_module_that_is_found_first_is_named_with_its_path(form: str, tmp_path: Path) -> None:
+    if form == "module":
+        other = tmp_path / "trainer.py"
+        other.write_text("raise SystemExit('the other trainer')")
+    else:
+        other = tmp_path / "trainer" / "__init__.py"
+        other.parent.mkdir()
+        other.write_text("raise SystemExit('the other trainer')")
+
+    if form == "namespace":
+        shutil.copytree(ROOT / "clozeline", tmp_path / "clozeline")
+        shutil.copytree(ROOT / "schemas", tmp_path / "schemas")
+        shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline")
+        other.unlink()
+        other = other.parent
+
+    code = "import sys; from clozeline.cli import main; sys.exit(main(['recipes']))"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("clozeline: ") and done.stderr.count("\n") == 1
+    assert f"another project's module trainer at {other} instead of" in done.stderr
+
+
+def test_a_file_that_another_project_replaced_is_named(tmp_path: Path) -> None:
+    def write_package(content: bytes) -> None:
+        (tmp_path / "trainer").mkdir(exist_ok=True)
+        (tmp_path / "trainer/__init__.py").write_bytes(content)
+
+    ours = b'"""Ours."""\n'
+    write_package(ours)
+    recorded = base64.urlsafe_b64encode(hashlib.sha256(ours).digest()).decode().rstrip("=")
+    record = tmp_path / "clozeline-0.1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text(f"clozeline-0.1.0.dist-info/RECORD,,\ntrainer/__init__.py,sha256={recorded},{len(ours)}\n")
+    assert find_overwritten(tmp_path) is None
+
+    write_package(b'"""Theirs."""\n')
+    message = find_overwritten(tmp_path)
+    assert message is not None and f"{tmp_path}/trainer/__init__.py is not the file that clozeline installed" in message

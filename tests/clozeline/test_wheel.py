@@ -1,0 +1,95 @@
+"""Clozeline as a user gets it: a wheel in a fresh environment, used outside of the clone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path.cwd()
+PACKAGES = ("clozeline", "pipeline", "schemas", "trainer")
+
+
+def pip(*words: object) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources, because a build leaves files beside them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, source)
+    (path,) = folder.glob("clozeline-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel. Dependencies come from the tests' environment: nothing is downloaded."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    pip("--python", folder / "bin/python", "install", "--no-deps", "--no-index", "--no-compile", wheel)
+
+    (site_packages,) = folder.glob("lib/python3*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def test_the_wheel_holds_every_file_that_the_packages_read(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in packed
+        for path in Path(package).rglob("*"):
+            is_source = path.is_file() and "__pycache__" not in path.parts
+            assert not is_source or path.as_posix() in packed, path
+
+
+def test_from_text_to_an_export_outside_of_the_clone(environment: Path, corpus: Path, tmp_path: Path) -> None:
+    # ninja comes from the tests' environment, as torch does, so that DeepSpeed's kernels are not built again.
+    search_path = [environment / "bin", Path(sys.executable).parent, os.environ.get("PATH", "")]
+    variables = os.environ | {"PATH": os.pathsep.join(map(str, search_path)), "DS_ACCELERATOR": "cpu"}
+    variables.pop("PYTHONPATH", None)
+
+    def clozeline(line: str) -> str:
+        command = [str(environment / "bin/clozeline"), *line.split()]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    assert "commands" in clozeline("--help")
+    assert clozeline("--version").startswith("clozeline ")
+    assert "bert_large_lamb" in clozeline("recipes")
+
+    clozeline(f"shard --input {corpus} --output text --num_shards 2")
+    clozeline("vocab --text text --output vocab --model wordpiece --size 160")
+    clozeline("pairs --text text --vocab vocab --output pairs --objective nsp --max_length 32")
+    assert "pairs" in clozeline("verify pairs")
+
+    sizes = "--set model.hidden_size=32 --set model.intermediate_size=64 --set schedule.warmup_steps=1"
+    steps = "--set run.max_steps=2 --set run.log_every=1 --set checkpoint.every=2"
+    clozeline(f"train --config tiny --set data.pairs=pairs --set run.output=run {sizes} {steps}")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+
+    clozeline("export run --output hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["hidden_size"] == 32 and config["clozeline_version"] != "unknown"

@@ -1,0 +1,141 @@
+"""The tables that decide how a run proceeds: run, evaluation, checkpoint, engine and anomaly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from schemas import storage
+from trainer.config.section import Section
+
+
+class RunSection(Section):
+    """Where a run lies, how long it is, and the seed of everything random in it."""
+
+    output: str = Field(
+        description="The run's folder, a path or a URL. A run resumes by itself if it holds a complete checkpoint."
+    )
+    local: str = Field(
+        default="~/.cache/clozeline/runs",
+        description="Folder in which a run whose output is a URL works. All its ranks must share it.",
+    )
+    seed: int = Field(
+        default=0, description="Seed of the initial weights, the order of rows, the masks, pair orders and dropout."
+    )
+    max_steps: int = Field(gt=0, description="Length of the run and of its learning rate schedule, in steps.")
+    stop_at: int | None = Field(
+        default=None,
+        gt=0,
+        description="Step after which the run ends early. The schedule stays as it is, so the run can be continued.",
+    )
+    log_every: int = Field(
+        default=10,
+        gt=0,
+        description="Steps between two lines of metrics.jsonl. Each holds means since the line before.",
+    )
+
+    @property
+    def folder(self) -> str:
+        """The local folder in which the run works: `output` if it is local, otherwise a folder inside `local`."""
+        if "://" not in self.output:
+            return self.output
+        if storage.is_local(self.output):
+            return storage.filesystem(self.output)[1]
+
+        # The hash of the whole URL keeps apart runs of one name in different buckets.
+        url = self.output.rstrip("/")
+        url_hash = storage.sha256(url.encode())[:12]
+        return str(Path(self.local).expanduser() / f"{Path(url).name}-{url_hash}")
+
+
+class EvaluationSection(Section):
+    """Measuring the model on held-out pairs during the run. The best checkpoint by their loss is never pruned."""
+
+    pairs: str | None = Field(
+        default=None,
+        description="Folder of held-out pairs, with the vocabulary of data.pairs. Unset: no evaluation.",
+    )
+    every: int = Field(default=1000, gt=0, description="Steps between two evaluations; the last step is evaluated too.")
+    batches: int | None = Field(
+        default=None, gt=0, description="Number of batches to evaluate on. If unset, all rows of evaluation.pairs."
+    )
+
+
+class CheckpointSection(Section):
+    """Saving the state of a run, from which it resumes at the exact row."""
+
+    every: int = Field(
+        default=1000, gt=0, description="Steps between two checkpoints; the last step is saved too, and on preemption."
+    )
+    keep: int = Field(
+        default=3, gt=0, description="Number of newest checkpoints to keep, in addition to the best by evaluation."
+    )
+
+
+class EngineSection(Section):
+    """How DeepSpeed computes. All of these keys may change when a run is resumed."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Number format of the computation; the optimizer keeps float32 weights in each."
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        default=1,
+        description="What ranks partition instead of replicating (ZeRO, arXiv:1910.02054). 0: nothing. 1: optimizer "
+        "state. 2: gradients too. 3: weights too.",
+    )
+    offload: Literal["none", "optimizer", "parameters"] = Field(
+        default="none",
+        description='What lies in host memory while the accelerator computes. "optimizer" (stages 1 to 3) also makes '
+        'the update on the host; "parameters" (stage 3) offloads the weights too.',
+    )
+    recompute: bool = Field(
+        default=False,
+        description="Recompute each layer in the backward pass instead of keeping its activations: a third more "
+        "computation, for models that do not fit otherwise.",
+    )
+    compile: bool = Field(
+        default=False,
+        description="Fuse the operations of each layer with torch.compile, which takes about a minute at the start. "
+        'Needs batch.shape "fixed" or "padded".',
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="Compute the same bits each time on a GPU, which is slower. Without it a resumed run on GPUs "
+        "equals an unbroken one only up to rounding.",
+    )
+    timeout_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=1e9,
+        description="Seconds without progress after which a run ends and names the rank that it waited for.",
+    )
+
+
+class AnomalySection(Section):
+    """What happens when the loss or the gradient norm of a step is NaN, infinite or far above the recent median.
+
+    Such a step is skipped: it makes no update. After max_skips skipped steps in a row the run rolls back to its last
+    good checkpoint and leaves out the data in between. After max_rollbacks it stops with exit code 1.
+    """
+
+    window: int = Field(
+        default=100,
+        gt=0,
+        description="Number of recent steps whose median is the reference. Until there are that many, only NaN and "
+        "infinite values count.",
+    )
+    loss_factor: float = Field(
+        default=2.0, gt=1, description="A step is skipped if its loss is above this multiple of the median."
+    )
+    norm_factor: float = Field(
+        default=10.0, gt=1, description="A step is skipped if its gradient norm is above this multiple of the median."
+    )
+    max_skips: int = Field(default=10, gt=0, description="Steps skipped in a row after which the run rolls back.")
+    max_rollbacks: int = Field(default=3, ge=0, description="Rollbacks after which the run stops with exit code 1.")
+    replica_check_every: int = Field(
+        default=500,
+        gt=0,
+        description="Steps between two checks that all ranks hold the same weights; also checked before every save.",
+    )

@@ -1,0 +1,15 @@
+"""The base class of every table of a recipe."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """An immutable table that accepts no unknown keys and no infinite or NaN numbers.
+
+    Every field of a section has a description. It is printed when the field's value is wrong, and docs/recipes.md is
+    generated from it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
