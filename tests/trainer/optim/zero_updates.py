@@ -20,8 +20,7 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.anomaly import AnomalyHistory
-from trainer.anomaly_guard import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
