@@ -120,12 +120,12 @@ def take_step(
     """
     # DeepSpeed averages gradients over ranks and micro-batches, but `normalized_loss` of one micro-batch is a share of
     # a sum that is already divided by the global counts. So each share is multiplied by ranks * micro-batches first.
-    count = len(micro_batches)
-    gradient_scale = dist.get_world_size() * count * loss_scale(engine)
+    micro_batch_count = len(micro_batches)
+    gradient_scale = dist.get_world_size() * micro_batch_count * loss_scale(engine)
     sums_4 = torch.zeros(4, dtype=torch.float64, device=engine.device)
 
-    for number, micro_batch in enumerate(micro_batches):
-        if leaves_step(number, count):
+    for index, micro_batch in enumerate(micro_batches):
+        if leaves_step(index, micro_batch_count):
             return None
 
         losses = engine(micro_batch)
@@ -133,7 +133,7 @@ def take_step(
         sums_4 += torch.stack(list(losses)).detach().double()
 
         # Only the last engine.step() makes the update. The guard judges it by the loss of the whole global batch.
-        if number == count - 1:
+        if index == micro_batch_count - 1:
             dist.all_reduce(sums_4)
             guard.expect(_loss_of(sums_4, counts))
 
