@@ -25,8 +25,7 @@ from typing import cast
 import deepspeed
 import torch
 
-from trainer.anomaly import AnomalyHistory
-from trainer.anomaly_guard import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.layout import TrainingState
@@ -39,11 +38,13 @@ from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.engine import build_engine, share_of, start_distributed
+from trainer.evaluate import EvaluationResult
 from trainer.loop import Loop, Progress
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
+from trainer.run_context import RunContext
 
 
 def make_pairs(out: Path) -> None:
@@ -73,10 +74,10 @@ def ours(loop: Loop, first: int, last: int) -> None:
     """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
     progress = Progress(TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={}))
     for step in range(first, last + 1):
-        done = loop.step(step, left_out=0)
+        done = loop.train_step(step, skipped_batches=0)
         assert done is not None, "nobody asks it to stop"
         progress.add(done)
-        loop.log(step, done, progress, {})
+        loop.log(step, done, progress, EvaluationResult())
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -108,8 +109,9 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
     watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
     phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
+    context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, remote=None)
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
-        loop = Loop(recipe, phase, engine, cast(Stream, source), None, guard, metrics, None, stop, watchdog)
+        loop = Loop(context, phase, engine, cast(Stream, source), None, guard, metrics)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             times = [in_turns(loop, engine, batches, steps, i) for i in range(rounds + 1)][1:]  # the first warms up
         mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))

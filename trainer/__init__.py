@@ -1,6 +1,6 @@
-"""Pair shards to a pretrained encoder: streams rows, masks them as it goes, trains with DeepSpeed, resumes exactly.
+"""Trains an encoder on pair shards: streams and masks rows, trains with DeepSpeed, and resumes exactly.
 
-    recipe -> stream -> models -> training (engine, metrics, checkpoints) -> export
+    recipe -> data stream -> model and engine -> training loop (metrics, checkpoints) -> export
 
-`python -m trainer`, `torchrun -m trainer` and `deepspeed --module trainer` are the same program.
+`python -m trainer`, `torchrun -m trainer` and `deepspeed --module trainer` start the same program.
 """

@@ -1,11 +1,11 @@
-"""`python -m trainer`, also as started by torchrun and deepspeed."""
+"""Entry point of `python -m trainer`, which torchrun and deepspeed use as well."""
 
 from trainer.distributed.preemption import StopRequest
 
 
 def run() -> int:
     """Train and return the exit code."""
-    # The imports of the command line take a while. An interrupt during them must end without a traceback, too.
+    # Importing the command line takes seconds. Listen first, so that Ctrl-C during the import prints no traceback.
     stop = StopRequest().listen()
 
     from trainer.cli import main

@@ -1,4 +1,4 @@
-"""The flags of `python -m trainer`. There are three; everything else is in the recipe."""
+"""The command line of `python -m trainer`: a recipe, changes to it, and `--describe`. The recipe holds the rest."""
 
 from __future__ import annotations
 
@@ -11,60 +11,100 @@ from typing import NoReturn
 from schemas.errors import ClozelineError, UsageError
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
+from trainer.logs import rank_of_process
 from trainer.models.host_memory import check_memory
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our exit code and one line instead of the whole usage."""
+    """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
 def main(arguments: list[str] | None = None, stop: StopRequest | None = None) -> int:
-    """Train as a recipe says and return the process's exit code. stop: what listens to signals, if something does."""
-    stop = stop or StopRequest().listen()
+    """Run the command line and return the process's exit code.
+
+    `stop` listens to signals; by default a new StopRequest does.
+    """
+    if stop is None:
+        stop = StopRequest().listen()
+
     try:
         options = parser().parse_args(arguments)
-        recipe = load_recipe(options.config, options.set)
-        if options.describe:
-            from trainer.describe import describe_recipe
-
-            print(json.dumps(describe_recipe(recipe), indent=2))
-            return 0
-        check_launcher()
-        check_memory(recipe, options.config)
-        from trainer.train import pretrain  # torch and DeepSpeed: only once the recipe is good
-
-        pretrain(recipe, stop)
+        _run(options, stop)
         return 0
     except ClozelineError as error:
-        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
-        if rank == "0" or not error.everywhere:
-            prefix = "" if rank == "0" else f"rank {rank}: "
-            print(f"clozeline: {prefix}{error}", file=sys.stderr, flush=True)
+        print_error(error)
         return error.exit_code
     finally:
         stop.ignore()
 
 
+def _run(options: argparse.Namespace, stop: StopRequest) -> None:
+    """Describe the recipe or train it."""
+    recipe = load_recipe(options.config, options.set)
+
+    if options.describe:
+        from trainer.describe import describe_recipe
+
+        print(json.dumps(describe_recipe(recipe), indent=2))
+        return
+
+    check_launcher()
+    check_memory(recipe, options.config)
+
+    # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
+    from trainer.train import pretrain
+
+    pretrain(recipe, stop)
+
+
+def print_error(error: ClozelineError) -> None:
+    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
+    rank = rank_of_process()
+    if rank == 0:
+        print(f"clozeline: {error}", file=sys.stderr, flush=True)
+    elif not error.everywhere:
+        print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
+
+
 def check_launcher() -> None:
-    """Raises UsageError in a task of several of Slurm's that no launcher gave a rank: each would train by itself."""
+    """Raise UsageError in a Slurm job of several tasks that have no RANK: each task would train on its own."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
-    if "RANK" not in os.environ and tasks.isdigit() and int(tasks) > 1:
+    has_several_tasks = tasks.isdigit() and int(tasks) > 1
+
+    if has_several_tasks and "RANK" not in os.environ:
         raise UsageError(
-            f"srun started {tasks} tasks, but RANK is not set, so each of them would be a run of one rank. Start one "
-            "task a node with torchrun or deepspeed, or set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
-            "in each task; for a run of one rank use srun --ntasks=1."
+            f"srun started {tasks} tasks, but RANK is not set, so each of them would train alone as a run of one rank. "
+            "Start one task per node with torchrun or deepspeed, or set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT in each task. For a run of one rank use srun --ntasks=1."
         )
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="python -m trainer", description="Pretrain an encoder; resumes by itself.", allow_abbrev=False)
-    top.add_argument("--config", required=True, metavar="RECIPE.toml", help="the recipe; some ship in trainer/recipes/")
-    top.add_argument(
-        "--set", action="append", default=[], metavar="section.key=value", help="change a value of the recipe"
+    """Return the parser of the trainer's flags."""
+    flags = Parser(
+        prog="python -m trainer",
+        description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
+        allow_abbrev=False,
     )
-    top.add_argument("--describe", action="store_true", help="print the model's sizes as JSON and do nothing else")
-    top.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)  # the deepspeed launcher passes it; RANK decides
-    return top
+    flags.add_argument(
+        "--config", required=True, metavar="RECIPE.toml", help="recipe file; trainer/recipes/ holds examples"
+    )
+    flags.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override one value of the recipe; may be repeated",
+    )
+    flags.add_argument(
+        "--describe",
+        action="store_true",
+        help="print parameter counts, memory and FLOPs estimates as JSON, and exit without training",
+    )
+
+    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
+    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    return flags

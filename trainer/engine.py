@@ -1,4 +1,4 @@
-"""The process group and the DeepSpeed engine of a recipe."""
+"""Sets up the process group, and builds the DeepSpeed engine that a recipe asks for."""
 
 from __future__ import annotations
 
@@ -29,77 +29,130 @@ from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.zero import set_master_weights
 from trainer.optim.build import build_optimizer
 
+# The process group
+
 
 def start_distributed(timeout: float) -> None:
     """Join the process group. A plain `python -m trainer` is a group of one.
 
-    Meeting fails after twice `timeout` seconds. Later waits have no limit here: the watchdog ends them.
+    Raises UsageError if the ranks cannot connect within twice `timeout` seconds. Later waits have no limit here; the
+    watchdog ends them.
     """
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # what matters is logged by us or raised
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")  # of DeepSpeed's own calls
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("MASTER_PORT", "0" if os.environ["WORLD_SIZE"] == "1" else "29500")
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # the watchdog's task; see below
+    quiet_libraries()
+    set_default_environment()
+
     accelerator: Any = get_accelerator()
-    if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        # each rank takes its share of the cores; more threads than cores make every rank wait
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    limit_cpu_threads(accelerator)
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
-    if not torch.distributed.is_initialized():
-        if accelerator.device_name() == "cpu":
-            load_communication_kernels(timeout)
-        backend, patience = accelerator.communication_backend_name(), timedelta(seconds=2 * timeout)
-        try:
-            deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=patience)
-        except torch.distributed.DistNetworkError as error:
-            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            raise UsageError(
-                f"The ranks cannot meet at {place} ({str(error).splitlines()[0]}). If another run of this machine has "
-                "that port, give the launcher another one: --master_port 29501."
-            ) from error
-        except RuntimeError as error:
-            if "gloo" not in str(error):
-                raise
-            raise gloo_error(error) from error
-        # A rank may rightly wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether
-        # it advances, and names a rank that died; a limit here, or NCCL's own handler, would only end the process.
-        torch.distributed.distributed_c10d._set_pg_timeout(timedelta(days=365))
-        # a process that ends while its group still lives may abort, and its exit code would be lost
-        atexit.register(torch.distributed.destroy_process_group)
+
+    if torch.distributed.is_initialized():
+        return
+
+    if accelerator.device_name() == "cpu":
+        load_communication_kernels(timeout)
+    connect_ranks(accelerator.communication_backend_name(), timeout)
+    remove_collective_timeout()
+
+    # A process that ends while its group still exists may abort, and then its exit code is lost.
+    atexit.register(torch.distributed.destroy_process_group)
+
+
+def quiet_libraries() -> None:
+    """Hide what DeepSpeed logs and what torch warns DeepSpeed about. The trainer logs or raises what matters."""
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+
+def set_default_environment() -> None:
+    """Set what a launcher would set, for a process that was started without one."""
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+
+    # A rank on its own takes any free port.
+    is_alone = os.environ["WORLD_SIZE"] == "1"
+    os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
+
+    # NCCL's own handler would end a rank that waits for long; see remove_collective_timeout.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+
+def limit_cpu_threads(accelerator: Any) -> None:
+    """Give each rank on a CPU its share of the cores. With more threads than cores all ranks wait for each other."""
+    if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    cores = os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // ranks_here))
+
+
+def connect_ranks(backend: str, timeout: float) -> None:
+    """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
+    connection_limit = timedelta(seconds=2 * timeout)
+    try:
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+    except torch.distributed.DistNetworkError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"The ranks cannot meet at {address} ({reason}). If another run on this machine uses that port, give the "
+            "launcher another one: --master_port 29501."
+        ) from error
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise gloo_error(error) from error
+
+
+def remove_collective_timeout() -> None:
+    """Let collective calls wait for a year.
+
+    A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
+    rank advances, and names a rank that died; a timeout here, or NCCL's handler, would only end the process.
+    """
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(days=365))
 
 
 def device_of_rank() -> torch.device:
-    """Where this rank computes: its own GPU, or the CPU."""
+    """Return the device that this rank computes on: its own GPU, or the CPU."""
     accelerator: Any = get_accelerator()
     return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
 
 
-def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
-    """Return this rank's part of a global batch of these folders' rows.
+# The rank's share of a global batch
 
-    Raises UsageError when the batch cannot be cut as asked.
+
+def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
+    """Return this rank's share of a phase's global batches. `folders` are the phase's; they give the longest row.
+
+    Raises UsageError if the global batch cannot be cut as the recipe says.
     """
     batch = recipe.batch
     if batch.global_tokens and batch.micro_tokens:
-        longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
+        longest = [folder.max_length for folder in folders]
+        if not longest:
+            longest = [recipe.model.max_position_embeddings]
         micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
         return RankShare(rank, world_size, micro_batches, batch.global_tokens)
 
-    rows, at_once = batch.global_batch or 0, batch.micro_batch or 0  # the recipe has these, or it was refused
-    if rows % (at_once * world_size):
+    # A valid recipe counts its batches in tokens or in rows.
+    rows = batch.global_batch or 0
+    rows_per_micro_batch = batch.micro_batch or 0
+    rows_at_once = rows_per_micro_batch * world_size
+    if rows % rows_at_once:
         raise UsageError(
-            f"batch.global_batch {rows} cannot be cut into micro-batches of {at_once} rows on {world_size} ranks. "
-            f"Make it a multiple of {at_once * world_size}, or count in tokens (global_tokens, micro_tokens)."
+            f"batch.global_batch {rows} cannot be cut into micro-batches of {rows_per_micro_batch} rows on "
+            f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
+            "micro_tokens)."
         )
-    return RankShare(rank, world_size, rows // (at_once * world_size), rows)
+    return RankShare(rank, world_size, rows // rows_at_once, rows)
 
 
 def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
     """Return how many micro-batches each rank needs so that none exceeds `micro_tokens`.
 
-    `longest` has the tokens of the longest row of each folder. Raises UsageError when a row alone is too long.
+    `longest` has the tokens of the longest row of each folder. Raises UsageError if a single row is too long.
     """
     longest_row = max(longest)
     if micro_tokens <= longest_row:
@@ -107,49 +160,81 @@ def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence
             f"batch.micro_tokens {micro_tokens} is not enough for rows of up to {longest_row} tokens. "
             f"Give at least {4 * longest_row}."
         )
-    # A batch ends with a whole row of each folder, and rows are dealt so that no two micro-batches differ by more than
-    # one row: the largest has at most the mean and one row.
-    most_tokens = global_tokens + sum(longest)
-    return -(-most_tokens // ((micro_tokens - longest_row) * world_size))
+
+    # A global batch ends with a whole row of each folder, so it may exceed its size by less than that. Rows are
+    # assigned so that the tokens of no two micro-batches differ by more than the longest row, so the largest
+    # micro-batch has at most the mean and one row.
+    max_tokens = global_tokens + sum(longest)
+    max_mean = micro_tokens - longest_row
+    return _divide_rounding_up(max_tokens, max_mean * world_size)
+
+
+def _divide_rounding_up(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+# DeepSpeed's configuration
 
 
 def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
-    """What the recipe means in DeepSpeed's terms; the [deepspeed] table adds to it and may not contradict it."""
-    at_once = recipe.batch.micro_batch or 1  # DeepSpeed only checks that the three numbers agree
-    plain = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"  # the guard clips; see anomaly.py
+    """Return a recipe in DeepSpeed's terms. The [deepspeed] table adds keys; validation refuses those set here."""
+    # DeepSpeed only checks that the three batch sizes agree, so any micro-batch will do for one counted in tokens.
+    rows_per_micro_batch = recipe.batch.micro_batch or 1
+
+    # DeepSpeed has no optimizer wrapper at stage 0 in fp32; the anomaly guard clips there (trainer/anomaly.py).
+    guard_clips = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"
+    zero_table = recipe.deepspeed.get("zero_optimization", {})
+
     return {
-        "train_batch_size": at_once * share.micro_batches_per_step,
-        "train_micro_batch_size_per_gpu": at_once,
+        "train_batch_size": rows_per_micro_batch * share.micro_batches_per_step,
+        "train_micro_batch_size_per_gpu": rows_per_micro_batch,
         "gradient_accumulation_steps": share.micro_batches,
-        "gradient_clipping": 0.0 if plain else recipe.optimizer.clip,
-        # immediate_grad_update: a gradient is added to its float32 sum as soon as it is there, and then freed
+        "gradient_clipping": 0.0 if guard_clips else recipe.optimizer.clip,
+        # immediate_grad_update adds a gradient to its float32 sum as soon as it is computed, and then frees it.
         "bf16": {"enabled": recipe.engine.precision == "bf16", "immediate_grad_update": True},
-        "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",  # ours is tested
-        "fp16": {"enabled": recipe.engine.precision == "fp16"},  # with DeepSpeed's dynamic loss scale
-        "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW runs on the host as it is
-        "steps_per_print": 10**9,  # metrics are ours
-        "timers": {"throughput": {"enabled": False}},  # it waits for the whole device twice a micro-batch
+        # fp16 uses DeepSpeed's dynamic loss scale.
+        "fp16": {"enabled": recipe.engine.precision == "fp16"},
+        # DeepSpeed does not know our LAMB; tests/trainer/optim/test_lamb.py covers it under ZeRO.
+        "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",
+        # torch's fused AdamW runs on the host as it is.
+        "zero_force_ds_cpu_optimizer": False,
+        # The trainer has its own metrics.
+        "steps_per_print": 10**9,
+        # The throughput timer waits for the whole device twice per micro-batch.
+        "timers": {"throughput": {"enabled": False}},
         **gradient_settings(recipe.engine),
         **recipe.deepspeed,
-        "zero_optimization": recipe.deepspeed.get("zero_optimization", {}) | zero_settings(recipe.engine),
+        "zero_optimization": zero_table | zero_settings(recipe.engine),
     }
 
 
 def zero_settings(section: EngineSection) -> dict[str, Any]:
-    """Sharding and offload in DeepSpeed's terms."""
+    """Return sharding and offload in DeepSpeed's terms."""
+    offload_keys = {
+        "none": [],
+        "optimizer": ["offload_optimizer"],
+        "parameters": ["offload_optimizer", "offload_param"],
+    }
     accelerator: Any = get_accelerator()
     host = {"device": "cpu", "pin_memory": accelerator.device_name() != "cpu"}
-    offloaded = {"none": [], "optimizer": ["offload_optimizer"], "parameters": ["offload_optimizer", "offload_param"]}
-    return {"stage": section.zero_stage} | {name: host for name in offloaded[section.offload]}
+
+    settings: dict[str, Any] = {"stage": section.zero_stage}
+    for offload_key in offload_keys[section.offload]:
+        settings[offload_key] = host
+    return settings
+
+
+# The engine
 
 
 def check_precision(precision: str) -> None:
-    """Raise UsageError when this rank's device computes the precision not at all or by slow emulation."""
+    """Raise UsageError if this rank's device does not support the precision, or only emulates it slowly."""
     accelerator: Any = get_accelerator()
     device = accelerator.device_name()
     if precision == "fp16" and not accelerator.is_fp16_supported():
         raise UsageError(f"engine.precision fp16: this {device} does not support it. Use bf16 or fp32.")
-    # DeepSpeed's own check passes on older GPUs, for torch emulates bf16 there
+
+    # DeepSpeed's own check accepts older GPUs, because torch emulates bf16 on them.
     if precision == "bf16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UsageError(
             f"engine.precision bf16: {torch.cuda.get_device_name()} does not support it. Use fp16 or fp32."
@@ -157,46 +242,58 @@ def check_precision(precision: str) -> None:
 
 
 def set_up_arithmetic(section: EngineSection) -> None:
-    """Choose how matrices are multiplied in this process: TF32 in float32 on GPUs, and engine.deterministic."""
+    """Choose how this process multiplies matrices: TF32 for float32 on GPUs, and engine.deterministic."""
     accelerator: Any = get_accelerator()
     if accelerator.device_name() == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32: 19 bits, about 8 times as fast on Ampere and later
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it starts; deterministic needs it
+        # TF32 has 19 bits and is about 8 times as fast as float32 on Ampere and later.
+        torch.set_float32_matmul_precision("high")
+
+    # Deterministic algorithms need this setting, which cuBLAS reads when it starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(section.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a debugging aid
 
-
-def free_former_engine() -> None:
-    """Return the memory of an engine that nothing uses any more, before another is built beside it.
-
-    DeepSpeed's engines, optimizers and hooks refer to each other, so they live until a collection finds them.
-    """
-    accelerator: Any = get_accelerator()
-    gc.collect()
-    accelerator.empty_cache()
+    # A debugging aid that comes with deterministic algorithms and costs a pass over every new tensor.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:
-    """Return the model on its device with its optimizer, ready to step.
+    """Return the model on its device with its optimizer, ready to train by a phase's recipe. A collective call.
 
-    The optimizer's float32 weights are the model's as they were given, not rounded to engine.precision. Raises
-    UsageError when the device does not support that precision.
+    The optimizer starts from the model's float32 weights, not from weights rounded to engine.precision.
+    Raises UsageError if the device does not support that precision.
     """
     check_precision(recipe.engine.precision)
     set_up_arithmetic(recipe.engine)
     optimizer = build_optimizer(model, recipe.optimizer)
-    initial = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory figures whatever the log level is
+    initial_weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    # BF16_Optimizer prints memory figures whatever the log level is.
+    with contextlib.redirect_stdout(io.StringIO()):
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
 
-    wrapper: Any = engine.optimizer
-    if hasattr(wrapper, "fp32_groups"):  # bf16 or fp16 at stage 0: it has made an update, with gradients of 0
+    if has_16_bit_wrapper_of_stage_0(engine):
+        # It has already made an update, with gradients of 0, which must not count.
         optimizer.state.clear()
         accumulate_in_float32(engine)
         if recipe.engine.precision == "fp16":
-            fix_loss_scaler(wrapper)
+            fix_loss_scaler(engine.optimizer)
 
-    # DeepSpeed copies the optimizer's float32 weights from the model after it has rounded that to 16 bits
+    # DeepSpeed rounds the model to 16 bits before it copies the optimizer's float32 weights from it.
     if recipe.engine.precision != "fp32":
-        set_master_weights(engine, initial)
+        set_master_weights(engine, initial_weights)
     return engine
+
+
+def has_16_bit_wrapper_of_stage_0(engine: deepspeed.DeepSpeedEngine) -> bool:
+    """Return whether DeepSpeed trains in bf16 or fp16 without ZeRO: only that wrapper has `fp32_groups`."""
+    return hasattr(engine.optimizer, "fp32_groups")
+
+
+def free_former_engine() -> None:
+    """Free the memory of an engine that is no longer used, before another one is built.
+
+    DeepSpeed's engines, optimizers and hooks refer to each other, so they live until the garbage collector finds them.
+    """
+    gc.collect()
+    accelerator: Any = get_accelerator()
+    accelerator.empty_cache()

@@ -1,13 +1,16 @@
-"""Evaluation on pairs that were held out: the same rows and the same masks each time, at any number of ranks.
+"""Evaluates on held-out pairs: the same rows with the same masks each time, at any number of ranks.
 
-Every row of evaluation.pairs is masked once by each kind of mask, with constant keys and BERT's 15%, so figures compare
-between steps, runs and recipes. The sums over all ranks are divided by their counts at the end; nothing of a run
-decides them but its weights.
+Every row of evaluation.pairs is masked once by each kind of masking, with a constant seed and BERT's 15 %, so figures
+are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
+model's weights alone decide the figures, up to rounding.
+
+Shape suffix: 6, the four sums of trainer.models.pretraining.Losses, then masked tokens and labeled rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from math import exp
 from time import perf_counter
 
@@ -23,137 +26,213 @@ from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import check_folder
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, RankShare, Stream
-from trainer.data.mixture import build_sources
+from trainer.data.mixture import Source, build_sources
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel
 
-SEED = 0  # of the order and the masks, whatever the run's
+SEED = 0
+"""Of the order and the masks of held-out rows, whatever the run's seed is."""
+
 MASK_PROB = 0.15
+
+LARGEST_EXPONENT = 700.0
+"""Of a perplexity: exp(710) overflows a float."""
+
+NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy")
+"""Figures that depend on the kind of masking, and are logged for each of them."""
+
 Figures = dict[str, float | None]
+"""Values by the name of a metric."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The figures of an evaluation, by the names of metrics.jsonl.
+
+    Figures are empty if no evaluation was due, or if it was interrupted because a stop was requested.
+    """
+
+    figures: Figures = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long the evaluation took; 0 if there was none."""
+        return self.figures.get("eval_seconds") or 0.0
 
 
 class Evaluation:
-    """A rank's part of the held-out rows, for as often as they are needed."""
+    """One rank's share of the held-out rows, for any number of evaluations."""
 
     def __init__(self, recipe: Recipe, folder: PairFolder, share: RankShare):
-        """Raises DataError when the folder has fewer rows than the ranks have micro-batches."""
+        """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks."""
         sources = build_sources([folder], None, SEED, by_tokens=recipe.batch.global_tokens is not None)
-        rows, batches = folder.manifest.totals["rows"], recipe.evaluation.batches
-        if rows < share.micro_batches_per_step:
-            raise DataError(
-                f"evaluation.pairs {folder.folder} has {rows} rows, fewer than the "
-                f"{share.micro_batches_per_step} micro-batches of a step. Hold out more text, or use fewer ranks or "
-                "larger micro-batches."
-            )
-        places = sources[0].order.epoch_size
-        self._bounds = batch_bounds(places if batches is None else min(places, batches * share.size), share.size)
+        check_enough_rows(folder, share)
+
+        self._bounds = self._bounds_of(recipe, sources[0], share)
         self._kind = recipe.masking.kind
         self._folder = folder.folder
-        # in shapes as they come: nothing is kept for gradients, so a batch may be larger than in training
+
+        # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         self._streams: dict[Kind, Stream] = {
             kind: Stream(sources, share, MaskingSchedule(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
         }
 
-    def measure(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Figures | None:
-        """eval_* of the engine's weights, for each kind of mask and once more for the run's own. A collective call.
+    @staticmethod
+    def _bounds_of(recipe: Recipe, source: Source, share: RankShare) -> list[tuple[int, int]]:
+        """Return the first and last place of each batch, up to evaluation.batches of them."""
+        places = source.order.epoch_size
+        if recipe.evaluation.batches is not None:
+            places = min(places, recipe.evaluation.batches * share.size)
+        return batch_bounds(places, share.size)
 
-        `stopping` is asked on all ranks together, as often as in training; None when it said yes.
+    def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> EvaluationResult:
+        """Evaluate the engine's weights. A collective call.
+
+        The figures are `eval_NAME` with the run's own kind of masking and `eval_KIND_NAME` with every kind.
+        `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
-        with torch.compiler.set_stance("force_eager"):  # batches here have many shapes, each of which would be compiled
-            sums = self._sums(engine, stopping)
+
+        # Batches have many different shapes here, and each of them would be compiled.
+        with torch.compiler.set_stance("force_eager"):
+            sums = self._sums(engine, stop_requested)
         if sums is None:
-            return None
+            return EvaluationResult(interrupted=True)
+
         dist.all_reduce(sums)
-        check_masked(sums.tolist(), self._folder)
-        by_kind = {kind: figures(row) for kind, row in zip(KINDS, sums.tolist(), strict=True)}
-        own = by_kind[self._kind]
-        found = {f"eval_{name}": value for name, value in own.items()}
+        sums_by_kind = sums.tolist()
+        check_masked(sums_by_kind, self._folder)
+        by_kind = {kind: figures(sums_6) for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True)}
+
+        result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
         for kind in KINDS:
-            names = ("mlm_loss", "perplexity", "mlm_accuracy")
-            found |= {f"eval_{kind}_{name}": by_kind[kind][name] for name in names}
-        return found | {"eval_seconds": perf_counter() - started}
+            for name in NAMES_BY_KIND:
+                result[f"eval_{kind}_{name}"] = by_kind[kind][name]
+        result["eval_seconds"] = perf_counter() - started
+        return EvaluationResult(result)
 
     def close(self) -> None:
+        """Stop the reading threads and close the folder."""
         for stream in self._streams.values():
             stream.close()
 
     def batches(self) -> Iterator[tuple[Kind, list[PackedBatch]]]:
-        """This rank's part of the rows, each batch masked by every kind: as many micro-batches on all ranks."""
+        """Yield this rank's micro-batches of each batch, masked by each kind. All ranks get equally many."""
         for bounds in self._bounds:
             for kind, stream in self._streams.items():
                 yield kind, stream.micro_batches_at([bounds], 0)
 
     @torch.no_grad()
-    def _sums(self, engine: DeepSpeedEngine, stopping: Callable[[], bool]) -> Tensor | None:
-        """(kinds, 6) float64 of this rank: the four sums of Losses, masked places, labeled rows."""
+    def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
+        """Return this rank's sums, (kinds, 6) float64, or None if evaluation was interrupted."""
         device = torch.device(engine.device or "cpu")
-        sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
         model: PretrainingModel = engine.module  # type: ignore[assignment]
+        sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
+
         engine.eval()
         try:
-            for kind, batches in self.batches():
-                if stopping():
+            for kind, micro_batches in self.batches():
+                if stop_requested():
                     return None
+
                 sums_6 = sums[KINDS.index(kind)]
-                for batch in batches:
-                    sums_6[:4] += torch.stack(list(engine(batch.to(device)))).double()
-                    counts = [batch.predicted, model.labeled_pairs(batch)]
+                for micro_batch in micro_batches:
+                    losses = engine(micro_batch.to(device))
+                    sums_6[:4] += torch.stack(list(losses)).double()
+                    counts = [micro_batch.predicted, model.labeled_pairs(micro_batch)]
                     sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
         finally:
             engine.train()
+
         return sums
 
 
 def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare) -> Evaluation | None:
-    """None when the recipe has no evaluation.pairs. Raises UsageError or DataError when they do not fit `folders`."""
+    """Open a phase's held-out pairs; None if its recipe has no evaluation.pairs.
+
+    Raises UsageError or DataError if they do not fit the phase's training `folders`.
+    """
     if recipe.evaluation.pairs is None:
         return None
-    folder = PairFolder(recipe.evaluation.pairs, recipe.data.cache, int(recipe.data.cache_gigabytes * 10**9))
-    if folder.vocabulary.fingerprint != folders[0].vocabulary.fingerprint:
-        raise DataError(
-            f"evaluation.pairs {folder.folder} has vocabulary {folder.vocabulary.fingerprint}, but {folders[0].folder} "
-            f"has {folders[0].vocabulary.fingerprint}. Rebuild one with the other's."
-        )
-    if folder.manifest.fingerprint in [trained.manifest.fingerprint for trained in folders]:
-        raise UsageError(
-            f"evaluation.pairs {folder.folder} holds the rows of data.pairs; what was trained on tells nothing. "
-            "Give pairs of other documents."
-        )
+
+    max_cache_bytes = int(recipe.data.cache_gigabytes * 10**9)
+    folder = PairFolder(recipe.evaluation.pairs, recipe.data.cache, max_cache_bytes)
+    check_held_out(folder, folders)
+
+    # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
     check_folder(folder, recipe.model_copy(update={"masking": MaskingSection()}))
     return Evaluation(recipe, folder, share)
 
 
-def due(recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Whether a step of a phase is one after which the held-out pairs are measured."""
-    section, ends = recipe.evaluation, (phase.steps_before, phase.last_step)
-    return section.pairs is not None and step > 0 and (step % section.every == 0 or step in ends)
+def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:
+    """Raise DataError if the vocabularies differ, and UsageError if the held-out rows are trained on."""
+    vocabulary = folder.vocabulary.fingerprint
+    trained_vocabulary = trained[0].vocabulary.fingerprint
+    if vocabulary != trained_vocabulary:
+        raise DataError(
+            f"evaluation.pairs {folder.folder} has vocabulary {vocabulary}, but {trained[0].folder} "
+            f"has {trained_vocabulary}. Rebuild one with the other's."
+        )
+
+    if folder.manifest.fingerprint in [other.manifest.fingerprint for other in trained]:
+        raise UsageError(
+            f"evaluation.pairs {folder.folder} holds the rows of data.pairs, and a loss on training data says nothing "
+            "about other text. Give pairs made from other documents."
+        )
+
+
+def check_enough_rows(folder: PairFolder, share: RankShare) -> None:
+    """Raise DataError if a folder has fewer rows than a step has micro-batches on all ranks."""
+    rows = folder.manifest.totals["rows"]
+    if rows < share.micro_batches_per_step:
+        raise DataError(
+            f"evaluation.pairs {folder.folder} has {rows} rows, fewer than the "
+            f"{share.micro_batches_per_step} micro-batches of a step. Hold out more text, or use fewer ranks or "
+            "larger micro-batches."
+        )
+
+
+def is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether held-out pairs are evaluated after `step`: every evaluation.every steps, and between phases."""
+    section = run_recipe.evaluation
+    if section.pairs is None or step == 0:
+        return False
+    return step % section.every == 0 or step in (phase.steps_before, phase.last_step)
 
 
 def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
-    """All places, in batches of `size` or a little more. Example: `batch_bounds(11, 4)` -> `[(0, 5), (5, 11)]`."""
-    n = max(1, places // size)
-    return [(places * i // n, places * (i + 1) // n) for i in range(n)]
+    """Cut all places into batches of `size` or a little more.
+
+    Example: `batch_bounds(11, 4)` -> `[(0, 5), (5, 11)]`.
+    """
+    batches = max(1, places // size)
+    return [(places * i // batches, places * (i + 1) // batches) for i in range(batches)]
 
 
-def check_masked(sums: list[list[float]], folder: str) -> None:
-    """Raise DataError, on all ranks together, when nothing of the held-out pairs is to be predicted: no loss."""
-    for kind, (*_, masked, _) in zip(KINDS, sums, strict=True):
-        if not masked:
-            error = DataError(
-                f"evaluation.pairs {folder} has no token that masks of kind {kind} can be drawn on: its rows hold "
-                "unknown words alone. Use a vocabulary that covers the text, or hold out other text."
-            )
-            error.everywhere = True  # the sums are over all ranks
-            raise error
+def check_masked(sums_by_kind: list[list[float]], folder: str) -> None:
+    """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
+    for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True):
+        masked = sums_6[4]
+        if masked:
+            continue
+
+        error = DataError(
+            f"evaluation.pairs {folder} has no token that masks of kind {kind} can be drawn on: its rows hold only "
+            "unknown words. Use a vocabulary that covers the text, or hold out other text."
+        )
+        # The sums are over all ranks, so every rank raises this.
+        error.everywhere = True
+        raise error
 
 
-def figures(sums: list[float]) -> Figures:
-    """Means over masked places and labeled rows; None where there is no labeled row."""
-    mlm_sum, mlm_correct, pair_sum, pair_correct, masked, pairs = sums
+def figures(sums_6: list[float]) -> Figures:
+    """Return means over masked tokens and labeled rows; None where there is no labeled row."""
+    mlm_sum, mlm_correct, pair_sum, pair_correct, masked, pairs = sums_6
+    mlm_loss = mlm_sum / masked
     return {
-        "mlm_loss": mlm_sum / masked,
-        "perplexity": exp(min(mlm_sum / masked, 700.0)),  # exp(710) is no float
+        "mlm_loss": mlm_loss,
+        "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
         "mlm_accuracy": mlm_correct / masked,
         "pair_loss": pair_sum / pairs if pairs else None,
         "pair_accuracy": pair_correct / pairs if pairs else None,

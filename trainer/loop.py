@@ -1,4 +1,4 @@
-"""The loop of one phase: read, step, judge, measure, log, save."""
+"""The training loop of one phase: read a batch, take a step, evaluate, log, save."""
 
 from __future__ import annotations
 
@@ -10,220 +10,259 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import CheckpointError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer.anomaly import AnomalyHistory
-from trainer.anomaly_guard import AnomalyGuard
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.remote_sync import RemoteRun
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
+from trainer.checkpoint.sharded import save_checkpoint
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
 from trainer.distributed.collectives import any_rank, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.distributed.stop_agreement import StopAgreement
-from trainer.distributed.watchdog import Watchdog
-from trainer.evaluate import Evaluation, Figures, due
+from trainer.evaluate import Evaluation, EvaluationResult, is_due
+from trainer.logs import logger
 from trainer.metrics.interval import Interval
 from trainer.metrics.log import Meter, MetricsLog
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import write_report
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
+from trainer.run_context import RunContext
 from trainer.step import StepResult, check_masked, count_batch, seed_dropout, take_step
 
 
 class Progress:
-    """How far a run is: counts over its resumes, and the interval since the last logged line."""
+    """How far a run is: totals over all its resumes, and sums since the last logged line.
+
+    saved_step: the step of the newest checkpoint, None in a run that has none yet.
+    """
 
     def __init__(self, state: TrainingState):
         self._state = state
         self.meter = Meter(state.tokens, state.seconds)
         self.interval = state.interval.model_copy()
+        self.saved_step: int | None = state.step if state.step > 0 else None
 
-    def add(self, step: StepResult) -> None:
+    def add(self, result: StepResult) -> None:
         """Count a step."""
-        self.meter.add(int(step.counts.tokens))
-        self.interval.add(step)
+        self.meter.add(int(result.counts.tokens))
+        self.interval.add(result)
+
+    def end_interval(self) -> dict[str, float | None]:
+        """Return the means since the last logged line, and begin a new interval."""
+        means = self.interval.means()
+        self.interval = Interval()
+        return means
 
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
         """Return the state to save after `step`."""
-        now = {
+        progress = {
             "step": step,
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
             "anomaly": history,
             "interval": self.interval.model_copy(),
         }
-        return self._state.model_copy(update=now)
+        return self._state.model_copy(update=progress)
 
 
 @dataclass
 class Loop:
-    """What the steps of one phase are taken with."""
+    """The training loop of one phase, and everything it needs.
 
-    recipe: Recipe
+    Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
+    (`phase.recipe`) has the phase's data, batches and learning rate.
+
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0.
+    """
+
+    context: RunContext
     phase: Phase
     engine: DeepSpeedEngine
     stream: Stream
     evaluation: Evaluation | None
     guard: AnomalyGuard
     metrics: MetricsLog | None
-    remote: RemoteRun | None
-    stop: StopAgreement
-    watchdog: Watchdog
 
-    def run(self, state: TrainingState, last: int) -> int | None:
-        """Train from `state` to `last`.
+    @property
+    def run_recipe(self) -> Recipe:
+        """The run's recipe, not the phase's."""
+        return self.context.run_recipe
 
-        Saves a checkpoint every checkpoint.every steps, at the last step, and when a stop was requested.
+    def run(self, state: TrainingState, last_step: int) -> int | None:
+        """Train from `state` to `last_step`.
 
-        Returns None, or the step at which too many in a row have made no update.
+        Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested.
+
+        Returns the step at which training must roll back, or None if it reached `last_step`.
         Raises PreemptedError after saving if a stop was requested.
         """
-        self.stop.training_begins()
-        self.make_up(state)
+        self.context.stop.training_begins()
+        self.rerun_interrupted_evaluation(state)
         progress = Progress(state)
-        saved = state.step  # step 0 of a new run is not, but it has its own case below
-        measured: Figures = {}
+        evaluation = EvaluationResult()
 
-        for step in range(state.step + 1, last + 1):
-            done = self.step(step, state.skipped_batches)
-            if done is None:
-                if saved < step - 1 or step == 1:
-                    self.save(progress.state_at(step - 1, self.guard.history), measured, must=True)
+        for step in range(state.step + 1, last_step + 1):
+            result = self.train_step(step, state.skipped_batches)
+            if result is None:
+                self.save_before_stop(step - 1, progress, evaluation)
                 raise self.preempted(step - 1)
+            progress.add(result)
 
-            progress.add(done)
-            found = self.measure(step)
-            cut_short = found is None
-            measured = found or {}
-            progress.meter.skip(measured.get("eval_seconds") or 0.0)
-            self.log(step, done, progress, measured)
+            evaluation = self.evaluate_if_due(step)
+            progress.meter.skip(evaluation.seconds)
+            self.log(step, result, progress, evaluation)
 
             if self.guard.wants_rollback:
                 return step
-            if step % self.recipe.anomaly.replica_check_every == 0:
+
+            if step % self.run_recipe.anomaly.replica_check_every == 0:
                 check_replicas(self.engine, step)
 
-            must_save = step == last or cut_short
-            # between bad steps is no place to come back to
-            due_to_save = step % self.recipe.checkpoint.every == 0 and not self.guard.history.consecutive_skips
-            if must_save or due_to_save:
-                state_now = progress.state_at(step, self.guard.history)
-                saved = step if self.save(state_now, measured, must_save) else saved
-            if cut_short:
+            must_save = step == last_step or evaluation.interrupted
+            if must_save or self.checkpoint_is_due(step):
+                self.save_progress(step, progress, evaluation, must_save)
+
+            if evaluation.interrupted:
                 raise self.preempted(step)
+
         return None
 
-    def preempted(self, step: int) -> PreemptedError:
-        run = self.recipe.run
-        return PreemptedError(
-            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
-        )
+    def train_step(self, step: int, skipped_batches: int) -> StepResult | None:
+        """Take one step. Returns None if the ranks agreed to stop before its update."""
+        watchdog = self.context.watchdog
+        stop = self.context.stop
 
-    def step(self, step: int, left_out: int) -> StepResult | None:
-        """Take one step. Returns None when the ranks agreed to stop before its update was made."""
-        phase, run = self.phase, self.recipe.run
-        self.watchdog.at(f"step {step}, reading data")
-        batches = self.stream.batch(step - 1 - phase.steps_before + left_out)
-        set_learning_rate(self.engine.optimizer, self.rate(step))
+        # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
+        watchdog.at(f"step {step}, reading data")
+        micro_batches = self.stream.batch(step - 1 - self.phase.steps_before + skipped_batches)
+        set_learning_rate(self.engine.optimizer, self.learning_rate_at(step))
 
-        self.watchdog.at(f"step {step}, counting")
-        counts = count_batch(self.engine, batches, self.stop.stop_requested)
+        watchdog.at(f"step {step}, counting")
+        counts = count_batch(self.engine, micro_batches, stop.stop_requested)
         if counts.stop:
             return None
         check_masked(counts, step)
 
-        seed_dropout(key(run.seed, "dropout", step, dist.get_rank()) >> 1)  # torch takes 63 bits
-        return take_step(self.engine, batches, counts, self.guard, partial(self.leaves_step, step))
+        # Keys have 64 bits, and torch takes seeds of 63.
+        seed_dropout(key(self.run_recipe.run.seed, "dropout", step, dist.get_rank()) >> 1)
+        return take_step(self.engine, micro_batches, counts, self.guard, partial(self.leaves_step, step))
 
     def leaves_step(self, step: int, micro_batch: int, micro_batches: int) -> bool:
-        """Return whether a step ends before this micro-batch, counted from 0, because a stop was requested."""
-        self.watchdog.at(f"step {step}, computing")
-        return self.stop.leaves_step(micro_batch, micro_batches)
+        """Return whether all ranks end the step before this micro-batch, counted from 0. A collective call."""
+        self.context.watchdog.at(f"step {step}, computing")
+        return self.context.stop.leaves_step(micro_batch, micro_batches)
 
-    def rate(self, step: int) -> float:
-        phase, own = self.phase, self.phase.recipe
-        return learning_rate(step - phase.schedule_before, own.optimizer, own.schedule, phase.schedule_steps)
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of a step by the phase's schedule, or by the run's where the phase has none."""
+        phase = self.phase
+        step_of_schedule = step - phase.schedule_before
+        return learning_rate(step_of_schedule, phase.recipe.optimizer, phase.recipe.schedule, phase.schedule_steps)
 
-    def measure(self, step: int) -> Figures | None:
-        """Return the held-out pairs' figures, where they are due; None when a signal came first."""
-        if self.evaluation is None or not due(self.recipe, self.phase, step):
-            return {}
-        return self.evaluation.measure(self.engine, partial(self.asked, step))
+    def preempted(self, step: int) -> PreemptedError:
+        """Return the error that ends a run which saved `step` and stops."""
+        run = self.run_recipe.run
+        return PreemptedError(
+            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
+        )
 
-    def asked(self, step: int) -> bool:
-        """Whether any rank was asked to stop, between two batches of an evaluation."""
-        self.watchdog.at(f"step {step}, evaluating")
-        return any_rank(self.stop.stop_requested, self.engine.device)
+    # Evaluation
 
-    def make_up(self, state: TrainingState) -> None:
-        """The evaluation of the checkpoint that the run resumes from, when a signal came before its end."""
-        path = checkpoints.checkpoint_path(self.recipe.run.folder, state.step)
-        if not due(self.recipe, self.phase, state.step) or checkpoints.read_evaluation(str(path)):
+    def evaluate_if_due(self, step: int) -> EvaluationResult:
+        """Evaluate the held-out data if `step` is one after which that is due. A collective call."""
+        if self.evaluation is None or not is_due(self.run_recipe, self.phase, step):
+            return EvaluationResult()
+        return self.evaluation.measure(self.engine, partial(self.stop_requested_on_any_rank, step))
+
+    def stop_requested_on_any_rank(self, step: int) -> bool:
+        """Return whether any rank was asked to stop, between two batches of an evaluation. A collective call."""
+        self.context.watchdog.at(f"step {step}, evaluating")
+        return any_rank(self.context.stop.stop_requested, self.engine.device)
+
+    def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
+        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
+        path = checkpoint_path(self.run_recipe.run.folder, state.step)
+        if not is_due(self.run_recipe, self.phase, state.step) or read_evaluation(str(path)):
             return
-        figures = self.measure(state.step)
-        if figures is None:
+
+        evaluation = self.evaluate_if_due(state.step)
+        if evaluation.interrupted:
             raise self.preempted(state.step)
 
-        def write() -> None:
-            checkpoints.add_evaluation(path, figures)
+        def add_to_checkpoint_and_metrics() -> None:
+            add_evaluation(path, evaluation.figures)
             if self.metrics is not None:
-                self.metrics.amend(state.step, figures)
+                self.metrics.amend(state.step, evaluation.figures)
 
-        run_on_rank_0(write)
+        run_on_rank_0(add_to_checkpoint_and_metrics)
         self.publish(state)
 
-    def log(self, step: int, done: StepResult, progress: Progress, measured: Figures) -> None:
+    # Metrics
+
+    def log(self, step: int, result: StepResult, progress: Progress, evaluation: EvaluationResult) -> None:
         """Log the means since the last logged line, if this step ends an interval or was evaluated."""
         if self.metrics is not None:
             self.metrics.advance()
-            if done.fault is not None:
-                print(f"Step {step} made no update: {done.fault}.", flush=True)
+        if result.fault is not None:
+            logger.info("Step %d made no update: %s.", step, result.fault)
 
-        run = self.recipe.run
+        run = self.run_recipe.run
         ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
-        if not ends_interval and not due(self.recipe, self.phase, step):
+        if not ends_interval and not is_due(self.run_recipe, self.phase, step):
             return
-        means = progress.interval.means()
-        progress.interval = Interval()
 
-        if self.metrics is not None:
-            rates = progress.meter.read(self.stream.stalled)
-            try:
-                self.metrics.log(means | {"step": step, "lr": self.rate(step)} | rates | measured)
-            except (OSError, StorageError) as error:
-                # The line is kept, and written with a later one once there is room again.
-                reason = error.strerror if isinstance(error, OSError) else error
-                print(f"{run.output}: metrics.jsonl cannot be written: {reason}. Training continues.", flush=True)
+        # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
+        means = progress.end_interval()
+        if self.metrics is None:
+            return
 
-    def save(self, state: TrainingState, measured: Figures, must: bool) -> bool:
-        """Save a checkpoint and return whether that worked.
-
-        A save that fails loses nothing: training continues to the next one, unless this one `must` be.
-        """
-        run = self.recipe.run.folder
-        self.watchdog.at(f"step {state.step}, saving")
-        check_replicas(self.engine, state.step)
-        worked = True
+        position = {"step": step, "lr": self.learning_rate_at(step)}
+        rates = progress.meter.read(self.stream.stalled)
         try:
-            saving.save_checkpoint(self.engine, run, state, self.recipe.checkpoint.keep, measured)
+            self.metrics.log(means | position | rates | evaluation.figures)
+        except (OSError, StorageError) as error:
+            # The line is kept, and written with a later one once there is room again.
+            reason = error.strerror if isinstance(error, OSError) else error
+            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", run.output, reason)
+
+    # Checkpoints
+
+    def checkpoint_is_due(self, step: int) -> bool:
+        """Return whether `checkpoint.every` asks for a checkpoint after this step."""
+        # Between skipped steps is a bad place to roll back to.
+        is_between_skips = self.guard.history.consecutive_skips > 0
+        return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
+
+    def save_before_stop(self, step: int, progress: Progress, evaluation: EvaluationResult) -> None:
+        """Save the last complete step before a stop, unless its checkpoint exists already."""
+        if progress.saved_step != step:
+            self.save_progress(step, progress, evaluation, must_save=True)
+
+    def save_progress(self, step: int, progress: Progress, evaluation: EvaluationResult, must_save: bool) -> None:
+        """Save a checkpoint after `step` and show others how far the run is. A collective call.
+
+        A failed save loses nothing: training continues until the next one. Raises StorageError if this one `must_save`.
+        """
+        self.context.watchdog.at(f"step {step}, saving")
+        state = progress.state_at(step, self.guard.history)
+        check_replicas(self.engine, step)
+
+        run_folder = self.run_recipe.run.folder
+        try:
+            save_checkpoint(self.engine, run_folder, state, self.run_recipe.checkpoint.keep, evaluation.figures)
+            progress.saved_step = step
         except (CheckpointError, StorageError) as error:
-            worked = False
-            reason = f"{error} Older checkpoints of {run} are as they were. Free disk space or check the disk"
-            if must:
-                failure = StorageError(f"Step {state.step} could not be saved: {reason}, and start again.")
+            reason = f"{error} Older checkpoints in {run_folder} are unchanged. Free disk space or check the disk"
+            if must_save:
+                failure = StorageError(f"Step {step} could not be saved: {reason}, and start again.")
                 failure.everywhere = True
                 raise failure from error
-            if dist.get_rank() == 0:
-                print(f"Step {state.step} was not saved, and training continues: {reason}.", flush=True)
+            logger.info("Step %d was not saved, and training continues: %s.", step, reason)
+
         self.publish(state)
-        return worked
 
     def publish(self, state: TrainingState) -> None:
-        """Let others see how far the run is: its report, and the URL that follows it."""
+        """Show others how far the run is: write its report, and copy what is new to its URL."""
         if self.metrics is not None:
             with keep_running("report.html"):
-                write_report(self.recipe.run.folder, state.resumed_at, state.changes)
-        if self.remote is not None:
-            self.remote.follow()
+                write_report(self.run_recipe.run.folder, state.resumed_at, state.changes)
+        if self.context.remote is not None:
+            self.context.remote.follow()

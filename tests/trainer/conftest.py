@@ -43,7 +43,10 @@ class Training:
     """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe."""
 
     def __init__(self, run: Callable[..., Done], pairs: Path, logs: Path):
-        self._run, self._pairs, self._logs, self._port = run, pairs, logs, free_port()
+        self._run = run
+        self._pairs = pairs
+        self._logs = logs
+        self._port = free_port()
         self._warm: dict[int, WarmRanks] = {}
 
     def flags(self, out: Path, **changes: object) -> list[str]:

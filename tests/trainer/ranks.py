@@ -1,4 +1,4 @@
-"""Ranks without a launcher: what they find in their environment, and ranks that stay for many runs."""
+"""Ranks without a launcher: the environment a launcher would give them, and ranks that stay for many runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.trainer.warm_rank import ANSWER
+
 
 def free_port() -> int:
-    with socket.socket() as free:  # several sets of ranks may be at work on one machine
+    """Return a port that nothing uses; several sets of ranks may run on one machine."""
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def environments(ranks: int) -> list[dict[str, str]]:
-    """What a launcher would give to each rank, the processes of one machine."""
-    together = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONPATH": "."}
-    together |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [os.environ | together | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    """Return what a launcher would give to each rank, the processes of one machine."""
+    shared = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "PYTHONPATH": ".",
+    }
+    return [os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
 class WarmRanks:
@@ -28,34 +36,46 @@ class WarmRanks:
 
     def __init__(self, ranks: int, logs: Path):
         self.alive = True
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.trainer.warm_rank"],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for environment in environments(ranks)
-        ]
-        self._logs = [(logs / f"{ranks}-{rank}.out", logs / f"{ranks}-{rank}.err") for rank in range(ranks)]
+        self._processes = [start(environment) for environment in environments(ranks)]
+        self._out = [logs / f"{ranks}-{rank}.out" for rank in range(ranks)]
+        self._err = [logs / f"{ranks}-{rank}.err" for rank in range(ranks)]
 
     def run(self, flags: list[str], faults: str) -> subprocess.CompletedProcess[str]:
-        """One run of all ranks, with what they printed, rank by rank."""
+        """Run all ranks once, and return what they printed, rank by rank."""
         try:
-            for process, (out, err) in zip(self._processes, self._logs, strict=True):
+            for process, out, err in zip(self._processes, self._out, self._err, strict=True):
                 job = {"flags": flags, "faults": faults, "out": str(out), "err": str(err)}
                 print(json.dumps(job), file=process.stdin, flush=True)
-            codes = [process.stdout.readline() for process in self._processes]  # type: ignore[union-attr]
-            assert all(codes), "a rank has ended"
+            codes = [exit_code(process) for process in self._processes]
         except BaseException:
             self.close()
             raise
-        out, err = ("".join(file.read_text() for file in files) for files in zip(*self._logs, strict=True))
-        return subprocess.CompletedProcess(flags, max(map(int, codes)), out, err)
+
+        out = "".join(file.read_text() for file in self._out)
+        err = "".join(file.read_text() for file in self._err)
+        return subprocess.CompletedProcess(flags, max(codes), out, err)
 
     def close(self) -> None:
         self.alive = False
         for process in self._processes:
             process.kill()
             process.communicate()
+
+
+def start(environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.trainer.warm_rank"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def exit_code(process: subprocess.Popen[str]) -> int:
+    """Return the exit code that a rank answers with, past what libraries print before its first run."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(ANSWER):
+            return int(line.removeprefix(ANSWER))
+    raise AssertionError("a rank has ended")

@@ -41,7 +41,7 @@ def test_history_holds_the_last_good_steps(steps: list[tuple[float, bool]]) -> N
     assert AnomalyHistory.model_validate_json(history.model_dump_json()) == history
 
 
-def test_returns_to_one_checkpoint_add_up() -> None:
+def test_rollbacks_to_one_checkpoint_add_up() -> None:
     """Gone back to step 20 because of steps up to 30; with data 10 steps further on, steps up to 25 went wrong."""
     first = Rollback().again(20, 30)
     assert (first.times, first.skipped_batches) == (1, 10)

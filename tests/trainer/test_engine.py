@@ -71,10 +71,11 @@ def test_a_lamb_update_reads_no_value_back_after_a_resume() -> None:
 
 @pytest.fixture
 def arithmetic():
-    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
     yield
-    torch.set_float32_matmul_precision(before[0])
-    torch.use_deterministic_algorithms(before[1])
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def test_arithmetic_is_the_recipe_s_on_a_gpu(arithmetic, monkeypatch) -> None:

@@ -61,8 +61,10 @@ def test_batches_hold_every_place_once_and_are_never_small(size: int) -> None:
         assert all(min(size, places) <= last - first < 2 * size or len(bounds) == 1 for first, last in bounds)
 
 
-@pytest.mark.parametrize("cut", [(), ("batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600",
-                                      "batch.micro_tokens=160")], ids=["rows", "tokens"])  # fmt: skip
+BY_TOKENS = ("batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600", "batch.micro_tokens=160")
+
+
+@pytest.mark.parametrize("cut", [(), BY_TOKENS], ids=["rows", "tokens"])
 def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_out, cut) -> None:
     met: list[dict[str, Counter[bytes]]] = []
     for ranks in (1, 2, 3):
@@ -103,15 +105,15 @@ def test_held_out_pairs_that_do_not_fit_are_refused(
 ) -> None:
     other = text.parent / "byte_pairs"
     if "{other}" in changes[0] and not other.exists():
-        run("python", "-m", "pipeline", "pairs", "--text", text, "--vocab", byte_vocab, "--output", other,
-            "--objective", "nsp", "--max_length", 32)  # fmt: skip
+        flags = ("--text", text, "--vocab", byte_vocab, "--output", other, "--objective", "nsp", "--max_length", 32)
+        run("python", "-m", "pipeline", "pairs", *flags)
     with pytest.raises(ClozelineError, match=told) as caught:
         changes = [f"evaluation.pairs={held_out}", "evaluation.every=450", *changes]
         recipe = load_recipe(
             TINY, [f"data.pairs={pairs}", *(change.format(pairs=pairs, other=other) for change in changes)]
         )
-        hands = recipe.batch.size // (recipe.batch.micro_batch or 1)
-        open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, hands, recipe.batch.size))
+        micro_batches = recipe.batch.size // (recipe.batch.micro_batch or 1)
+        open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, micro_batches, recipe.batch.size))
     assert caught.value.exit_code == code
 
 
@@ -126,12 +128,14 @@ def trained(lines: list[dict]) -> list[dict]:
 
 def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, NDArray[np.float64]]:
     """[loss, accuracy] of a checkpoint from its weights, a whole shard at a time on one process."""
-    recipe, folder = load_recipe(str(recipe_path), []), PairFolder(str(held_out))
+    recipe = load_recipe(str(recipe_path), [])
+    folder = PairFolder(str(held_out))
     model = build_model(recipe.model, folder.vocabulary.size, 0).eval()
     model.load_state_dict(load_file(checkpoint_path(recipe.run.output, step) / "model.safetensors"))
     found: dict[str, NDArray[np.float64]] = {}
     for kind in KINDS:
-        sums_4, masked = np.zeros(4), 0
+        sums_4 = np.zeros(4)
+        masked = 0
         for number, shard in enumerate(folder.manifest.shards):
             rows = folder.block((number,)).rows
             keys_B = numbers(np.uint64(key(SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))

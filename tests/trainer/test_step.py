@@ -13,8 +13,7 @@ from torch import Tensor
 from schemas.errors import DataError
 from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_engine, small_recipe
 from trainer import step as steps
-from trainer.anomaly import AnomalyHistory
-from trainer.anomaly_guard import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
@@ -167,7 +166,7 @@ def test_a_batch_without_masks_is_named() -> None:
     with pytest.raises(DataError) as caught:
         check_masked(BatchCounts(0, 4, 9, 9, False), 7)
     assert str(caught.value) == (
-        "The batch of step 7 has no masked token: its rows hold unknown words alone, or their stored masks "
+        "The batch of step 7 has no masked token: its rows hold only unknown words, or their stored masks "
         "are empty. Use a vocabulary that covers the text, or rebuild the pairs."
     )
 

@@ -10,8 +10,14 @@ import pytest
 def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     names = {path.name for path in straight.iterdir()}
     assert names == {
-        "recipe.toml", "metrics.jsonl", "report.html", "tensorboard", "checkpoints", "vocabulary", "lock"
-    }  # fmt: skip
+        "recipe.toml",
+        "metrics.jsonl",
+        "report.html",
+        "tensorboard",
+        "checkpoints",
+        "vocabulary",
+        "lock",
+    }
     assert [p.name for p in sorted((straight / "checkpoints").iterdir())] == ["step-00000008", "step-00000012"]
     lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
     assert list(lines[0]) == [
@@ -139,9 +145,9 @@ def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> No
     done = training.warm(2, out)
     assert done.returncode == 0, done.stderr
     assert "Passed over a checkpoint" in done.stdout and "step 8, row 128" in done.stdout
-    assert training.losses(out) == training.losses(straight) and training.tensors(out, 12) == training.tensors(
-        straight, 12
-    )
+    assert training.losses(out) == training.losses(straight)
+    assert training.tensors(out, 12) == training.tensors(straight, 12)
+
     for path in (out / "checkpoints").glob("*/state.json"):
         path.unlink()
     done = training.warm(2, out)

@@ -1,29 +1,35 @@
-"""A rank that stays and trains again and again, for to start one takes longer than a small run.
+"""A rank that stays and trains again and again, because starting one takes longer than a small run.
 
 Each line of its standard input is a run, {"flags": [...], "faults": "", "out": FILE, "err": FILE}: the trainer's flags,
-the faults that it is to have (see faults.py), and where what it prints goes. It answers with the exit code, as a line
-of its standard output. fp16 is allowed on any CPU.
+the faults to have (see faults.py), and the files for what it prints. It answers with a line of its standard output,
+ANSWER and the exit code. fp16 is allowed on any CPU.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sys
 import traceback
+from typing import Any
 
-from torch.nn import functional
-
-from tests.trainer.distributed.faults import faulty
-from trainer.cli import main
-
-LINEAR = functional.linear
-"""ZeRO 3 replaces it in its process for good, by one that rounds differently."""
+ANSWER = "warm rank ended with "
+"""Begins an answer: libraries print lines of their own to the same stream before the first run."""
 
 
-def code_of(flags: list[str], faults: str) -> int:
-    """As the interpreter would end."""
-    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # prints when it is imported
+def exit_code_of(flags: list[str], faults: str) -> int:
+    """Train, and return the exit code that the interpreter would end with."""
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+    from torch.nn import functional
 
-    CPU_Accelerator.is_fp16_supported = lambda self: True  # DeepSpeed asks for fast fp16; slow will do
+    from tests.trainer.distributed.faults import faulty
+    from trainer.cli import main
+
+    # DeepSpeed asks for fast fp16; slow fp16 is good enough for tests.
+    CPU_Accelerator.is_fp16_supported = lambda self: True  # type: ignore[method-assign]
+
+    # ZeRO 3 replaces this function in its process for good, by one that rounds differently.
+    linear = functional.linear
     try:
         with faulty(faults):
             return main(flags)
@@ -31,17 +37,28 @@ def code_of(flags: list[str], faults: str) -> int:
         traceback.print_exc()
         return 1
     finally:
-        functional.linear = LINEAR
+        functional.linear = linear
+
+
+def redirect(descriptor: int, file: str) -> None:
+    """Let a stream of this process, and what its libraries print to it, go to a file."""
+    with open(file, "wb") as target:
+        os.dup2(target.fileno(), descriptor)
+
+
+def serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        job: dict[str, Any] = json.loads(line)
+        redirect(1, job["out"])
+        redirect(2, job["err"])
+
+        code = exit_code_of(job["flags"], job["faults"])
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        print(f"{ANSWER}{code}", file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        job = json.loads(line)
-        for stream, name in ((1, "out"), (2, "err")):
-            with open(job[name], "wb") as file:
-                os.dup2(file.fileno(), stream)
-        code = code_of(job["flags"], job["faults"])
-        sys.stdout.flush()
-        sys.stderr.flush()
-        print(code, file=answers, flush=True)
+    serve()

@@ -1,4 +1,4 @@
-"""The optimizer of a recipe, and which parameters it decays."""
+"""Builds a recipe's optimizer, and decides which parameters get weight decay."""
 
 from __future__ import annotations
 
@@ -12,24 +12,39 @@ from trainer.optim.lamb import Lamb
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices are decayed; biases and layer norms, which are vectors, are not (google-research/bert)."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    """Return two groups: matrices, which are decayed, and vectors, which are not.
+
+    Vectors are biases and layer norms; google-research/bert excludes the same ones.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
     return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
 
 
 def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.Optimizer:
-    """Its learning rate is 0 until one is set: DeepSpeed may take a step of its own while it makes ready."""
+    """Return AdamW or LAMB over a model's parameters.
+
+    The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
+    """
     groups = parameter_groups(model, section.weight_decay)
+
     if section.kind == "lamb":
-        groups[1]["adapts"] = False
+        _, vectors = groups
+        vectors["adapts"] = False
         return Lamb(groups, 0.0, section.betas, section.eps, stacked_matrices(model))
-    # fused: one kernel over all parameters, on CPU too
+
+    # fused: one kernel updates all parameters, on CPUs as well.
     return torch.optim.AdamW(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
 
 
 def stacked_matrices(model: nn.Module) -> dict[torch.Tensor, int]:
-    """Query, key and value lie in one parameter; the published models have a matrix, and so a ratio, for each."""
-    return {p: 3 for name, p in model.named_parameters() if name.endswith("qkv.weight")}
+    """Return how many matrices a parameter stacks, for those that stack several.
+
+    This model keeps query, key and value in one parameter. The published models have one matrix each, and so LAMB has
+    one trust ratio each.
+    """
+    return {parameter: 3 for name, parameter in model.named_parameters() if name.endswith("qkv.weight")}

@@ -1,15 +1,15 @@
-"""LAMB (You et al., arXiv:1904.00962, algorithm 2): Adam whose step on a matrix is as long as the matrix is large.
+"""LAMB (You et al., arXiv:1904.00962, algorithm 2), exact under ZeRO: Adam whose step on a matrix scales with its norm.
 
-With r = m / (sqrt(v) + eps) + weight_decay * w, the moments m and v corrected for their bias, a matrix w moves by
-lr * |w| / |r| * r, and by lr * r where a norm is 0. Biases and layer norms (groups with adapts = False) always move by
-lr * r, as in google-research/albert and NVIDIA's FusedLAMB. Gradients come clipped by their global norm, as NVIDIA's
-do; Google's code differs in leaving the bias of the moments as it is.
+With m and v the bias-corrected moments and r = m / (sqrt(v) + eps) + weight_decay * w, a matrix w moves by
+lr * |w| / |r| * r, or by lr * r if one of the norms is 0. |w| / |r| is called the trust ratio. Biases and layer norms
+(groups with adapts = False) always move by lr * r, as in google-research/albert and NVIDIA's FusedLAMB. Gradients come
+clipped by their global norm, as NVIDIA's do. Google's code differs in that it does not correct the moments' bias.
 
-Under ZeRO 1 and 2 a rank holds a flat float32 part of each group, in which matrices begin and end anywhere. One ratio
-for such a part, which is what an optimizer that knows nothing of it takes, is not LAMB. Here the squared norms of the
-pieces are added up over the ranks, two float64 a matrix in one small all-reduce a step.
+Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per group, in which matrices begin and
+end anywhere. An optimizer that does not know this takes one ratio for the whole part, which is not LAMB. This one sums
+the squared norms of each matrix's pieces over the ranks: two float64 per matrix in one small all-reduce per step.
 
-Letters: M matrices.
+Shape suffixes: M matrices; 2, the norms of w and r.
 """
 
 from __future__ import annotations
@@ -25,25 +25,41 @@ from torch import Tensor
 
 from trainer.distributed.zero import flat_slice_of, is_in_flat_group
 
-Updates = list[tuple[Tensor, Tensor]]  # tensors that are updated, and the r of each
+Updates = list[tuple[Tensor, Tensor]]
+"""Tensors to update, each with its r."""
 
 
 @dataclass(frozen=True)
 class MatrixSlice:
-    """All or a part of matrix number `matrix`: `size` elements of a tensor laid flat, from `start` on."""
+    """All or part of matrix number `matrix`: elements `start` to `start + size - 1` of a flattened tensor."""
 
     matrix: int
     start: int
     size: int
 
     def of(self, tensor: Tensor) -> Tensor:
+        """Return a view of these elements."""
         return tensor.view(-1)[self.start : self.start + self.size]
 
 
-class Lamb(torch.optim.Optimizer):
-    """Its state has AdamW's names: step, exp_avg and exp_avg_sq.
+@dataclass(frozen=True)
+class HeldElements:
+    """What this rank updates of a parameter.
 
-    `step` is a Python int: a tensor on a GPU would have to be read back, one synchronization a parameter.
+    The `size` elements of the flattened parameter from `first` on lie in `tensor` from `start` on.
+    """
+
+    tensor: Tensor
+    start: int
+    first: int
+    size: int
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB for whole parameters and for ZeRO's flat groups.
+
+    Its state has AdamW's names: step, exp_avg and exp_avg_sq. `step` is a Python int: reading a tensor back from a GPU
+    would synchronize once per parameter.
     """
 
     counts_on_host = True
@@ -56,84 +72,130 @@ class Lamb(torch.optim.Optimizer):
         eps: float,
         stacked: dict[Tensor, int],
     ):
-        """`stacked` says how many matrices a parameter holds one above the other, where it is more than one."""
+        """`stacked` gives the number of equal matrices that a parameter stacks, where it is more than one."""
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapts": True})
-        self._groups = [(group, list(group["params"])) for group in self.param_groups]
+
+        # DeepSpeed replaces the tensors in `param_groups` by its own, so the model's parameters are kept here.
+        self._parameters_of_groups = [(group, list(group["params"])) for group in self.param_groups]
         self._stacked = stacked
+
+        # Filled in by _locate_matrices.
         self._pieces: dict[Tensor, list[MatrixSlice]] = {}
-        self._matrices, self._sharded = 0, False
+        self._matrices = 0
+        self._is_sharded = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """One update. A collective call where parameters are sharded; the gradients are written over."""
+        """Make one update. A collective call if parameters are sharded. Overwrites the gradients."""
         if not self._pieces:
-            self._locate()
+            self._locate_matrices()
+
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             updates = [(weight, self._direction(weight, weight.grad, group)) for weight in weights]
+
             if group["adapts"]:
-                self._scale(updates)
+                self._apply_trust_ratios(updates)
             for weight, r in updates:
                 weight.add_(r, alpha=-group["lr"])
 
-    def _locate(self) -> None:
-        """Find the matrices in the tensors that DeepSpeed has put in the place of the model's own."""
-        for group, parameters in self._groups:
-            for place, parameter in enumerate(parameters if group["adapts"] else []):
-                tensor, start, first, size = _held(group["params"], place, parameter)
+    def _locate_matrices(self) -> None:
+        """Find the pieces of all matrices in the tensors that DeepSpeed has put in place of the parameters.
+
+        Matrices are numbered in the order of the groups' parameters, whether they are held here or not, so a number
+        means the same matrix on every rank.
+        """
+        for group, parameters in self._parameters_of_groups:
+            if not group["adapts"]:
+                continue
+
+            for place, parameter in enumerate(parameters):
+                held = _held_elements(group["params"], place, parameter)
                 count = self._stacked.get(parameter, 1)
-                cut = _cut(start, first, size, parameter.numel() // count)
-                numbered = [MatrixSlice(self._matrices + matrix, at, length) for matrix, at, length in cut]
-                self._pieces.setdefault(tensor, []).extend(numbered)
+                matrix_size = parameter.numel() // count
+
+                pieces = list(_pieces_by_matrix(held, matrix_size, self._matrices))
+                self._pieces.setdefault(held.tensor, []).extend(pieces)
                 self._matrices += count
-                self._sharded |= is_in_flat_group(parameter)
+                if is_in_flat_group(parameter):
+                    self._is_sharded = True
 
     def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
-        """r of a tensor, where its gradient was."""
-        state, (beta_1, beta_2) = self.state[weight], group["betas"]
+        """Update the moments and return r, which is written over the gradient to save memory."""
+        beta_1, beta_2 = group["betas"]
+
+        state = self.state[weight]
         if not state:
             state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
         state["step"] += 1
         steps = state["step"]
-        m, v = state["exp_avg"], state["exp_avg_sq"]
-        m.lerp_(gradient, 1 - beta_1)
-        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-        scale = v.sqrt().div_((1 - beta_2**steps) ** 0.5).add_(group["eps"])
-        return gradient.copy_(m).div_(1 - beta_1**steps).div_(scale).add_(weight, alpha=group["weight_decay"])
 
-    def _scale(self, updates: Updates) -> None:
-        """Multiply each matrix's r by |w| / |r|, the norms being those of the whole matrix."""
+        m = state["exp_avg"]
+        m.lerp_(gradient, 1 - beta_1)
+        v = state["exp_avg_sq"]
+        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
+
+        # Both moments are corrected for starting at 0.
+        denominator = v.sqrt().div_((1 - beta_2**steps) ** 0.5).add_(group["eps"])
+        r = gradient.copy_(m).div_(1 - beta_1**steps).div_(denominator)
+        return r.add_(weight, alpha=group["weight_decay"])
+
+    def _apply_trust_ratios(self, updates: Updates) -> None:
+        """Multiply each matrix's r by |w| / |r|, with the norms of the whole matrix over all ranks."""
         device = updates[0][0].device
         pieces = [(piece, weight, r) for weight, r in updates for piece in self._pieces[weight]]
+
+        # The squared norm of a matrix is the sum over its pieces, here and on other ranks.
         squares_2M = torch.zeros(2, self._matrices, dtype=torch.float64, device=device)
-        for piece, *tensors in pieces:
-            norms_2 = torch.stack([torch.linalg.vector_norm(piece.of(tensor)) for tensor in tensors])
+        for piece, weight, r in pieces:
+            norms_2 = torch.stack([torch.linalg.vector_norm(piece.of(tensor)) for tensor in (weight, r)])
             squares_2M[:, piece.matrix] += norms_2.double().square()
-        if self._sharded:
-            accelerator: Any = get_accelerator()
-            at_hand_2M = squares_2M.to(accelerator.current_device_name())  # an offloaded optimizer's are on the host
-            dist.all_reduce(at_hand_2M)
-            squares_2M = at_hand_2M.to(device)
+
+        if self._is_sharded:
+            squares_2M = _sum_over_ranks(squares_2M)
+
         w_M, r_M = squares_2M.sqrt()
         ratio_M = torch.where((w_M > 0) & (r_M > 0), w_M / r_M, 1.0).float()
+
         for piece, _, r in pieces:
             piece.of(r).mul_(ratio_M[piece.matrix])
 
 
-def _held(tensors: list[Tensor], place: int, parameter: Any) -> tuple[Tensor, int, int, int]:
-    """(tensor, start in it, first element of the parameter, number of elements) of what this rank updates.
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum over ranks, by way of the accelerator: an offloaded optimizer's values are on the host. A collective call."""
+    accelerator: Any = get_accelerator()
+    on_accelerator = values.to(accelerator.current_device_name())
+    dist.all_reduce(on_accelerator)
+    return on_accelerator.to(values.device)
 
-    Without ZeRO that is the parameter itself or its float32 copy. ZeRO has one flat tensor for a whole group.
+
+def _held_elements(tensors: list[Tensor], place: int, parameter: Any) -> HeldElements:
+    """Return what this rank updates of the parameter at `place` in its group.
+
+    `tensors` are those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or
+    its float32 copy. ZeRO has one flat tensor for the whole group.
     """
     if not is_in_flat_group(parameter):
-        return tensors[place], 0, 0, parameter.numel()
-    return tensors[0], *flat_slice_of(parameter)
+        return HeldElements(tensors[place], start=0, first=0, size=parameter.numel())
+
+    start, first, size = flat_slice_of(parameter)
+    return HeldElements(tensors[0], start, first, size)
 
 
-def _cut(start: int, first: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """(matrix, start, size) of elements first to first + size - 1 of matrices of `length`, stored from `start` on."""
+def _pieces_by_matrix(held: HeldElements, matrix_size: int, first_matrix: int) -> Iterator[MatrixSlice]:
+    """Cut held elements where one stacked matrix ends and the next begins. Matrices count from `first_matrix`.
+
+    Example: of matrices of 10 elements each, the 12 elements from element 5 on are 5 of matrix 0 and 7 of matrix 1.
+    """
+    start = held.start
+    first = held.first
+    size = held.size
+
     while size:
-        matrix, inside = divmod(first, length)
-        taken = min(size, length - inside)
-        yield matrix, start, taken
-        start, first, size = start + taken, first + taken, size - taken
+        matrix, offset_in_matrix = divmod(first, matrix_size)
+        taken = min(size, matrix_size - offset_in_matrix)
+        yield MatrixSlice(first_matrix + matrix, start, taken)
+
+        start += taken
+        first += taken
+        size -= taken

@@ -1,17 +1,18 @@
-"""The learning rate as a pure function of the step, so that nothing of it is saved or restored.
+"""Learning rates as a pure function of the step, so that a checkpoint needs no schedule state.
 
-Every kind rises in a straight line over schedule.warmup_steps and then falls towards schedule.final_lr, where it is
-after the last step. With x falling from 1 to 0, the part of the height that is left is
+Every kind rises linearly over schedule.warmup_steps and then falls to schedule.final_lr, which it reaches after the
+last step. With x falling linearly from 1 to 0, what remains of the height above final_lr is
 
-    linear      x                   transformers' get_linear_schedule_with_warmup
-    polynomial  x ** power          power 0.5 in NVIDIA's large-batch BERT (LAMB, arXiv:1904.00962)
+    linear      x                     transformers' get_linear_schedule_with_warmup
+    polynomial  x ** power            power 0.5 in NVIDIA's large-batch BERT (LAMB, arXiv:1904.00962)
     cosine      (1 - cos(pi x)) / 2   Loshchilov and Hutter, arXiv:1608.03983, one period
-    wsd         1 - sqrt(1 - x)     warm up, stay, decay: over the last decay_steps alone (arXiv:2404.06395); the shape
-                                    is the one that Haegele et al. found best (arXiv:2405.18392)
+    wsd         1 - sqrt(1 - x)       warmup, stable, decay: falls only over the last decay_steps (arXiv:2404.06395);
+                                      the shape that Haegele et al. found best (arXiv:2405.18392)
 
-x falls from the end of warm-up (decay_from "warmup": transformers, fairseq, Megatron-LM), so that the first step after
-it has optimizer.lr; or from the first step of the run (decay_from "start": google-research/bert and albert, NVIDIA's
-PolyWarmUpScheduler), so that the rate drops at the end of warm-up to what the decay has left of it by then.
+With decay_from "warmup", x falls from the end of warmup, so the first step after it has optimizer.lr, as in
+transformers, fairseq and Megatron-LM. With decay_from "start", x falls from the first step of the run, so the rate
+drops at the end of warmup to what the decay has left by then, as in google-research/bert and albert and in NVIDIA's
+PolyWarmUpScheduler.
 """
 
 from __future__ import annotations
@@ -23,17 +24,23 @@ from trainer.config.schema import OptimizerSection, ScheduleSection
 
 
 def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> float:
-    """Return the rate of update `step`, counted from 1."""
+    """Return the learning rate of update `step` (1-based) in a schedule of `max_steps`."""
     if step <= schedule.warmup_steps:
         return optimizer.lr * step / schedule.warmup_steps
-    return schedule.final_lr + schedule_factor(step, schedule, max_steps) * (optimizer.lr - schedule.final_lr)
+
+    height = optimizer.lr - schedule.final_lr
+    return schedule.final_lr + schedule_factor(step, schedule, max_steps) * height
 
 
 def schedule_factor(step: int, schedule: ScheduleSection, max_steps: int) -> float:
-    """What is left of the way down to final_lr: 1 until the decay begins, 0 after max_steps."""
-    before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_steps
-    decay_steps = schedule.decay_steps or max_steps - before_decay
-    x = min(1.0, max(0, max_steps - step + 1) / max(1, decay_steps))
+    """Return what remains of the height above final_lr: 1 until the decay begins, 0 after `max_steps`."""
+    steps_before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_steps
+    decay_steps = schedule.decay_steps or max_steps - steps_before_decay
+
+    # `step` itself is one of those that remain, so the last step is still above final_lr.
+    remaining_steps = max(0, max_steps - step + 1)
+    x = min(1.0, remaining_steps / max(1, decay_steps))
+
     if schedule.kind == "polynomial":
         return x**schedule.power
     if schedule.kind == "cosine":
@@ -44,5 +51,6 @@ def schedule_factor(step: int, schedule: ScheduleSection, max_steps: int) -> flo
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -121,7 +121,8 @@ def schedules(draw) -> tuple[ScheduleSection, int]:
 @given(schedules())
 def test_every_kind_rises_to_the_peak_and_never_again(drawn) -> None:
     schedule, steps = drawn
-    found, warmup = rates(schedule, steps), schedule.warmup_steps
+    found = rates(schedule, steps)
+    warmup = schedule.warmup_steps
     assert found[:warmup] == sorted(found[:warmup])
     if schedule.decay_from == "warmup":
         assert found[warmup] == pytest.approx(1.0)

@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 2 tests/trainer/optim/zero_updates.py OUT lamb-1-bf16 lamb-2-fp32 ...
 
-The loss is linear in the weights, so the gradient of a micro-batch is what `gradient_of_hand` says, whatever the
+The loss is linear in the weights, so the gradient of a micro-batch is what `gradient_of_micro_batch` says, whatever the
 weights are. Its values are exact in bfloat16; their sums over micro-batches and ranks are exact in float32 and need
 more bits than bfloat16 has. What differs at the end is how gradients are added up and what the optimizers do.
 """
@@ -20,8 +20,7 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainer.anomaly import AnomalyHistory
-from trainer.anomaly_guard import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
@@ -29,15 +28,19 @@ from trainer.engine import build_engine, start_distributed
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 
-STEPS, LR, VOCABULARY = 6, 0.01, 61
-HANDS = 32  # micro-batches of all ranks together
+STEPS = 6
+LR = 0.01
+VOCABULARY = 61
+MICRO_BATCHES = 32
+"""Of one step, on all ranks together."""
+# Sizes that no partition of the parameters divides.
 SIZES = [
     "model.num_hidden_layers=1",
     "model.hidden_size=20",
     "model.num_attention_heads=2",
     "model.intermediate_size=36",
     "model.max_position_embeddings=7",
-]  # cut by every partition
+]
 CASES = ["-".join(case) for case in product(("lamb", "adamw"), "012", ("fp32", "bf16"))]
 
 
@@ -51,22 +54,22 @@ def initial_model(recipe: Recipe) -> nn.Module:
     return build_model(recipe.model, VOCABULARY, seed=0)
 
 
-def gradient_of_hand(shapes: dict[str, torch.Size], step: int, hand: int) -> dict[str, Tensor]:
-    """The gradient of micro-batch `hand` of a step, for every parameter: multiples of 1/16 from -1/2 to 3/2.
+def gradient_of_micro_batch(shapes: dict[str, torch.Size], step: int, micro_batch: int) -> dict[str, Tensor]:
+    """The gradient of micro-batch `micro_batch` of a step, for every parameter: multiples of 1/16 from -1/2 to 3/2.
 
     Their mean is not 0, so that a sum grows with the micro-batches and rounds ever more coarsely in bfloat16.
     """
-    generator = torch.Generator().manual_seed(1000 * step + hand)
+    generator = torch.Generator().manual_seed(1000 * step + micro_batch)
     return {name: torch.randint(-8, 25, shape, generator=generator) / 16 for name, shape in shapes.items()}
 
 
 def mean_gradient(shapes: dict[str, torch.Size], step: int) -> dict[str, Tensor]:
     """The mean over all micro-batches of all ranks, in float64."""
     total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    for hand in range(HANDS):
-        for name, gradient in gradient_of_hand(shapes, step, hand).items():
+    for micro_batch in range(MICRO_BATCHES):
+        for name, gradient in gradient_of_micro_batch(shapes, step, micro_batch).items():
             total[name] += gradient
-    return {name: gradient / HANDS for name, gradient in total.items()}
+    return {name: gradient / MICRO_BATCHES for name, gradient in total.items()}
 
 
 class Pulled(nn.Module):
@@ -95,21 +98,22 @@ def masters(engine: Any) -> dict[str, Tensor]:
 
 def main(out: Path, cases: list[str]) -> None:
     start_distributed(timeout=600)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
     for case in cases:
         recipe = recipe_of(case)
-        share = RankShare(rank, ranks, HANDS // ranks, 1)
+        share = RankShare(rank, ranks, MICRO_BATCHES // ranks, 1)
         model = initial_model(recipe)
         engine = build_engine(Pulled(model), recipe, share)
-        guard = AnomalyGuard(
-            engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip
-        )  # clips where DeepSpeed does not
+        # The guard clips where DeepSpeed does not.
+        guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
         shapes = {name: p.shape for name, p in model.named_parameters()}
         for step in range(STEPS):
             set_learning_rate(engine.optimizer, LR)
             guard.expect(loss=0.0)
-            for hand in range(rank, HANDS, ranks):
-                wanted = gradient_of_hand(shapes, step, hand)
+
+            for micro_batch in range(rank, MICRO_BATCHES, ranks):
+                wanted = gradient_of_micro_batch(shapes, step, micro_batch)
                 engine.backward(engine(wanted))
                 engine.step()
         weights = masters(engine)

@@ -1,0 +1,95 @@
+"""Where a run ends, and in which order what it holds is released."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from schemas.errors import DataError, UsageError
+from tests.trainer.one_rank import group_of_one, small_recipe
+from trainer import run_context
+from trainer.distributed.preemption import StopRequest
+from trainer.distributed.watchdog import RankLostError
+from trainer.run_context import last_step_of, open_run, watch_ranks
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("settings", "last_step"),
+    [
+        (["run.max_steps=12"], 12),
+        (["run.max_steps=12", "run.stop_at=5"], 5),
+        (["run.max_steps=12", "run.stop_at=50"], 12),
+    ],
+)
+def test_a_run_ends_at_stop_at_or_at_its_last_step(settings: list[str], last_step: int) -> None:
+    assert last_step_of(small_recipe("schedule.warmup_steps=2", *settings)) == last_step
+
+
+def test_a_folder_is_locked_until_the_run_is_closed(tmp_path: Path) -> None:
+    recipe = small_recipe(f"run.output={tmp_path / 'run'}")
+    with open_run(recipe, StopRequest()) as context:
+        assert context.run_recipe is recipe and context.remote is None
+        with pytest.raises(UsageError), open_run(recipe, StopRequest()):
+            pass
+    with open_run(recipe, StopRequest()):
+        pass
+
+
+class WatchdogStandIn:
+    """Notes how it was closed; some ranks may be lost."""
+
+    def __init__(self, lost: list[str]):
+        self._lost = lost
+        self.closed: list[bool] = []
+
+    def lost(self) -> list[str]:
+        return self._lost
+
+    def close(self, left: bool) -> None:
+        self.closed.append(left)
+
+
+def error_everywhere() -> DataError:
+    error = DataError("raised by all ranks")
+    error.everywhere = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "raised", "all_ranks_end"),
+    [
+        (None, [], None, True),
+        (DataError("raised by one rank"), [], DataError, False),
+        (error_everywhere(), [], DataError, True),
+        (RuntimeError("Connection closed by peer"), [], RuntimeError, False),
+        (RuntimeError("Connection closed by peer"), ["rank 1"], RankLostError, False),
+    ],
+    ids=["done", "one rank's error", "all ranks' error", "fault", "lost rank"],
+)
+def test_a_watchdog_knows_whether_all_ranks_end(
+    monkeypatch: pytest.MonkeyPatch, error: Any, lost: list[str], raised: Any, all_ranks_end: bool
+) -> None:
+    watchdog = WatchdogStandIn(lost)
+    monkeypatch.setattr(run_context, "Watchdog", lambda *arguments: watchdog)
+    monkeypatch.setattr(run_context, "dist", SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 2))
+
+    caught: Any = None
+    try:
+        with watch_ranks(600.0):
+            if error is not None:
+                raise error
+    except Exception as exception:
+        caught = exception
+
+    assert type(caught) is (type(None) if raised is None else raised)
+    assert watchdog.closed == [all_ranks_end]
+    if raised is RankLostError:
+        assert "Lost rank 1." in str(caught)
