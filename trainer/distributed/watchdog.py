@@ -4,13 +4,13 @@ Every rank runs a watchdog: two daemon threads next to the main thread, which tr
 
     main thread         calls `at` and `progress`, which only set a place and count up. It may block in a collective.
     heartbeat thread    writes this rank's message to the store each second and reads the others' every three seconds.
-                        It alone talks to the store, and may block there for hours if the store is frozen or unreachable.
+                        It alone talks to the store, and may block there for hours if the store does not answer.
     judge thread        looks at the clock and at what the heartbeat thread read last. It waits for nothing but the
                         clock, and it alone ends the process.
 
-Shared between them are plain attributes without locks, because assignments are atomic in Python. Each is written by one
-kind of thread only, and a shared list is replaced whole, never changed. Threads that copy files call `progress` too, and
-may lose each other's increments of the count; only whether it changed matters.
+Shared between them are plain attributes without locks, because assignments are atomic in Python. Each is written by
+one kind of thread only, and a shared list is replaced whole, never changed. Threads that copy files call `progress`
+too, and may lose each other's increments of the count; only whether it changed matters.
 
 The judge thread ends its process, and the launcher then ends the other ranks,
 - when this rank has not advanced and another rank or the store has been silent for half a minute, or for a tenth of

@@ -118,7 +118,7 @@ def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     copies = float32_copies(engine)
 
     for number, (name, parameter) in enumerate(named_parameters(engine)):
-        master = copies.get(parameter, parameter)
+        master = copies[parameter] if parameter in copies else parameter
         state = _state(optimizer, master)
         moments = {key: state[key].view(-1) for key in MOMENTS}
 
