@@ -67,7 +67,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "| at step 2 |",
         "| mlm_loss |",
         "BertForPreTraining",
-        "width = 64",
+        "hidden_size = 64",
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card
