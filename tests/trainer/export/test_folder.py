@@ -123,7 +123,8 @@ def test_accounts_of_services_are_not_published(settings: str) -> None:
 
 
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:
-    run, out = exported["bert"].with_name("bert"), tmp_path / "hf"
+    run = exported["bert"].with_name("bert")
+    out = tmp_path / "hf"
     out.mkdir()
     (out / "config.json").write_text('{"clozeline_version": "0.1"}')
     (out / "notes.txt").write_text("mine")
@@ -148,7 +149,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("files", OTHERS.values(), ids=OTHERS.keys())
 def test_other_folders_are_never_overwritten(exported, files: dict[str, str], tmp_path: Path, capsys) -> None:
-    run, out = exported["bert"].with_name("bert"), tmp_path / "project"
+    run = exported["bert"].with_name("bert")
+    out = tmp_path / "project"
     out.mkdir()
     for name, text in files.items():
         (out / name).write_text(text)
