@@ -115,10 +115,10 @@ def publish_weights(engine: DeepSpeedEngine) -> None:
 def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     """Stage 0: every rank holds everything, so parameter i is written by rank i modulo the number of ranks."""
     optimizer = basic_optimizer(engine)
-    copies = float32_copies(engine)
+    copies: dict[Any, Any] = float32_copies(engine)
 
     for number, (name, parameter) in enumerate(named_parameters(engine)):
-        master = copies[parameter] if parameter in copies else parameter
+        master = copies.get(parameter, parameter)
         state = _state(optimizer, master)
         moments = {key: state[key].view(-1) for key in MOMENTS}
 
