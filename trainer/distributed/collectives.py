@@ -1,4 +1,7 @@
-"""What all ranks do or learn together, so that none continues where another failed. Every call here is collective."""
+"""Runs something on one rank or on all and shares results and errors, so that none continues where another failed.
+
+Every function here is a collective call: all ranks must make it, in the same order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,9 +19,19 @@ from schemas.errors import ClozelineError, StorageError
 
 T = TypeVar("T")
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux only: a random id of the running kernel, the same in all containers of a machine."""
+
 
 class RankFailedError(ClozelineError):
-    """A rank ended with an exception that no rank can act on."""
+    """A rank failed with an exception that is a bug, and so has no error of its own."""
+
+
+class Outcome(NamedTuple):
+    """What an action on one rank returned, or the error that it raised."""
+
+    value: Any
+    error: ClozelineError | None
 
 
 def run_on_rank_0(act: Callable[[], T]) -> T:
@@ -27,55 +40,38 @@ def run_on_rank_0(act: Callable[[], T]) -> T:
     Raises on every rank the ClozelineError that `act` raised there, StorageError for an OSError, and RankFailedError
     for any other exception.
     """
-    told: list[Any] = [_attempt(act)] if dist.get_rank() == 0 else [None]
-    dist.broadcast_object_list(told)  # its pickles travel between the processes of one run and nowhere else
-    return _one_for_all(told)[0]
+    outcomes: list[Any] = [None]
+    if dist.get_rank() == 0:
+        outcomes = [_attempt(act)]
+
+    # Outcomes travel as pickles, which is safe because they stay between the processes of one run.
+    dist.broadcast_object_list(outcomes)
+    return _values_or_first_error(outcomes)[0]
+
+
+def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
+    """Return what `act` returned on each rank, in the order of ranks.
+
+    Raises on every rank the error of the first rank that has one, translated as in `run_on_rank_0`.
+    """
+    outcomes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(outcomes, _attempt(act))
+    return _values_or_first_error(outcomes)
 
 
 def any_rank(flag: bool, device: torch.device | None) -> bool:
-    """Whether `flag` is true on any rank; device: where this rank computes."""
+    """Return whether `flag` is true on any rank. device: where this rank computes."""
     flags = torch.tensor(float(flag), device=device)
     dist.all_reduce(flags, dist.ReduceOp.MAX)
     return bool(flags)
 
 
-def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
-    """Return what `act` returned on each rank, by rank.
-
-    Raises on every rank the first error, as `run_on_rank_0` does.
-    """
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, _attempt(act))
-    return _one_for_all(told)
-
-
-def _attempt(act: Callable[[], Any]) -> tuple[Any, ClozelineError | None]:
-    """Catch every exception: a rank that left a collective call would leave the others waiting in it."""
-    try:
-        return act(), None
-    except ClozelineError as error:
-        return None, error
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return None, StorageError(f"Rank {dist.get_rank()}: {place}{error.strerror or error}. Check that disk.")
-    except Exception as error:
-        traceback.print_exc()  # a fault of ours; the other ranks report which rank had it
-        return None, RankFailedError(f"Rank {dist.get_rank()} failed with {type(error).__name__}: {error}")
-
-
-def _one_for_all(told: list[tuple[Any, ClozelineError | None]]) -> list[Any]:
-    for _, error in told:
-        if error is not None:
-            error.everywhere = True
-            raise error
-    return [value for value, _ in told]
-
-
 def nodes_of_ranks() -> list[int]:
-    """The node of each rank, by rank, numbered from 0 in order of their first rank. A collective call.
+    """Return the node of each rank, numbered from 0 in the order of their first ranks.
 
-    Ranks are on one node when they share a kernel, and so its page cache, and a host name. CLOZELINE_NODE names the
-    node of a process where that says too much: several containers of one host that mount a store separately.
+    Ranks are on one node when they have the same host name and the same kernel, and so share a page cache. Set
+    CLOZELINE_NODE to a name for each process where that is too coarse: for several containers on one host that mount
+    a network file system separately.
     """
     names = run_on_all_ranks(_node_name)
     numbers: dict[str, int] = {}
@@ -83,9 +79,33 @@ def nodes_of_ranks() -> list[int]:
 
 
 def _node_name() -> str:
-    named = os.environ.get("CLOZELINE_NODE")
-    if named:
-        return named
+    given_name = os.environ.get("CLOZELINE_NODE")
+    if given_name:
+        return given_name
 
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    boot_id = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
+    return f"{socket.gethostname()} {boot_id}"
+
+
+def _attempt(act: Callable[[], Any]) -> Outcome:
+    """Run `act` and catch every exception: a rank that skipped the collective call would leave the others waiting."""
+    try:
+        return Outcome(act(), None)
+    except ClozelineError as error:
+        return Outcome(None, error)
+    except OSError as error:
+        path = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or error
+        return Outcome(None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. Check that disk."))
+    except Exception as error:
+        # A bug. The traceback appears where it happened; all ranks report which rank that was.
+        traceback.print_exc()
+        return Outcome(None, RankFailedError(f"Rank {dist.get_rank()} failed with {type(error).__name__}: {error}"))
+
+
+def _values_or_first_error(outcomes: list[Outcome]) -> list[Any]:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            outcome.error.everywhere = True
+            raise outcome.error
+    return [outcome.value for outcome in outcomes]

@@ -1,7 +1,11 @@
-"""What every rank says of itself each second, kept in the store through which the process group was formed.
+"""The latest message of every rank, in the key-value store through which the process group was created.
 
-The store is a TCP server of rank 0 or of its launcher. It works with any backend, while a collective is blocked, and
-without the delays of a shared file system, whose clients may see a file's new content a minute late.
+The store is a TCP server in rank 0 or in its launcher. Unlike a collective it works while another collective is
+blocked, and with any backend. Unlike a file on a shared file system its contents are never stale: NFS clients may see
+a change a minute late.
+
+Each rank has one key, which it overwrites with a JSON object. A call may block for hours when the store's process is
+stopped or its machine is unreachable, so only one thread calls it, and nothing else depends on that thread.
 """
 
 from __future__ import annotations
@@ -10,29 +14,38 @@ import json
 import os
 from typing import Any
 
-import torch.distributed as dist
+from trainer.distributed.torch_internals import default_store
 
 
 class StoreLostError(Exception):
-    """The store does not answer: its process, its machine or the way there is gone."""
+    """The store does not answer: its process or machine is gone or unreachable."""
 
 
 class Heartbeats:
-    """The last message of every rank. A process without a group is the only rank and talks to itself."""
+    """Reads and writes the messages of all ranks.
+
+    A single rank may have no process group, so it keeps its message itself. Not thread-safe.
+    """
 
     def __init__(self, rank: int, world_size: int):
         self._rank = rank
         self._world_size = world_size
-        self._known: set[int] = set()  # ranks that have written something; asking for others would block
-        self._alone: dict[str, Any] = {}
-        # A connection for this thread alone: the main thread's may be blocked while it waits for a key.
-        self._store: Any = _connection() if world_size > 1 else None
+        self._own_message: dict[str, Any] = {}
+
+        # Reading a key that was never written would block until it is, so those ranks are left out.
+        self._ranks_that_wrote: set[int] = set()
+
+        # A separate connection, because the main thread may be blocked on the shared one while it waits for a key.
+        self._store: Any = None
+        if world_size > 1:
+            self._store = default_store().clone()
 
     def write(self, message: dict[str, Any]) -> None:
         """Replace this rank's message. Raises StoreLostError."""
         if self._store is None:
-            self._alone = message
+            self._own_message = message
             return
+
         try:
             self._store.set(_key(self._rank), json.dumps(message))
         except RuntimeError as error:
@@ -41,31 +54,37 @@ class Heartbeats:
     def read(self) -> list[dict[str, Any]]:
         """Return the message of each rank, empty for one that has not written any. Raises StoreLostError."""
         if self._store is None:
-            return [self._alone]
+            return [self._own_message]
+
         try:
-            for rank in set(range(self._world_size)) - self._known:
-                if self._store.check([_key(rank)]):
-                    self._known.add(rank)
-            known = sorted(self._known)
-            values = self._store.multi_get([_key(rank) for rank in known]) if known else []
+            values = self._values_by_rank()
         except RuntimeError as error:
             raise StoreLostError(address()) from error
 
         messages: list[dict[str, Any]] = [{} for _ in range(self._world_size)]
-        for rank, value in zip(known, values, strict=True):
+        for rank, value in values.items():
             messages[rank] = json.loads(value)
         return messages
 
+    def _values_by_rank(self) -> dict[int, bytes]:
+        """Return the stored value of each rank that has written one."""
+        for rank in set(range(self._world_size)) - self._ranks_that_wrote:
+            if self._store.check([_key(rank)]):
+                self._ranks_that_wrote.add(rank)
+        if not self._ranks_that_wrote:
+            return {}
 
-def _connection() -> Any:
-    store: Any = dist.distributed_c10d._get_default_store()
-    return store.clone()
-
-
-def _key(rank: int) -> str:
-    return f"clozeline/beats/{rank}"
+        ranks = sorted(self._ranks_that_wrote)
+        values = self._store.multi_get([_key(rank) for rank in ranks])
+        return dict(zip(ranks, values, strict=True))
 
 
 def address() -> str:
-    """Where the store is."""
-    return f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+    """Return the store's host and port for messages."""
+    host = os.environ.get("MASTER_ADDR", "?")
+    port = os.environ.get("MASTER_PORT", "?")
+    return f"{host}:{port}"
+
+
+def _key(rank: int) -> str:
+    return f"clozeline/heartbeats/{rank}"

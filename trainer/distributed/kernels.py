@@ -1,8 +1,18 @@
-"""Loading DeepSpeed's CPU communication kernels, which are compiled on a machine's first start.
+"""Builds and loads DeepSpeed's CPU communication kernels: C++ that a machine compiles at its first start.
 
-torch guards a build by a file `lock` in the build folder. A process that is killed there leaves it behind, and every
-later start would wait for its removal forever and without a word. Here builds of this program take turns by a lock that
-the system releases, so a `lock` that is found while no other builds is known to be stale.
+All processes of a user on one machine share the build folder, and three things in it say who is building:
+
+    lock             torch's: created before a build and removed after it. A process that is killed in between leaves
+                     it behind, and torch would wait for its removal forever and without a message.
+    clozeline.lock   ours: its flock is held while one of our processes builds, and the system releases it when that
+                     process ends, however it ends. Its text is "building: process N" during a build and empty after.
+    *.so             the kernels, once they have been built
+
+A process of ours first takes the flock, waiting at most `timeout` seconds. If it then finds text in clozeline.lock, the
+last builder of ours was killed, so a `lock` is stale. If there is no text, a `lock` belongs to another program, and is
+stale only if it is 15 minutes old. A stale `lock` is removed; for any other the process waits until the deadline.
+
+Ranks of a run are processes that meet here; the only other thread is a timer that prints a line about a slow rebuild.
 """
 
 from __future__ import annotations
@@ -15,72 +25,109 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from time import monotonic, sleep, time
-from typing import IO, Any
+from typing import IO
+
+import deepspeed
+import torch
 
 from schemas.errors import StorageError, UsageError
+from trainer.distributed.deepspeed_internals import build_communication_kernels, communication_kernels_name
+from trainer.distributed.torch_internals import extension_build_folder
+from trainer.logs import EVERY_RANK, logger
 
-LOCK = "lock"  # torch's
-ANNOUNCED = 5.0  # seconds after which a wait is told of
-OURS = "clozeline.lock"
-STALE = 900.0  # seconds; a build takes a few minutes
+TORCH_LOCK = "lock"
+OWN_LOCK = "clozeline.lock"
+BUILDING = "building: "
+ANNOUNCED = 5.0
+"""Seconds after which a wait or a rebuild is announced."""
+STALE = 900.0
+"""Seconds after which torch's lock is taken for one that was left behind; a build takes a few minutes."""
+POLL_SECONDS = 0.1
 
 
 def load_communication_kernels(timeout: float) -> None:
-    """Build or load the kernels as the process group's start will do again. Only for CPUs.
+    """Build or load the kernels, as starting the process group will do again. Only for CPUs.
 
-    Raises StorageError after `timeout` seconds behind another build or a lock that may be another program's.
+    Raises StorageError after `timeout` seconds behind another build, or behind a lock that may be another program's,
+    and UsageError when the kernels cannot be compiled.
     """
     _prefer_own_ninja()
-    _build_apart_from_other_environments()
-    backend: Any = import_module("deepspeed.comm.torch")  # the package's own name for it is torch itself
+    _use_own_build_folder()
     folder = _build_folder()
     if folder is None:
         return
-    end = monotonic() + timeout
-    with _turn(folder, end) as ours:
-        _remove_stale_lock(folder, ours, end)
-        if not any(folder.glob("*.so")):
-            print(f"Building DeepSpeed's CPU communication kernels in {folder}: once, for some minutes.", flush=True)
-        with _announcing_a_rebuild(folder), contextlib.redirect_stdout(io.StringIO()):  # "built successfully"
-            try:
-                backend.build_shm_op()
-            except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
-                raise _unbuilt(folder, error) from error
+
+    deadline = monotonic() + timeout
+    with _turn_to_build(folder, deadline) as own_lock:
+        _wait_for_torch_lock(folder, own_lock, deadline)
+        if not _are_built(folder):
+            logger.info(
+                "Building DeepSpeed's CPU communication kernels in %s: once, for some minutes.",
+                folder,
+                extra=EVERY_RANK,
+            )
+        with _rebuild_announced(folder):
+            _build(folder)
+
+
+def _are_built(folder: Path) -> bool:
+    return any(folder.glob("*.so"))
+
+
+def _build(folder: Path) -> None:
+    try:
+        # DeepSpeed prints "built successfully" here.
+        with contextlib.redirect_stdout(io.StringIO()):
+            build_communication_kernels()
+    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+        raise _build_error(folder, error) from error
 
 
 @contextlib.contextmanager
-def _announcing_a_rebuild(folder: Path) -> Iterator[None]:
-    """Print a line when kernels that are there take long to load: torch builds them again after an upgrade."""
-    out = sys.stdout
-    line = f"Building DeepSpeed's CPU communication kernels in {folder} again, for some minutes."
-    announce = Timer(ANNOUNCED, lambda: print(line, file=out, flush=True))
-    announce.daemon = True
-    if any(folder.glob("*.so")):
-        announce.start()
+def _rebuild_announced(folder: Path) -> Iterator[None]:
+    """Log a line when existing kernels take long to load: torch compiles them again after an upgrade."""
+    stdout = sys.stdout
+
+    def announce() -> None:
+        # Not the logger: it writes to sys.stdout, which is redirected in this process during a build.
+        line = f"Building DeepSpeed's CPU communication kernels in {folder} again, for some minutes."
+        with contextlib.suppress(OSError, ValueError):
+            print(line, file=stdout, flush=True)
+
+    timer = Timer(ANNOUNCED, announce)
+    timer.daemon = True
+    if _are_built(folder):
+        timer.start()
     try:
         yield
     finally:
-        announce.cancel()
+        timer.cancel()
 
 
-def _unbuilt(folder: Path, error: Exception) -> UsageError:
-    """The error for a build that failed; of the compiler's output only the line that tells why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+def _build_error(folder: Path, error: Exception) -> UsageError:
+    """Return the error for a failed build, with the one line of the compiler's output that has the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        lines = [type(error).__name__]
     reason = next((line for line in lines if "error:" in line or "not found" in line), lines[0])
-    found = UsageError(
+
+    build_error = UsageError(
         f"DeepSpeed's CPU communication kernels cannot be built in {folder}: {reason.rstrip('.')}. Install a C++ "
         "compiler (g++), ninja and Python's headers (Python.h, as in python3-dev), and start again."
     )
-    found.everywhere = os.environ.get("LOCAL_RANK", "0") != "0"  # one rank of every machine reports it
-    return found
+    # One rank of every machine reports it.
+    build_error.everywhere = os.environ.get("LOCAL_RANK", "0") != "0"
+    return build_error
+
+
+# ---- Where and with what torch builds ----
 
 
 def _prefer_own_ninja() -> None:
-    """Let the build use the ninja that lies beside this Python, whatever PATH the process was started with.
+    """Make the build use the ninja that is installed next to this Python, whatever PATH the process was started with.
 
     Versions of ninja do not read each other's logs: with one from the environment and one from the system in turn,
     every start would compile the kernels again.
@@ -90,15 +137,13 @@ def _prefer_own_ninja() -> None:
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def _build_apart_from_other_environments() -> None:
-    """Give each Python environment a build folder of its own, unless TORCH_EXTENSIONS_DIR names one.
+def _use_own_build_folder() -> None:
+    """Give each Python environment its own build folder, unless TORCH_EXTENSIONS_DIR names one.
 
-    torch's default folder is shared by all environments of a user. The compiler's command names the environment's
+    torch's default folder is shared by all environments of a user. The compiler's command contains the environment's
     folders, so runs of two environments in turn would compile the kernels again at every start.
     """
-    import deepspeed
-    import torch
-    from torch.utils import cpp_extension
+    from torch.utils import cpp_extension  # imports setuptools, which takes a while
 
     environment = f"{deepspeed.__file__} {torch.__file__} {torch.__version__} {sys.version}"
     digest = hashlib.sha256(environment.encode()).hexdigest()[:12]
@@ -107,72 +152,113 @@ def _build_apart_from_other_environments() -> None:
 
 
 def _build_folder() -> Path | None:
-    """Where torch builds the kernels; None when DeepSpeed does not use them here."""
-    import deepspeed
-    from deepspeed.accelerator import get_accelerator
-    from torch.utils import cpp_extension
-
-    accelerator: Any = get_accelerator()
-    builder = accelerator.create_op_builder("ShareMemCommBuilder")
-    operators: Any = deepspeed.ops
-    if builder is None or not operators.__compatible_ops__.get(builder.NAME, False):
+    """Return the folder in which torch builds the kernels; None where DeepSpeed does not use them."""
+    name = communication_kernels_name()
+    if name is None:
         return None
-    return Path(cpp_extension._get_build_directory(builder.NAME, verbose=False))
+    return extension_build_folder(name)
+
+
+# ---- Taking turns ----
 
 
 @contextlib.contextmanager
-def _turn(folder: Path, end: float) -> Iterator[IO[str] | None]:
-    """This process's turn to build, as a file that says "building" until it has built; None without flock."""
-    announced = monotonic() + ANNOUNCED
-    with (folder / OURS).open("a+") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if monotonic() > end:
-                    raise StorageError(
-                        f"Another process has been building kernels in {folder} for longer than "
-                        "engine.timeout_seconds. End it, or raise engine.timeout_seconds."
-                    ) from None
-                if monotonic() > announced:
-                    announced = end + 1
-                    file.seek(0)
-                    owner = file.read().strip().removeprefix("building: ") or "another process"
-                    print(f"Waiting for {owner}, which builds DeepSpeed's kernels in {folder}.", flush=True)
-                sleep(0.1)
-            except OSError:
-                yield None
-                return
+def _turn_to_build(folder: Path, deadline: float) -> Iterator[IO[str] | None]:
+    """Hold clozeline.lock, and empty it after a build that came to its end.
+
+    Yields the open file, or None on a file system without flock. After an error the text stays, as after a kill.
+    """
+    with (folder / OWN_LOCK).open("a+") as file:
+        try:
+            _take_flock(file, folder, deadline)
+        except OSError:
+            yield None
+            return
+
         yield file
         file.truncate(0)
 
 
-def _remove_stale_lock(folder: Path, ours: IO[str] | None, end: float) -> None:
-    """Remove torch's lock when its owner was killed. Raises StorageError when its owner may live."""
-    lock = folder / LOCK
-    killed = False
-    if ours is not None:
-        ours.seek(0)
-        killed = ours.read() != ""  # the last of our processes here did not come to the end of its build
-        if not killed:
-            ours.write(f"building: process {os.getpid()}\n")
-            ours.flush()
+def _take_flock(file: IO[str], folder: Path, deadline: float) -> None:
+    """Wait for the flock of clozeline.lock.
 
-    announced = monotonic() + ANNOUNCED
+    Raises StorageError after the deadline, and OSError where the file system has no flock.
+    """
+    announce_at = monotonic() + ANNOUNCED
+    announced = False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass  # another process holds it
+
+        if monotonic() > deadline:
+            raise StorageError(
+                f"Another process has been building kernels in {folder} for longer than engine.timeout_seconds. "
+                "End it, or raise engine.timeout_seconds."
+            )
+        if monotonic() > announce_at and not announced:
+            announced = True
+            logger.info(
+                "Waiting for %s, which builds DeepSpeed's kernels in %s.", _builder(file), folder, extra=EVERY_RANK
+            )
+        sleep(POLL_SECONDS)
+
+
+def _builder(file: IO[str]) -> str:
+    """Return which process of ours is building, as it wrote into clozeline.lock."""
+    file.seek(0)
+    return file.read().strip().removeprefix(BUILDING) or "another process"
+
+
+def _wait_for_torch_lock(folder: Path, own_lock: IO[str] | None, deadline: float) -> None:
+    """Return once torch's lock is gone, removing it if its owner was killed.
+
+    Raises StorageError after the deadline, when its owner may be alive.
+    """
+    last_builder_was_killed = own_lock is not None and _claim_build(own_lock)
+
+    lock = folder / TORCH_LOCK
+    announce_at = monotonic() + ANNOUNCED
+    announced = False
     while lock.exists():
-        with contextlib.suppress(FileNotFoundError):
-            age = time() - lock.stat().st_mtime
-            if killed or age > STALE:
-                print(f"Removing {lock}, which a process that was killed left {age:.0f} s ago.", flush=True)
-                lock.unlink()
-                return
-        if monotonic() > end:
+        if _removed_stale_lock(lock, last_builder_was_killed):
+            return
+
+        if monotonic() > deadline:
             raise StorageError(
                 f"{lock} says that another program builds there, for longer than engine.timeout_seconds. Delete it if "
                 "none does; a program that was killed leaves it behind."
             )
-        if monotonic() > announced:
-            announced = end + 1
-            print(f"Waiting for the program that holds {lock}, which builds DeepSpeed's kernels.", flush=True)
-        sleep(0.1)
+        if monotonic() > announce_at and not announced:
+            announced = True
+            logger.info(
+                "Waiting for the program that holds %s, which builds DeepSpeed's kernels.", lock, extra=EVERY_RANK
+            )
+        sleep(POLL_SECONDS)
+
+
+def _claim_build(own_lock: IO[str]) -> bool:
+    """Write into clozeline.lock that this process is building. Returns whether the last builder was killed."""
+    own_lock.seek(0)
+    last_builder_was_killed = own_lock.read() != ""
+
+    # The text of a killed builder serves as well: what counts is that there is one.
+    if not last_builder_was_killed:
+        own_lock.write(f"{BUILDING}process {os.getpid()}\n")
+        own_lock.flush()
+    return last_builder_was_killed
+
+
+def _removed_stale_lock(lock: Path, last_builder_was_killed: bool) -> bool:
+    """Remove torch's lock if its owner was killed, and return whether it did."""
+    try:
+        age = time() - lock.stat().st_mtime
+        if not last_builder_was_killed and age <= STALE:
+            return False
+        logger.info("Removing %s, which a process that was killed left %.0f s ago.", lock, age, extra=EVERY_RANK)
+        lock.unlink()
+    except FileNotFoundError:
+        return False  # its owner has just removed it
+    return True

@@ -1,7 +1,11 @@
-"""fp16's loss scale at stage 0.
+"""Repairs fp16's loss scale at stage 0.
 
-There DeepSpeed 0.19 divides gradients by the scale and has multiplied no loss by it, so they vanish; and it lets the
-scale grow between the two, so an update would be made of half a gradient. At other stages it does both right.
+In fp16, small gradients underflow to 0. So the loss is multiplied by a large scale, and gradients are divided by it
+before the update. Stages 1 to 3 of DeepSpeed 0.19 do both correctly. Stage 0 has two faults:
+
+- it divides gradients by the scale but never multiplied the loss by it: we multiply (`loss_scale`);
+- it may raise the scale between the two, so that an update is made from half a gradient, and it reports the norm of
+  the scaled gradient: we raise the scale after the division and report the true norm (`fix_loss_scaler`).
 """
 
 from __future__ import annotations
@@ -9,29 +13,41 @@ from __future__ import annotations
 from typing import Any
 
 from deepspeed import DeepSpeedEngine
-from deepspeed.runtime.base_optimizer import ZeROOptimizer
+
+from trainer.distributed.deepspeed_internals import (
+    LossScaleMethods,
+    current_loss_scale,
+    loss_scale_methods,
+    replace_loss_scale_methods,
+    scales_loss_itself,
+    set_gradient_norm,
+)
 
 
 def loss_scale(engine: DeepSpeedEngine) -> float:
-    """What a loss has to be multiplied by before engine.backward."""
-    wrapper: Any = engine.optimizer
-    if not engine.fp16_enabled() or isinstance(wrapper, ZeROOptimizer):
+    """Return what a loss must be multiplied by before `engine.backward`."""
+    if not engine.fp16_enabled() or scales_loss_itself(engine):
         return 1.0
-    return wrapper.loss_scale_config.cur_scale
+    return current_loss_scale(engine.optimizer)
 
 
 def fix_loss_scaler(wrapper: Any) -> None:
-    """Let the scale of a stage 0 optimizer grow only when its gradients are divided, and its norm be theirs."""
-    update, unscale = wrapper._update_scale, wrapper.unscale_and_clip_grads
+    """Make the fp16 optimizer wrapper of stage 0 raise its scale only after gradients were divided by it.
 
-    def fall(overflow: bool) -> None:
-        if overflow:
-            update(overflow)
+    The wrapper's step sets its norm, calls `update`, then `unscale_and_clip`, then our optimizer's `step`. After an
+    overflow it calls `update(True)` alone.
+    """
+    original = loss_scale_methods(wrapper)
 
-    def unscale_and_grow(scaled_norm: float, apply_scale: bool = True) -> float:
-        wrapper._global_grad_norm = scaled_norm / wrapper.loss_scale_config.cur_scale
-        scale = unscale(scaled_norm, apply_scale)
-        update(False)
-        return scale
+    def update_after_overflow(overflowed: bool) -> None:
+        # A good step is counted in unscale_and_count instead.
+        if overflowed:
+            original.update(overflowed)
 
-    wrapper._update_scale, wrapper.unscale_and_clip_grads = fall, unscale_and_grow
+    def unscale_and_count(scaled_norm: float, apply_scale: bool = True) -> float:
+        set_gradient_norm(wrapper, scaled_norm / current_loss_scale(wrapper))
+        divisor = original.unscale_and_clip(scaled_norm, apply_scale)
+        original.update(False)
+        return divisor
+
+    replace_loss_scale_methods(wrapper, LossScaleMethods(update_after_overflow, unscale_and_count))

@@ -1,13 +1,16 @@
-"""Signals that ask a run to save and end.
+"""Handles signals that ask a run to save and end.
 
     SIGTERM, SIGUSR1   save the last complete step and exit with 75
-    SIGINT (Ctrl-C)    the same once training has begun; before that, or a second time, end at once with 130
+    SIGINT (Ctrl-C)    the same once training has begun; before that, or a second time, exit at once with 130
 
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
 
-A handler only runs when the main thread is between two bytecodes. That is too late for ending at once: the main thread
-may wait in a collective call, or compile an extension for minutes. So a thread reads the signals from a pipe.
+Two threads take part. Python runs a signal handler in the main thread, between two bytecodes: it only notes the
+request, which the training loop reads between micro-batches (see stop_agreement.py). That is too late for exiting at
+once, because the main thread may be blocked in a collective or compile an extension for minutes. So Python's C handler
+also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe and acts on each
+SIGINT. That thread alone ends the process, with os._exit, and only for an interrupt.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import os
 import signal
 from threading import Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
+"""Exit code of an interrupted command: 128 + SIGINT."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 LISTENED = (*STOPPING, signal.SIGINT)
 SAME_REQUEST = 0.5
@@ -31,51 +35,54 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
-        self._training = False
+        self._training_has_begun = False
         self._interrupted_at: float | None = None
-        self._pipe: tuple[int, int] | None = None
+        self._pipe_writer: int | None = None
 
     def listen(self) -> StopRequest:
-        """Note the three signals from now on instead of ending the process. Call it from the main thread."""
-        self._pipe = os.pipe()
-        reader, writer = self._pipe
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        """From now on note the three signals instead of ending the process. Call it from the main thread."""
+        reader, self._pipe_writer = os.pipe()
+        os.set_blocking(self._pipe_writer, False)
+        signal.set_wakeup_fd(self._pipe_writer, warn_on_full_buffer=False)
         for number in LISTENED:
             signal.signal(number, self._note)
 
-        Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
+        Thread(target=self._read_signals, args=(reader,), name="signals", daemon=True).start()
         return self
 
     def training_begins(self) -> None:
         """From now on there is something to save, so the first SIGINT asks for that instead of ending the process."""
-        self._training = True
+        self._training_has_begun = True
 
     def ignore(self) -> None:
-        """Ignore the signals from now on: a late one must not change the exit code of a run that saved."""
+        """From now on ignore the signals: a late one must not change the exit code of a run that saved."""
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         # Not SIG_IGN: child processes would inherit it and could not be interrupted.
         signal.signal(signal.SIGINT, _do_nothing)
 
-        if self._pipe is not None:
+        # The reading thread ends at the end of the pipe.
+        if self._pipe_writer is not None:
             signal.set_wakeup_fd(-1)
-            os.close(self._pipe[1])
-            self._pipe = None
+            os.close(self._pipe_writer)
+            self._pipe_writer = None
 
     def _note(self, number: int, frame: Any) -> None:
         self.asked = True
 
-    def _watch(self, reader: int) -> None:
-        """Read signal numbers until the pipe is closed; each SIGINT is acted on here, the others by the handler."""
-        while numbers := os.read(reader, 64):
+    def _read_signals(self, reader: int) -> None:
+        """Read signal numbers, one byte each, until the pipe is closed, and act on each SIGINT."""
+        while True:
+            numbers = os.read(reader, 64)
+            if not numbers:
+                break
             for _ in range(numbers.count(signal.SIGINT)):
                 self._interrupt()
         os.close(reader)
 
     def _interrupt(self) -> None:
         now = monotonic()
-        if not self._training:
+        if not self._training_has_begun:
             _end("interrupted before training began. Nothing was lost; the same command starts again.")
 
         if self._interrupted_at is None:
@@ -90,13 +97,13 @@ def _do_nothing(number: int, frame: Any) -> None:
 
 
 def _say(message: str) -> None:
-    """Write a line from rank 0, past any lock that the main thread may hold."""
+    """Write a line to stderr from rank 0. Not by the logger, whose lock the blocked main thread may hold."""
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):
             os.write(2, f"clozeline: {message}\n".encode())
 
 
-def _end(message: str) -> None:
-    """End the process. Checkpoints are published by a rename, so a save that is cut here leaves the older ones."""
+def _end(message: str) -> NoReturn:
+    """End the process. Checkpoints are published by a rename, so cutting a save short leaves the older ones intact."""
     _say(message)
     os._exit(INTERRUPTED)

@@ -1,12 +1,18 @@
-"""How ranks agree to stop between two micro-batches of a step.
+"""Lets all ranks leave a step before the same micro-batch after any of them was asked to stop.
 
-A step of a large batch may take longer than the 30 seconds that torchrun and Kubernetes leave for saving. All ranks
-must leave it before the same micro-batch, for ZeRO 2 and 3 communicate in each.
+A step of a large batch may take longer than the 30 seconds that torchrun and Kubernetes leave for saving, so a run must
+be able to stop inside one. All ranks have to leave it at the same place, because ZeRO 2 and 3 communicate in every
+micro-batch.
 
-A blocking question before each micro-batch would make fast ranks wait. So each rank starts an all-reduce of one number
-before a micro-batch and reads its result before the next one. It runs on the CPU in a gloo group, so no device is
-synchronized, and is done long before it is read. A step therefore ends within two micro-batches of a signal; with
-one rank, within one.
+The protocol: before each micro-batch but the last, every rank starts an asynchronous all-reduce (maximum) of one
+number, 1 if this rank was asked to stop. Before the next micro-batch it waits for that result, which has arrived long
+since, and leaves the step if it is 1. A blocking all-reduce instead would make fast ranks wait in every micro-batch.
+
+    micro-batch      0          1          2
+    before it        ask        read, ask  read: 1, so all ranks leave
+
+A step therefore ends within two micro-batches of a signal, and within one if there is a single rank. The group uses
+gloo, on the CPU, so that no device is synchronized. gloo's own threads communicate; the main thread makes all calls.
 """
 
 from __future__ import annotations
@@ -18,50 +24,44 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.preemption import StopRequest
+from trainer.distributed.torch_internals import set_process_group_timeout
 
-MEETING = 120.0
-"""Seconds that ranks have to open their connections; all of them arrive there together."""
+CONNECT_SECONDS = 120.0
+"""How long ranks may take to open their connections; all of them get there at the same time."""
 
 
 def gloo_error(error: RuntimeError) -> UsageError:
-    """Return the error for ranks that cannot reach one another over gloo."""
+    """Return the error for ranks that cannot connect to each other over gloo."""
     host = socket.gethostname()
+    rank = os.environ.get("RANK", "0")
     reason = str(error).splitlines()[0].rstrip(".")
     return UsageError(
-        f"The ranks cannot meet over gloo: rank {os.environ.get('RANK', '0')} on {host} says {reason}. Gloo listens at "
-        f"the address that {host} resolves to, and other machines cannot reach 127.0.1.1. Set GLOO_SOCKET_IFNAME to "
-        "the network interface between the nodes on each of them, as in GLOO_SOCKET_IFNAME=eth0."
+        f"The ranks cannot connect over gloo: rank {rank} on {host} reports: {reason}. Gloo listens at the address "
+        f"that {host} resolves to, and other machines cannot reach 127.0.1.1. On each node, set GLOO_SOCKET_IFNAME to "
+        "the network interface that connects the nodes, as in GLOO_SOCKET_IFNAME=eth0."
     )
 
 
 class StopAgreement:
-    """A rank's stop request, and what the ranks agreed on. Making and closing one are collective calls."""
+    """This rank's stop request, and what all ranks agreed on. Creating and closing one are collective calls."""
 
     def __init__(self, request: StopRequest, timeout: float = 1200.0):
-        """timeout: seconds after which a rank that does not answer is an error.
+        """Open the group. timeout: seconds after which a rank that does not answer is an error.
 
-        Raises UsageError on every rank when one of them cannot join the group.
+        Raises UsageError on every rank when one of them cannot connect.
         """
         self._request = request
         self._group: Any = None
         if dist.get_world_size() > 1:
-            run_on_all_ranks(lambda: self._meet(timeout))
+            run_on_all_ranks(lambda: self._connect(timeout))
+
+        # The number that is reduced in place, and the reduction that has not been read yet.
         self._asked_by_any = torch.zeros(1)
         self._pending: Any = None
-
-    def _meet(self, timeout: float) -> None:
-        """Open the group. Raises UsageError when the ranks cannot reach one another."""
-        patience = min(timeout, MEETING)
-        try:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
-        except RuntimeError as error:
-            raise gloo_error(error) from error
-        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), self._group)
 
     @property
     def stop_requested(self) -> bool:
@@ -69,33 +69,45 @@ class StopAgreement:
         return self._request.asked
 
     def training_begins(self) -> None:
-        """Tell the signal handlers that there is something to save from now on."""
+        """Let the signal handlers know that from now on there is something to save."""
         self._request.training_begins()
 
     def leaves_step(self, micro_batch: int, micro_batches: int) -> bool:
         """Return whether all ranks leave the step before `micro_batch`, counted from 0. A collective call."""
         if self._group is None:
             return self.stop_requested
-        if self._agreed():
+
+        if self._agreed_to_stop():
             return True
-        if micro_batch + 1 < micro_batches:
-            self._ask()
+
+        is_last = micro_batch + 1 >= micro_batches
+        if not is_last:
+            self._start_asking()
         return False
 
     def close(self) -> None:
-        """Give the group's threads and sockets back."""
+        """Release the group's threads and sockets."""
         if self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
 
-    def _ask(self) -> None:
+    def _connect(self, timeout: float) -> None:
+        """Open the group. Raises UsageError when the ranks cannot connect."""
+        try:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=min(timeout, CONNECT_SECONDS)))
+        except RuntimeError as error:
+            raise gloo_error(error) from error
+        set_process_group_timeout(timeout, self._group)
+
+    def _start_asking(self) -> None:
         self._asked_by_any.fill_(float(self.stop_requested))
         self._pending = dist.all_reduce(self._asked_by_any, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
-    def _agreed(self) -> bool:
-        """The answer to the last question."""
+    def _agreed_to_stop(self) -> bool:
+        """Return the result of the last reduction; False if there was none in this step."""
         if self._pending is None:
             return False
+
         self._pending.wait()
         self._pending = None
         return bool(self._asked_by_any)

@@ -1,13 +1,24 @@
 """Detects dead and hung ranks. A blocked collective cannot report which rank it waits for; these threads can.
 
-One thread of every rank says each second where its rank is and how far it has come, and reads every three seconds what
-the others say. It alone speaks with the store, which may be frozen or out of reach, and then it waits for hours.
-Another thread judges by the clock what was last read. It ends its process, and the launcher ends the rest,
-- when this rank waits and another one, or the store, has been silent for half a minute, or for a tenth of
-  `engine.timeout_seconds` where that is longer: that one has died or was stopped;
-- when no rank has come any further for `engine.timeout_seconds`.
-A rank that waits while another hashes or copies a checkpoint is therefore left alone for as long as that one advances.
-No thread touches a disk, for a shared file system may stall for minutes under ranks that are well.
+Every rank runs a watchdog: two daemon threads next to the main thread, which trains.
+
+    main thread         calls `at` and `progress`, which only set a place and count up. It may block in a collective.
+    heartbeat thread    writes this rank's message to the store each second and reads the others' every three seconds.
+                        It alone talks to the store, and may block there for hours if the store does not answer.
+    judge thread        looks at the clock and at what the heartbeat thread read last. It waits for nothing but the
+                        clock, and it alone ends the process.
+
+Shared between them are plain attributes without locks, because assignments are atomic in Python. Each is written by
+one kind of thread only, and a shared list is replaced whole, never changed. Threads that copy files call `progress`
+too, and may lose each other's increments of the count; only whether it changed matters.
+
+The judge thread ends its process, and the launcher then ends the other ranks,
+- when this rank has not advanced and another rank or the store has been silent for half a minute, or for a tenth of
+  `engine.timeout_seconds` where that is longer: it has died or was stopped;
+- when no rank has advanced for `engine.timeout_seconds`.
+
+So a rank that waits while another one hashes or copies a checkpoint is left alone as long as that one advances.
+No thread touches a disk: a shared file system may stall for minutes under ranks that are healthy.
 """
 
 from __future__ import annotations
@@ -18,213 +29,258 @@ import socket
 import sys
 from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from schemas.errors import ClozelineError
 from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
 
-BEAT = 1.0  # seconds
-LOOK = 3  # beats between two looks at the other ranks
-SILENCE = 30.0  # seconds without a beat after which a rank counts as dead, at least
-ANSWER = 5  # beats that the end of a run waits for a store that may not answer
+BEAT = 1.0
+"""Seconds between two heartbeats, and between two judgements."""
+READ_EVERY = 3
+"""Heartbeats between two reads of the other ranks' messages."""
+SILENCE = 30.0
+"""Seconds without a heartbeat after which a rank counts as dead, at least."""
+ANSWER = 5
+"""Heartbeats for which the end of a run waits for a store that may not answer."""
 
 _active: list[Watchdog] = []
 
 
 class RankLostError(ClozelineError):
-    """A rank has died or does not respond, so the others cannot go on."""
+    """A rank has died or does not respond, so the others cannot continue."""
 
     everywhere = False
 
 
 def progress() -> None:
-    """Say that long work, such as writing or hashing, has come further. Costs nothing where no watchdog is on."""
+    """Report that long work, such as writing or hashing, has advanced. Costs nothing where no watchdog runs."""
     for watchdog in _active:
         watchdog.progress()
 
 
 class Watchdog:
-    """Watches over one rank and ends its process once nobody comes any further for `timeout` seconds."""
+    """Watches over this rank and ends its process when a rank it waits for is dead, or no rank advances."""
 
     def __init__(self, rank: int, world_size: int, timeout: float):
+        """Start both threads. timeout: engine.timeout_seconds."""
         self._rank = rank
         self._world_size = world_size
         self._timeout = timeout
+
+        # Written by the main thread, and the count by threads that copy files.
         self._place = "starting"
         self._advances = 0
-        self._count = 0
+        self._read_always = False
+        self._left = False
+        self._closed = Event()
 
-        # What the thread of the store has found, for the other thread to take.
+        # Written by the heartbeat thread.
+        self._beats = 0
         self._latest: list[dict[str, Any]] = [{} for _ in range(world_size)]
-        self._looks = 0  # at the other ranks, which the store has answered
-        self._look_always = False
+        self._reads = 0
         self._store_lost = ""
 
-        # What only the judging thread changes.
+        # Written by the judge thread: the messages that it has judged, and seconds since the last sign of each kind.
         self._others: list[dict[str, Any]] = [{} for _ in range(world_size)]
-        self._silent = [0.0] * world_size  # seconds since each rank's last new beat
-        self._unanswered = 0.0  # seconds since the store's last answer
-        self._waiting = 0.0  # seconds since this rank last advanced
-        self._idle = 0.0  # seconds since any rank last advanced
+        self._since_heartbeat = [0.0] * world_size
+        self._since_store_answer = 0.0
+        self._since_own_progress = 0.0
+        self._since_any_progress = 0.0
 
-        self._beats = Heartbeats(rank, world_size)
-        self._closed = Event()
-        self._left = False
+        self._heartbeats = Heartbeats(rank, world_size)
         _active.append(self)
-        self._speaking = Thread(target=self._speak, name="watchdog's store", daemon=True)
-        self._speaking.start()
-        self._judging = Thread(target=self._watch, name="watchdog", daemon=True)
-        self._judging.start()
+        self._heartbeat_thread = Thread(target=self._beat_until_closed, name="watchdog's store", daemon=True)
+        self._heartbeat_thread.start()
+        self._judge_thread = Thread(target=self._judge_until_closed, name="watchdog", daemon=True)
+        self._judge_thread.start()
+
+    # ---- Main thread ----
 
     def at(self, place: str) -> None:
-        """Where the rank is now, as in "step 7, saving". Others learn of it with the next beat."""
+        """Set where this rank is, as in "step 7, saving". Other ranks see it with the next heartbeat."""
         self._place = place
         self._advances += 1
 
     def progress(self) -> None:
-        """The rank is where it was and has come further there."""
+        """Report that this rank has advanced at the place where it was."""
         self._advances += 1
 
     def close(self, left: bool = True) -> None:
-        """left: this rank ends as all do, so its silence means nothing; False when it ends because of an error.
+        """Stop both threads. Returns within a few seconds, even if the store does not answer.
 
-        Returns within a few seconds, also when the store does not answer.
+        left: this rank ends as all ranks do, so its silence means nothing; False when it ends because of an error.
         """
         _active.remove(self)
         self._left = left
         self._closed.set()
-        self._judging.join(ANSWER * BEAT)
-        self._speaking.join(ANSWER * BEAT)
+        self._judge_thread.join(ANSWER * BEAT)
+        self._heartbeat_thread.join(ANSWER * BEAT)
 
     def lost(self) -> list[str]:
-        """In words, the other ranks that say nothing for three beats, and where they were."""
+        """Wait for three heartbeats and return a description of each other rank that sent none meanwhile.
+
+        Returns a description of the store instead if that does not answer.
+        """
         if self._world_size == 1:
             return []
-        self._look_always = True
-        before = self._next_look()
-        self._closed.wait(3 * BEAT)
-        now = self._next_look()
-        if before is None or now is None:
-            return [_words_of_store(self._store_lost or address())]
-        silent = [rank for rank in range(self._world_size) if rank != self._rank and now[rank] == before[rank]]
-        return [f"rank {rank} ({_words(now[rank])})" for rank in silent if not now[rank].get("left")]
 
-    def _next_look(self) -> list[dict[str, Any]] | None:
-        """What the ranks say from now on; None when the store does not answer."""
-        looks = self._looks
-        end = monotonic() + ANSWER * BEAT
-        while self._looks == looks:
-            if monotonic() > end or self._closed.wait(BEAT / 10):
+        self._read_always = True
+        before = self._next_read()
+        self._closed.wait(3 * BEAT)
+        after = self._next_read()
+        if before is None or after is None:
+            return [self._describe_store()]
+
+        silent = []
+        for rank in range(self._world_size):
+            if rank != self._rank and after[rank] == before[rank] and not after[rank].get("left"):
+                silent.append(f"rank {rank} ({_describe(after[rank])})")
+        return silent
+
+    def _next_read(self) -> list[dict[str, Any]] | None:
+        """Wait for the heartbeat thread's next read and return it; None when the store does not answer."""
+        reads_before = self._reads
+        deadline = monotonic() + ANSWER * BEAT
+        while self._reads == reads_before:
+            if monotonic() > deadline or self._closed.wait(BEAT / 10):
                 return None
         return self._latest
 
-    def _speak(self) -> None:
-        """The thread that waits for the store."""
+    # ---- Heartbeat thread ----
+
+    def _beat_until_closed(self) -> None:
         closed = False
         while not closed:
             try:
-                self._beats.write(self._message())
-                if self._look_always or self._count % LOOK == 0:
-                    self._latest = self._beats.read()
-                    self._looks += 1
+                self._beat()
                 self._store_lost = ""
             except StoreLostError as error:
                 self._store_lost = str(error)
-            self._count += 1
+            self._beats += 1
             closed = self._closed.wait(BEAT)
 
-        with contextlib.suppress(StoreLostError):
-            if self._left:
-                self._beats.write(self._message() | {"left": True})
+        if self._left:
+            with contextlib.suppress(StoreLostError):
+                self._heartbeats.write(self._message() | {"left": True})
 
-    def _watch(self) -> None:
-        """The thread that judges. It must never wait for anything but the clock."""
-        advances, looks, last = self._advances, 0, monotonic()
-        while not self._closed.wait(BEAT):
-            now = monotonic()
-            # A process that was stopped for an hour must not take the hour for the others' silence.
-            passed = min(now - last, 2 * BEAT)
-            last = now
+    def _beat(self) -> None:
+        self._heartbeats.write(self._message())
 
-            self._waiting += passed
-            self._idle += passed
-            self._unanswered += passed
-            self._silent = [seconds + passed for seconds in self._silent]
-            if self._advances != advances:
-                advances = self._advances
-                self._waiting = 0.0
-                self._idle = 0.0
-
-            if self._looks != looks:
-                looks = self._looks
-                self._unanswered = 0.0
-                self._take(self._latest)
-            self._judge()
-
-    def _take(self, messages: list[dict[str, Any]]) -> None:
-        """Note which ranks have beaten and advanced since the look before."""
-        for rank, message in enumerate(messages):
-            if rank == self._rank or message == self._others[rank]:
-                continue
-            self._silent[rank] = 0.0
-            if message.get("advances") != self._others[rank].get("advances"):
-                self._idle = 0.0
-            self._others[rank] = message
-
-    def _judge(self) -> None:
-        dead = self._silent_for(silence_limit(self._timeout))
-        if dead and self._waiting > 2 * LOOK * BEAT:
-            self._end(f"waiting for {self._waiting:.0f} s in {self._place}", dead)
-        if self._idle > self._timeout:
-            dead = self._silent_for(min(2 * LOOK * BEAT, self._timeout))
-            self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", dead)
-
-    def _silent_for(self, seconds: float) -> list[str]:
-        """In words, who has said nothing for more than so long."""
-        silent = [
-            rank
-            for rank in range(self._world_size)
-            if rank != self._rank and self._silent[rank] > seconds and not self._others[rank].get("left")
-        ]
-        if silent and (self._store_lost or self._unanswered > 2 * LOOK * BEAT):
-            return [_words_of_store(self._store_lost or address())]  # nothing is known of the ranks
-        return [f"rank {rank} ({_words(self._others[rank])})" for rank in silent]
-
-    def _end(self, waited: str, dead: list[str]) -> None:
-        why = f"No sign of life from {', '.join(dead)}." if dead else f"All ranks live: {self._all()}."
-        advice = "The same command resumes from the last checkpoint; engine.timeout_seconds controls this timeout."
-        print(f"clozeline: rank {self._rank}: {waited}. {why} {advice}", file=sys.stderr, flush=True)
-        os._exit(1)
-
-    def _all(self) -> str:
-        own = {self._rank: self._message()}
-        messages = [own.get(rank, message) for rank, message in enumerate(self._others)]
-        return ", ".join(f"rank {rank} ({_words(message)})" for rank, message in enumerate(messages))
+        if self._read_always or self._beats % READ_EVERY == 0:
+            # _reads last: whoever sees the new count finds the new messages.
+            self._latest = self._heartbeats.read()
+            self._reads += 1
 
     def _message(self) -> dict[str, Any]:
         return {
-            "beat": self._count,
+            "beat": self._beats,
             "advances": self._advances,
             "place": self._place,
             "process": os.getpid(),
             "host": socket.gethostname(),
         }
 
+    # ---- Judge thread ----
+
+    def _judge_until_closed(self) -> None:
+        last_time = monotonic()
+        judged_advances = self._advances
+        judged_reads = 0
+
+        while not self._closed.wait(BEAT):
+            # If this process was itself stopped for an hour, the hour must not count as the others' silence.
+            now = monotonic()
+            self._pass_time(min(now - last_time, 2 * BEAT))
+            last_time = now
+
+            if self._advances != judged_advances:
+                judged_advances = self._advances
+                self._since_own_progress = 0.0
+                self._since_any_progress = 0.0
+
+            if self._reads != judged_reads:
+                judged_reads = self._reads
+                self._since_store_answer = 0.0
+                self._note_messages(self._latest)
+
+            self._judge()
+
+    def _pass_time(self, seconds: float) -> None:
+        self._since_own_progress += seconds
+        self._since_any_progress += seconds
+        self._since_store_answer += seconds
+        self._since_heartbeat = [since + seconds for since in self._since_heartbeat]
+
+    def _note_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Note which ranks have sent a heartbeat and which have advanced since the messages before."""
+        for rank, message in enumerate(messages):
+            if rank == self._rank or message == self._others[rank]:
+                continue
+            self._since_heartbeat[rank] = 0.0
+            if message.get("advances") != self._others[rank].get("advances"):
+                self._since_any_progress = 0.0
+            self._others[rank] = message
+
+    def _judge(self) -> None:
+        """End the process if a rank that this one waits for is dead, or if no rank advances."""
+        # Long enough for every healthy rank to have been read at least once.
+        two_reads = 2 * READ_EVERY * BEAT
+
+        dead = self._silent_for(silence_limit(self._timeout))
+        if dead and self._since_own_progress > two_reads:
+            self._end(f"waiting for {self._since_own_progress:.0f} s in {self._place}", dead)
+
+        if self._since_any_progress > self._timeout:
+            silent = self._silent_for(min(two_reads, self._timeout))
+            self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", silent)
+
+    def _silent_for(self, seconds: float) -> list[str]:
+        """Return a description of each other rank that has sent no heartbeat for longer than `seconds`."""
+        silent = []
+        for rank in range(self._world_size):
+            is_silent = self._since_heartbeat[rank] > seconds and not self._others[rank].get("left")
+            if rank != self._rank and is_silent:
+                silent.append(rank)
+
+        # Without the store nothing is known about the ranks.
+        if silent and (self._store_lost or self._since_store_answer > 2 * READ_EVERY * BEAT):
+            return [self._describe_store()]
+        return [f"rank {rank} ({_describe(self._others[rank])})" for rank in silent]
+
+    def _end(self, waited: str, dead: list[str]) -> NoReturn:
+        """Say why and end the process; the main thread is blocked where no exception could reach it."""
+        reason = f"All ranks are alive: {self._describe_all()}."
+        if dead:
+            reason = f"No sign of life from {', '.join(dead)}."
+        advice = "The same command resumes from the last checkpoint; engine.timeout_seconds controls this timeout."
+
+        # Not the logger: the blocked thread may hold its lock. And a closed stderr must not keep the process alive.
+        with contextlib.suppress(OSError, ValueError):
+            print(f"clozeline: rank {self._rank}: {waited}. {reason} {advice}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    # ---- Descriptions for messages ----
+
+    def _describe_all(self) -> str:
+        messages = list(self._others)
+        messages[self._rank] = self._message()
+        return ", ".join(f"rank {rank} ({_describe(message)})" for rank, message in enumerate(messages))
+
+    def _describe_store(self) -> str:
+        place = self._store_lost or address()
+        reason = "rank 0, its launcher or their machine has ended, was stopped, or is out of reach"
+        return f"the store of the ranks at {place} ({reason})"
+
 
 def silence_limit(timeout: float) -> float:
-    """Seconds of silence after which a rank counts as dead, by engine.timeout_seconds.
+    """Return the seconds of silence after which a rank counts as dead, given engine.timeout_seconds.
 
-    Where a run is given long timeouts, machines swap and networks stall for long, too.
+    It grows with the timeout: a run that needs long timeouts has machines that swap or networks that stall.
     """
     return min(timeout, max(SILENCE, timeout / 10))
 
 
-def _words(message: dict[str, Any]) -> str:
+def _describe(message: dict[str, Any]) -> str:
     if not message:
         return "never reported"
     return f"process {message['process']} on {message['host']}, last seen in {message['place']}"
-
-
-def _words_of_store(place: str) -> str:
-    why = "rank 0, its launcher or their machine has ended, was stopped, or is out of reach"
-    return f"the store of the ranks at {place} ({why})"

@@ -1,21 +1,49 @@
-"""Which part of every parameter's float32 copy and optimizer state this rank holds, however DeepSpeed lays them out.
+"""Finds the part of every parameter's float32 weights and optimizer state that this rank holds, in any ZeRO stage.
 
     stage 0, fp32          the parameter itself
     stage 0, bf16 or fp16  a float32 copy of each parameter
-    stages 1 and 2         a stretch of all parameters laid end to end, so a parameter may lie on two ranks
-    stage 3                an equal share of every parameter, the last one filled up
-Checkpoints speak of parameters alone; this is the one place that knows of layouts.
+    stages 1 and 2         a range of all parameters laid end to end, so one parameter may be cut between two ranks
+    stage 3                an equal part of every parameter, the last parts padded
+
+Checkpoints know only named parameters; everything that depends on a layout is in this file. The attributes of
+DeepSpeed that describe the layouts are in deepspeed_internals.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
+
+from trainer.distributed.deepspeed_internals import (
+    FlatSlice,
+    basic_optimizer,
+    flat_slice_of,
+    flat_tensor_of,
+    float32_copies,
+    is_in_flat_group,
+    is_stage_3,
+    publish_stage_3_weights,
+    stage_3_slice,
+)
+
+__all__ = [
+    "MOMENTS",
+    "ParameterSlice",
+    "basic_optimizer",
+    "flat_slice_of",
+    "is_in_flat_group",
+    "named_parameters",
+    "parameter_slices",
+    "publish_weights",
+    "set_master_weights",
+    "set_updates_made",
+    "updates_made",
+]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """The optimizer's running means of the gradient and of its square, by torch's names."""
@@ -25,8 +53,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class ParameterSlice:
     """Elements `start`, `start` + 1, ... of one flattened parameter, held by this rank in float32.
 
-    weights and each of the moments: (N,) views into what the optimizer works on. written: this rank is the one that
-    writes them into a checkpoint; of what all ranks hold alike each writes a share.
+    weights and each of the moments: (N,) views of what the optimizer works on. written: whether this rank writes them
+    into a checkpoint; of what all ranks hold alike, each rank writes a share.
     """
 
     name: str
@@ -37,40 +65,27 @@ class ParameterSlice:
 
 
 def parameter_slices(engine: DeepSpeedEngine) -> list[ParameterSlice]:
-    """This rank's parts, in the order of the model's parameters. Optimizer state that is not there yet begins at 0."""
-    if hasattr(engine.optimizer, "fp32_partitioned_groups_flat"):
-        return list(_stage_3(engine))
-    if any(is_in_flat_group(parameter) for _, parameter in named_parameters(engine)):
-        return list(_stages_1_and_2(engine))
-    return list(_stage_0(engine))
+    """Return this rank's slices in the order of the model's parameters.
+
+    Creates optimizer state that does not exist yet, as zeros.
+    """
+    if is_stage_3(engine) or any(is_in_flat_group(parameter) for _, parameter in named_parameters(engine)):
+        return list(_sharded_slices(engine))
+    return list(_whole_parameters(engine))
 
 
 def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
-    """The model's parameters under their names, each once. In stage 3 they are stand-ins with `ds_` attributes."""
+    """Return the model's parameters with their names, each once. In stage 3 most of them are empty stand-ins."""
     return list(engine.module.named_parameters())  # type: ignore[operator]
 
 
-def is_in_flat_group(parameter: Any) -> bool:
-    """Whether it lies in a flat tensor of ZeRO 1 or 2, of which each rank holds a stretch."""
-    return hasattr(parameter, "_hp_mapping")
-
-
-def flat_slice_of(parameter: Any) -> tuple[int, int, int]:
-    """Of a parameter that is cut: (start in its group's flat tensor here, first element there, how many of them)."""
-    mapping = parameter._hp_mapping
-    if mapping is None:
-        return 0, 0, 0  # all of it is on other ranks
-    here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return here.start, there.start, here.numel
-
-
 def updates_made(engine: DeepSpeedEngine) -> int:
-    """How many updates the optimizer counts; Adam's bias correction goes by it."""
+    """Return how many updates the optimizer has counted; Adam's bias correction depends on it."""
     return max((int(state["step"]) for state in basic_optimizer(engine).state.values()), default=0)
 
 
 def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
-    """Set the count that Adam's bias correction uses, in the form that the optimizer keeps it in."""
+    """Set the count that Adam's bias correction uses, in the form in which the optimizer keeps it."""
     for state in basic_optimizer(engine).state.values():
         if isinstance(state["step"], int):
             state["step"] = updates
@@ -81,80 +96,73 @@ def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
 def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> None:
     """Copy whole float32 weights, by parameter name, into what the optimizer updates on this rank.
 
-    What the model computes with is not touched: it already holds the same weights in its own precision.
+    The weights that the model computes with stay as they are: they already hold the same values in their precision.
     """
     for part in parameter_slices(engine):
-        whole = weights[part.name].view(-1)
-        part.weights.copy_(whole.narrow(0, part.start, part.weights.numel()))
-
-
-def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
-    """The optimizer as we built it, without DeepSpeed's wrapper."""
-    return cast(torch.optim.Optimizer, engine.basic_optimizer)
+        flat_N = weights[part.name].view(-1)
+        part.weights.copy_(flat_N.narrow(0, part.start, part.weights.numel()))
 
 
 def publish_weights(engine: DeepSpeedEngine) -> None:
-    """After the float32 copies have changed: put them into what the model computes with. A collective call.
+    """Copy changed float32 weights into what the model computes with. A collective call.
 
-    Only stage 3 needs the other ranks. In the other stages every rank has read all weights itself.
+    Only stage 3 has to: in the other stages every rank has read all weights of the model from the checkpoint itself.
     """
-    zero: Any = engine.optimizer
-    if not hasattr(zero, "fp32_partitioned_groups_flat"):
-        return
-    for group in range(len(zero.fp32_partitioned_groups_flat)):
-        zero._reassign_or_swap_out_partitioned_parameters(group)
-    if zero.persistent_parameters:  # small ones that every rank keeps whole
-        zero.persistent_parameters[0].partition(zero.persistent_parameters)
-        zero.persistent_parameters[0].all_gather(zero.persistent_parameters)
+    if is_stage_3(engine):
+        publish_stage_3_weights(engine)
 
 
-def _stage_0(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
-    optimizer, wrapper = basic_optimizer(engine), engine.optimizer
-    copies = {}
-    for ours, theirs in zip(
-        getattr(wrapper, "fp16_groups", []), getattr(wrapper, "fp32_groups", []), strict=True
-    ):  # DeepSpeed's names; bf16 takes the same way
-        copies |= dict(zip(ours, theirs, strict=True))
-    for i, (name, parameter) in enumerate(named_parameters(engine)):
+def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
+    """Stage 0: every rank holds everything, so parameter i is written by rank i modulo the number of ranks."""
+    optimizer = basic_optimizer(engine)
+    copies: dict[Any, Any] = float32_copies(engine)
+
+    for number, (name, parameter) in enumerate(named_parameters(engine)):
         master = copies.get(parameter, parameter)
         state = _state(optimizer, master)
         moments = {key: state[key].view(-1) for key in MOMENTS}
-        yield ParameterSlice(
-            name, 0, master.data.view(-1), moments, written=i % engine.world_size == engine.global_rank
-        )
+
+        written = number % engine.world_size == engine.global_rank
+        yield ParameterSlice(name, 0, master.data.view(-1), moments, written)
 
 
-def _stages_1_and_2(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
+def _sharded_slices(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
+    """Stages 1 to 3: each element is on one rank only, which writes it."""
     optimizer = basic_optimizer(engine)
+
     for name, parameter in named_parameters(engine):
-        begin, start, count = flat_slice_of(parameter)
-        if count == 0:
+        located = _locate(engine, parameter)
+        if located is None:
             continue
-        flat = optimizer.param_groups[parameter._hp_mapping.param_group_index]["params"][0]
+
+        # Optimizer state belongs to the flat tensor, of which this parameter is one range.
+        flat, place = located
         state = _state(optimizer, flat)
-        moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
-        yield ParameterSlice(name, start, flat.data.narrow(0, begin, count), moments, written=True)
+        moments = {key: state[key].narrow(0, place.offset, place.size) for key in MOMENTS}
+        weights_N = flat.data.narrow(0, place.offset, place.size)
+        yield ParameterSlice(name, place.start, weights_N, moments, written=True)
 
 
-def _stage_3(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
-    optimizer, zero = basic_optimizer(engine), cast(Any, engine.optimizer)
-    for name, parameter in named_parameters(engine):
-        group, begin, count = zero.grad_position[zero.get_param_id(parameter)]
-        start = count * zero._get_param_partition_rank(parameter)
-        count = min(count, parameter.ds_numel - start)
-        if count <= 0:
-            continue  # the last ranks hold only what it is filled up with
-        flat = zero.fp32_partitioned_groups_flat[group]
-        state = _state(optimizer, flat)
-        moments = {key: state[key].narrow(0, begin, count) for key in MOMENTS}
-        yield ParameterSlice(name, start, flat.data.narrow(0, begin, count), moments, written=True)
+def _locate(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice] | None:
+    """Return the flat tensor with this rank's part of a parameter and its place there, or None if it has no part."""
+    if is_stage_3(engine):
+        flat, place = stage_3_slice(engine, parameter)
+        if place.size <= 0:  # this rank's part is padding only
+            return None
+        return flat, place
+
+    place = flat_slice_of(parameter)
+    if place.size == 0:
+        return None
+    return flat_tensor_of(engine, parameter), place
 
 
 def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:
-    """A parameter's optimizer state, made as the first update would make it."""
+    """Return a parameter's optimizer state, created as the first update would create it if there is none."""
     state = optimizer.state[parameter]
     if not state:
-        on_host = getattr(optimizer, "counts_on_host", False)
-        state["step"] = 0 if on_host else torch.zeros((), device=parameter.device)  # fused AdamW reads it on the device
+        # Fused AdamW reads its step count on the device; our LAMB counts on the host.
+        counts_on_host = getattr(optimizer, "counts_on_host", False)
+        state["step"] = 0 if counts_on_host else torch.zeros((), device=parameter.device)
         state |= {key: torch.zeros_like(parameter.data) for key in MOMENTS}
     return state

@@ -1,4 +1,4 @@
-"""`python -m trainer.export`."""
+"""`python -m trainer.export`: writes a checkpoint as a Hugging Face folder. The command itself is in convert.py."""
 
 from trainer.export.convert import main
 

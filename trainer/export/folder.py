@@ -1,4 +1,8 @@
-"""The folder that an export is written to, and the tokenizer files in it."""
+"""The folder that an export is written to: checked before any work, filled at the end; and the tokenizer files in it.
+
+An export never replaces files that are not its own. A folder counts as an earlier export, which --overwrite may
+replace, if its config.json has the key `clozeline_version`.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +23,43 @@ from schemas.vocabulary import TOKENIZER_FILES
 from trainer.models.encoder import EncoderShape
 from trainer.models.pretraining import PretrainingModel
 
-CONFIG = "tokenizer_config.json"
-OURS = {"config.json", "model.safetensors", "README.md"} | TOKENIZER_FILES
+TOKENIZER_CONFIG = "tokenizer_config.json"
+EXPORT_FILES = {"config.json", "model.safetensors", "README.md"} | TOKENIZER_FILES
 """Names that an export may hold: what --overwrite replaces or removes."""
-VERSION = "clozeline_version"
-"""Key of an export's config.json by which it is recognized."""
-LOCAL_PLACES = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file", "special_tokens_map_file", "cache_dir")
-"""Keys of a published tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
+VERSION_KEY = "clozeline_version"
+"""Key of an export's config.json by which an export is recognized."""
+PATH_KEYS = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file", "special_tokens_map_file", "cache_dir")
+"""Keys of a tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
+
+
+# ---- Before any work: may an export be written there? ----
 
 
 def check_output(run: str, output: str, overwrite: bool) -> None:
-    """Check the place for an export before any work, without touching it.
+    """Check the place for an export without touching it.
 
     Raises UsageError when `output` is empty, is in the run's folder, is a file or lies under one, or holds files that
-    may not be replaced: any without `overwrite`, and with it those of a folder that is no earlier export.
+    may not be replaced: any file without `overwrite`, and with it those of a folder that is not an earlier export.
     Raises StorageError when nothing can be written there.
     """
     if not output:
         raise UsageError("--output is empty. Give a folder for the export.")
-    if _inside(output, run):
+    if _is_inside(output, run):
         raise UsageError(
-            f"--output {output} lies in the run's folder {run}, whose files it would replace. Give another."
+            f"--output {output} lies in the run's folder {run}, whose files it would replace. Give another folder."
         )
-
     if storage.is_local(output):
-        _check_local(Path(storage.filesystem(output)[1]), output)
-    names = storage.names(output)
-    if names and not overwrite:
+        _check_local_output(Path(storage.filesystem(output)[1]), output)
+
+    is_empty = not storage.names(output)
+    if is_empty:
+        return
+    if not overwrite:
         raise UsageError(f"--output {output} is not empty. Give another folder, or --overwrite to replace an export.")
-    if names and not is_export(output):
+    if not is_export(output):
         raise UsageError(
             f"--output {output} --overwrite: the folder holds other files than an export, whose config.json has "
-            f"{VERSION}. Nothing was changed there. Give another folder, or an empty one."
+            f"{VERSION_KEY}. Nothing was changed there. Give another folder, or an empty one."
         )
 
 
@@ -60,11 +69,11 @@ def is_export(folder: str) -> bool:
         content = json.loads(storage.read(storage.join(folder, "config.json")))
     except (OSError, ValueError, DataError):
         return False
-    return isinstance(content, dict) and VERSION in content
+    return isinstance(content, dict) and VERSION_KEY in content
 
 
-def _check_local(path: Path, output: str) -> None:
-    """Look at the nearest part of the path that exists."""
+def _check_local_output(path: Path, output: str) -> None:
+    """Check the nearest part of the path that exists: the rest would be created in it."""
     nearest = next(part for part in (path, *path.parents) if part.exists())
     if not nearest.is_dir():
         raise UsageError(f"--output {output}: {nearest} is not a folder. Give another folder.")
@@ -72,23 +81,35 @@ def _check_local(path: Path, output: str) -> None:
         raise StorageError(f"--output {output} cannot be written: {nearest} is read-only for this user.")
 
 
-def _inside(output: str, run: str) -> bool:
-    """Whether `output` is `run` or lies in it, links followed."""
+def _is_inside(output: str, run: str) -> bool:
+    """Return whether `output` is `run` or lies in it. Links are followed."""
     if storage.is_local(output) != storage.is_local(run):
         return False
+
     if storage.is_local(run):
-        place = Path(storage.filesystem(output)[1]).resolve()
-        return place.is_relative_to(Path(storage.filesystem(run)[1]).resolve())
-    return f"{output.rstrip('/')}/".startswith(f"{run.rstrip('/')}/")
+        output_path = Path(storage.filesystem(output)[1]).resolve()
+        run_path = Path(storage.filesystem(run)[1]).resolve()
+        return output_path.is_relative_to(run_path)
+
+    # With a slash at the end, s3://runs/a does not contain s3://runs/ab.
+    output_prefix = output.rstrip("/") + "/"
+    run_prefix = run.rstrip("/") + "/"
+    return output_prefix.startswith(run_prefix)
+
+
+# ---- The temporary folder ----
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Give a folder in TMPDIR that is removed afterwards. Raises StorageError when there is none to be had."""
+    """Yield a folder in TMPDIR that is removed afterwards. Raises StorageError when it cannot be created."""
     try:
         folder = tempfile.mkdtemp(suffix=storage.PARTIAL)
     except OSError as error:
-        raise StorageError(f"No temporary folder can be made: {error.strerror}. Set TMPDIR to a folder.") from error
+        raise StorageError(
+            f"A temporary folder cannot be created: {error.strerror}. Set TMPDIR to a folder that can be written."
+        ) from error
+
     try:
         yield Path(folder)
     finally:
@@ -96,49 +117,64 @@ def scratch_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch_room(folder: Path, model: PretrainingModel) -> Iterator[None]:
-    """Turn a scratch folder without room for the model's float32 weights into a StorageError that names TMPDIR."""
+def room_errors_named(folder: Path, model: PretrainingModel) -> Iterator[None]:
+    """Turn a failed write to a temporary folder into a StorageError with the bytes needed and free, and TMPDIR."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        needed = sum(4 * parameter.numel() for parameter in model.parameters())
-        free = shutil.disk_usage(folder).free
+        bytes_needed = sum(4 * parameter.numel() for parameter in model.parameters())
+        bytes_free = shutil.disk_usage(folder).free
         raise StorageError(
-            f"The temporary folder {folder.parent} cannot be written: the export needs {needed:,} bytes and {free:,} "
-            f"are free ({error}). Free space there, or set TMPDIR to another folder."
+            f"The temporary folder {folder.parent} cannot be written: the export needs {bytes_needed:,} bytes and "
+            f"{bytes_free:,} are free ({error}). Free space there, or set TMPDIR to another folder."
         ) from error
 
 
-def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
-    """Return the files of a run's vocabulary by name, with what its tokenizer must know of the model.
+# ---- Tokenizer files ----
 
-    Raises DataError when tokenizer_config.json is not JSON.
+
+def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
+    """Return the files of a run's vocabulary by name, with what the tokenizer must know about the model.
+
+    Raises DataError when tokenizer_config.json is not a JSON object.
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
-    config = tokenizer_config(vocabulary / CONFIG, shape)
-    return files | {CONFIG: (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()}
+    config = tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
+    files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
+    return files
 
 
 def tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
-    """Return a tokenizer_config.json for a model of this shape.
+    """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
 
     model_max_length lets `truncation=True` cut to what the model takes. token_type_ids are listed for models with two
-    segments; transformers leaves them out for ALBERT otherwise, and B would be read as segment A.
+    segments; without that transformers leaves them out for ALBERT, and segment B would be read as segment A.
     """
+    content = _read_tokenizer_config(path)
+    config = {name: value for name, value in content.items() if name not in PATH_KEYS}
+    config["model_max_length"] = shape.positions - shape.first_position
+    config["model_input_names"] = ["input_ids", "attention_mask"]
+    if shape.type_vocab_size > 1:
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return config
+
+
+def _read_tokenizer_config(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+
     try:
-        content = json.loads(path.read_text()) if path.exists() else {}
+        content = json.loads(path.read_text())
         if not isinstance(content, dict):
             raise ValueError("not an object")
     except ValueError as error:
-        raise DataError(f"{path} is not the JSON of a tokenizer ({error}). Put the vocabulary's own back.") from error
+        raise DataError(
+            f"{path} is not the JSON of a tokenizer ({error}). Restore the file from the vocabulary's folder."
+        ) from error
+    return content
 
-    kept = {name: value for name, value in content.items() if name not in LOCAL_PLACES}
-    names = (
-        ["input_ids", "token_type_ids", "attention_mask"]
-        if shape.type_vocab_size > 1
-        else ["input_ids", "attention_mask"]
-    )
-    return kept | {"model_max_length": shape.positions - shape.first_position, "model_input_names": names}
+
+# ---- Publishing ----
 
 
 def publish_folder(folder: Path, output: str) -> None:
@@ -146,14 +182,22 @@ def publish_folder(folder: Path, output: str) -> None:
 
     Raises StorageError when they cannot be written.
     """
-    written = {file.name for file in folder.iterdir()}
+    # config.json first: after an interruption the folder is still recognized as an export and can be replaced.
+    files = sorted(folder.iterdir(), key=lambda file: (file.name != "config.json", file.name))
+    written = {file.name for file in files}
+
     try:
-        # config.json first: after an interruption the folder can still be recognized and replaced
-        for file in sorted(folder.iterdir(), key=lambda file: (file.name != "config.json", file.name)):
+        for file in files:
             storage.publish(storage.join(output, file.name), file.read_bytes())
-        for name in OURS & {*storage.names(output)} - written:
+
+        left_over = EXPORT_FILES.intersection(storage.names(output)) - written
+        for name in left_over:
             storage.remove(storage.join(output, name))
-    except (OSError, DataError) as error:  # storage words a full disk itself
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
-        advice = "Free space there or give another folder, and export again."
-        raise StorageError(f"--output {output} cannot be written: {reason}. {advice}") from error
+    except (OSError, DataError) as error:
+        # Only these: storage raises its own StorageError for a full disk, for example.
+        reason = str(error).rstrip(".")
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
+        raise StorageError(
+            f"--output {output} cannot be written: {reason}. Free space there or give another folder, and export again."
+        ) from error

@@ -1,109 +1,103 @@
-"""README.md of an exported folder: what the model is, how to load it, what it was trained on, how and how far."""
+"""Writes README.md of an exported folder: what the model is, how to load it, and what it was trained on and how far.
+
+An export may be published, so its card holds no path and no secret of the run. The text is in
+templates/model_card.md.jinja.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trainer.checkpoint.layout import read_state
 from trainer.config.changes import RecipeChange, shown
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
+from trainer.logs import logger
 from trainer.metrics.log import read_lines, skipped_note
 from trainer.models.hf_convert import ARCHITECTURES
 
+TEMPLATE = "model_card.md.jinja"
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "tokens_per_second")
+"""The metrics on the card, in its order."""
 
-CARD = """\
----
-library_name: transformers
-pipeline_tag: fill-mask
-tags:
-- {family}
-- masked-lm
----
 
-# {family}, {layers} layers of {width}
+@dataclass(frozen=True)
+class LastMetrics:
+    """The metrics of the last line that was logged up to a step, or a note that says why there are none."""
 
-Pretrained with Clozeline for {step:,} of {max_steps:,} steps on {tokens:,} tokens.
-
-```python
-from transformers import AutoTokenizer, {architecture}
-
-model = {architecture}.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-```
-
-## Data
-
-{data}
-
-## Last metrics
-
-{metrics}
-
-## Recipe
-
-```toml
-{recipe}
-```
-{changes}"""
+    step: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 def model_card(run: str, checkpoint: Path, recipe: Recipe) -> str:
-    """The card of one checkpoint of a run. Raises CheckpointError when its state cannot be read."""
+    """Return the card of one checkpoint of a run. Raises CheckpointError when its state cannot be read."""
     state = read_state(checkpoint)
-    return CARD.format(
-        family=recipe.model.family,
-        layers=recipe.model.num_hidden_layers,
-        width=recipe.model.hidden_size,
-        step=state.step,
-        max_steps=recipe.run.max_steps,
-        tokens=state.tokens,
-        architecture=ARCHITECTURES[recipe.model.family],
-        data=data_table(state.identity),
-        metrics=metrics_table(run, state.step),
-        recipe=public_recipe(recipe),
-        changes=changes_table(state.changes),
+    return (
+        _template_environment()
+        .get_template(TEMPLATE)
+        .render(
+            family=recipe.model.family,
+            layers=recipe.model.num_hidden_layers,
+            width=recipe.model.hidden_size,
+            architecture=ARCHITECTURES[recipe.model.family],
+            step=state.step,
+            max_steps=recipe.run.max_steps,
+            tokens=state.tokens,
+            # Equal content has an equal fingerprint, so these say what the model was trained on without naming a path.
+            pairs_fingerprints=state.identity["data"],
+            vocabulary_fingerprint=state.identity["vocabulary"],
+            metrics=last_metrics(run, state.step),
+            recipe=public_recipe(recipe),
+            changes=public_changes(state.changes),
+        )
     )
 
 
-def data_table(identity: dict) -> str:
-    """Fingerprints of the pairs and of their vocabulary: equal content, equal fingerprint."""
-    pairs = [f"| pairs | `{fingerprint}` |" for fingerprint in identity["data"]]
-    return "\n".join(["| | fingerprint |", "|---|---|", *pairs, f"| vocabulary | `{identity['vocabulary']}` |"])
-
-
-def metrics_table(run: str, step: int) -> str:
-    """Return the last line logged up to a step; a sentence when there is none or the file cannot be read."""
+def last_metrics(run: str, step: int) -> LastMetrics:
+    """Return the metrics of the last line logged up to a step; a note when there is none or the file is unreadable."""
     try:
         lines, skipped = read_lines(run)
     except OSError as error:
-        return f"The metrics could not be read: {error.strerror}."
+        return LastMetrics(note=f"The metrics could not be read: {error.strerror}.")
     if skipped:
-        print(skipped_note(run, skipped), flush=True)
+        logger.info("%s", skipped_note(run, skipped))
 
     lines = [line for line in lines if line["step"] <= step]
     if not lines:
-        return "None were logged."
-    rows = [f"| {name} | {lines[-1][name]:.4g} |" for name in SHOWN if lines[-1].get(name) is not None]
-    return "\n".join([f"| at step {lines[-1]['step']:,} | |", "|---|---|", *rows])
+        return LastMetrics(note="None were logged.")
+
+    last = lines[-1]
+    figures = {name: last[name] for name in SHOWN if last.get(name) is not None}
+    return LastMetrics(last["step"], figures)
 
 
 def public_recipe(recipe: Recipe) -> str:
-    """Return the recipe as TOML without secrets and without the places of its files."""
+    """Return the recipe as TOML without secrets and without paths."""
     content = without_paths(without_secrets(recipe.model_dump(exclude_none=True)))
     return tomli_w.dumps(content).strip()
 
 
-def changes_table(changes: list[RecipeChange]) -> str:
-    """Return a section about how the recipe changed at resumes, without secrets and places; nothing if it did not."""
-    public = changes_without_paths(changes_without_secrets(changes))
-    if not public:
-        return ""
-    rows = [
-        f"| {change.step + 1:,} | {change.key} | {shown(change.before)} | {shown(change.now)} |" for change in public
-    ]
-    head = "The recipe above is the last one. It changed when the run was resumed:"
-    return "\n".join(["", head, "", "| from step | key | was | is |", "|---|---|---|---|", *rows, ""])
+def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
+    """Return how the recipe changed when the run was resumed, without secrets and without paths."""
+    return changes_without_paths(changes_without_secrets(changes))
+
+
+def _template_environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("trainer.export"),
+        undefined=StrictUndefined,
+        # The card is Markdown, so nothing is escaped as HTML.
+        autoescape=False,
+        # A line with nothing but a block leaves no empty line behind.
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["thousands"] = lambda number: f"{number:,}"
+    environment.filters["shown"] = shown
+    return environment

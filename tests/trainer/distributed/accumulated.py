@@ -11,6 +11,7 @@ cases are exact in bfloat16 and float16; what differs is how gradients are compu
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,16 @@ from torch import Tensor
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
+from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
 from trainer.distributed.loss_scale import loss_scale
-from trainer.distributed.zero import basic_optimizer, parameter_slices
+from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, start_distributed
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel, build_model
 
-VOCABULARY, LENGTH, ROWS = 151, 24, 2
+VOCABULARY = 151
+LENGTH = 24
+ROWS = 2
 SIZES = [
     "model.num_hidden_layers=2",
     "model.hidden_size=32",
@@ -81,9 +85,11 @@ def micro_batch(number: int) -> PackedBatch:
 
 def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
     """The mean gradient over all micro-batches, whole, on every rank. A collective call."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
     recipe = recipe_of(case)
     mine = micro_batches // ranks
+
     model = rounded_model(recipe)
     engine = build_engine(model, recipe, RankShare(rank, ranks, mine, micro_batches))
     optimizer: Any = basic_optimizer(engine)
@@ -99,10 +105,12 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
         loss = losses.mlm_sum / (ROWS * LENGTH // 6) + losses.pair_sum / ROWS
         engine.backward(loss * loss_scale(engine))
         engine.step()
-    shapes = {name: getattr(p, "ds_shape", p.shape) for name, p in model.named_parameters()}
+
+    # Every rank gathers the parts of all ranks and puts them into whole gradients.
+    shapes = {name: full_shape_of(parameter) for name, parameter in model.named_parameters()}
     pieces: list[Any] = [None] * ranks
     dist.all_gather_object(pieces, [(part.name, part.start, part.weights.clone()) for part in parameter_slices(engine)])
-    whole = {name: torch.full((shape.numel(),), torch.nan) for name, shape in shapes.items()}
+    whole = {name: torch.full((math.prod(shape),), torch.nan) for name, shape in shapes.items()}
     for name, start, values in (piece for held in pieces for piece in held):
         whole[name][start : start + len(values)] = values
     engine.destroy()

@@ -52,7 +52,9 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
 
     `trace:FILE` among the faults lists them in FILE.RANK: a line of file name, first byte and length for each write.
     """
-    pwrite, fsync, flock = os.pwrite, os.fsync, fcntl.flock
+    pwrite = os.pwrite
+    fsync = os.fsync
+    flock = fcntl.flock
     last: dict[int, tuple[int, int]] = {}
     synced = 0
     listed = faults.trace
@@ -103,7 +105,9 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     os.replace = rename
     node = os.environ.get("CLOZELINE_NODE")
     HeldBytes.read = read_held
-    os.pwrite, os.fsync, fcntl.flock = write, sync, lock
+    os.pwrite = write
+    os.fsync = sync
+    fcntl.flock = lock
     if faults.has("apart", 1):
         os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
     if faults.has("unreachable", 1):
@@ -112,7 +116,9 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
         yield
     finally:
         os.environ.pop("GLOO_SOCKET_IFNAME", None)
-        os.pwrite, os.fsync, fcntl.flock = pwrite, fsync, flock
+        os.pwrite = pwrite
+        os.fsync = fsync
+        fcntl.flock = flock
         HeldBytes.read = read
         os.replace = replace
         if node is None:

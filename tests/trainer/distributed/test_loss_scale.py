@@ -12,13 +12,19 @@ import pytest
 
 from trainer.checkpoint import layout as checkpoints
 
-STAGES, STEPS, STOP = range(4), 6, 2
+STAGES = range(4)
+STEPS = 6
+STOP = 2
 TOO_LARGE = 2.0**19  # gradients of some tenths times this are beyond fp16's 65,504
 
 
 def changes(precision: str, stage: int) -> dict[str, object]:
-    return {"run__max_steps": STEPS, "checkpoint__every": 99, "engine__precision": precision,
-            "engine__zero_stage": stage}  # fmt: skip
+    return {
+        "run__max_steps": STEPS,
+        "checkpoint__every": 99,
+        "engine__precision": precision,
+        "engine__zero_stage": stage,
+    }
 
 
 def with_scale(run: Path, scale: float, to: Path) -> Path:
@@ -35,15 +41,15 @@ def with_scale(run: Path, scale: float, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(training, tmp_path_factory) -> Path:
-    """Of every precision and stage an unbroken run and a resumed one, and one in fp16 resumed at too large a scale."""
+    """For each precision and stage an unbroken run and a resumed one, and in fp16 one resumed at too large a scale."""
     folder = tmp_path_factory.mktemp("half")
-    told = ""
+    output = ""
 
     def go(name: str, precision: str, stage: int, **more: object) -> None:
-        nonlocal told
+        nonlocal output
         done = training.warm(2, folder / f"{name} {precision} {stage}", **changes(precision, stage), **more)
         assert done.returncode == 0, done.stderr
-        told += done.stdout
+        output += done.stdout
 
     for precision, stage in product(("fp16", "bf16"), STAGES):
         go("straight", precision, stage)
@@ -52,7 +58,7 @@ def runs(training, tmp_path_factory) -> Path:
             with_scale(folder / f"resumed fp16 {stage}", TOO_LARGE, folder / f"fallen fp16 {stage}")
             go("fallen", precision, stage)
         go("resumed", precision, stage)
-    (folder / "told").write_text(told)
+    (folder / "output").write_text(output)
     return folder
 
 
@@ -79,4 +85,4 @@ def test_a_loss_scale_that_is_too_large_falls_and_is_no_trouble(runs: Path, stag
     state = json.loads((folder / "state.json").read_text())
     assert STOP <= state["updates"] < STEPS and state["anomaly"]["skipped"] == 0
     assert state["loss_scale"]["cur_scale"] < TOO_LARGE
-    assert (runs / "told").read_text().count("fp16 overflowed and the loss scale falls") >= len(STAGES)
+    assert (runs / "output").read_text().count("fp16 overflowed and the loss scale falls") >= len(STAGES)

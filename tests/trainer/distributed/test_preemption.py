@@ -23,7 +23,7 @@ def wait_for(path: Path, process) -> None:
 @pytest.mark.parametrize(
     ("launcher", "rank"), [pytest.param("deepspeed", 1, marks=pytest.mark.thorough), ("python", 0)]
 )
-def test_a_signalled_run_saves_and_goes_on(training, straight, tmp_path, launcher: str, rank: int) -> None:
+def test_a_signaled_run_saves_and_resumes(training, straight, tmp_path, launcher: str, rank: int) -> None:
     """Once while the first steps are taken, once in warm-up, twice in a row."""
     out = tmp_path / "run"
     process = training.start(launcher, out)
@@ -63,11 +63,12 @@ def evaluated(training, held_out, tmp_path_factory) -> tuple[Path, dict[str, obj
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(12, marks=pytest.mark.thorough)])
-def test_a_signal_in_an_evaluation_is_heeded_at_once_and_the_evaluation_made_up(
+def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
     training, evaluated, held_out, tmp_path, step: int
 ) -> None:
     """In the middle of it, at the run's end too; metrics and the best checkpoint become what they would have been."""
-    (straight, changes), out = evaluated, tmp_path / "run"
+    straight, changes = evaluated
+    out = tmp_path / "run"
     batches = json.loads((held_out / "manifest.json").read_text())["totals"]["rows"] // 16
     forward = 4 * step + 4 * 4 * batches * (step // 4 - 1) + 2  # four micro-batches of every batch, four kinds of mask
     fault = f"ask:0:{forward}:{forward}"
@@ -96,9 +97,13 @@ def metrics(out: Path) -> dict[int, dict]:
 def test_twenty_signals_at_random_moments(training, held_out, tmp_path, steps: int = 2000) -> None:
     """To one rank of two, from the moment that it listens on: start, steps, evaluations, saves, the end."""
     changes = {"run__max_steps": steps, "evaluation__pairs": held_out, "evaluation__every": 4, "evaluation__batches": 4}
-    draws, out, straight = random.Random(1), tmp_path / "run", tmp_path / "straight"
+    draws = random.Random(1)
+    out = tmp_path / "run"
+    straight = tmp_path / "straight"
     for _ in range(20):
-        process, ranks, rank = training.start("deepspeed", out, **changes), [], draws.randrange(2)
+        process = training.start("deepspeed", out, **changes)
+        rank = draws.randrange(2)
+        ranks = []
         while process.poll() is None and len(ranks) < 2:
             ranks = training.ranks(process)
         while process.poll() is None and not listens(ranks[rank].pid):

@@ -139,7 +139,8 @@ def test_a_stop_inside_a_step_saves_the_step_before(
 ) -> None:
     """A step has 16 micro-batches on one rank, 8 on two; the one in which the signal comes makes no update."""
     changes = LONG_STEPS | changes
-    straight, out = tmp_path / "straight", tmp_path / "run"
+    straight = tmp_path / "straight"
+    out = tmp_path / "run"
     assert training.warm(ranks, straight, **changes).returncode == 0
     done = training.warm(ranks, out, fault, **changes)
     assert done.returncode == 75 and "Traceback" not in done.stderr, done.stderr

@@ -185,5 +185,5 @@ def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
-def test_the_patience_with_silent_ranks_grows_with_the_timeout(timeout: float, seconds: float) -> None:
+def test_the_silence_limit_grows_with_the_timeout(timeout: float, seconds: float) -> None:
     assert watchdog.silence_limit(timeout) == seconds

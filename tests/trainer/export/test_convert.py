@@ -34,13 +34,16 @@ def trained(training, pairs: Path, byte_rows: Path, tmp_path_factory) -> dict[st
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, family: str) -> None:
-    out, hf = trained[family], tmp_path / "hf"
+    out = trained[family]
+    hf = tmp_path / "hf"
     assert "(checked, to " in export(str(out), str(hf), None)
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
     ours = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
-    tokenizer, theirs = AutoTokenizer.from_pretrained(hf), AutoModelForPreTraining.from_pretrained(hf).eval()
+
+    tokenizer = AutoTokenizer.from_pretrained(hf)
+    theirs = AutoModelForPreTraining.from_pretrained(hf).eval()
     text = f"The cat sees the {tokenizer.mask_token}."
     inputs = tokenizer(text, return_tensors="pt")
     batch = export_check.one_row_batch(inputs["input_ids"][0], 1)
@@ -67,7 +70,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "| at step 2 |",
         "| mlm_loss |",
         "BertForPreTraining",
-        "width = 64",
+        "hidden_size = 64",
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card

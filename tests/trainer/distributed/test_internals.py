@@ -1,0 +1,92 @@
+"""The adapters of DeepSpeed's and torch's private parts, on stand-ins and on a process group of one rank."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer.distributed import deepspeed_internals as internals
+from trainer.distributed.torch_internals import default_store, set_process_group_timeout
+
+
+def engine_with(**attributes: Any) -> Any:
+    return SimpleNamespace(optimizer=SimpleNamespace(**attributes))
+
+
+def test_the_gradient_norm_is_none_without_a_wrapper() -> None:
+    assert internals.gradient_norm_of(engine_with()) is None
+    norm = internals.gradient_norm_of(engine_with(_global_grad_norm=torch.tensor(2.5)))
+    assert norm == 2.5 and isinstance(norm, float)
+
+
+@pytest.mark.parametrize("name", ["loss_scaler", "loss_scale_config"])
+def test_the_loss_scaler_has_two_names(name: str) -> None:
+    scaler = SimpleNamespace(cur_scale=256.0)
+    assert internals.loss_scaler_of(engine_with(**{name: scaler})) is scaler
+    assert internals.loss_scaler_of(engine_with()) is None
+
+
+def test_a_stand_in_knows_its_full_shape() -> None:
+    whole = torch.nn.Parameter(torch.zeros(2, 2))
+    stand_in = torch.nn.Parameter(torch.empty(0))
+    stand_in.ds_shape = torch.Size([3, 2])  # type: ignore[attr-defined]
+    assert internals.full_shape_of(whole) == (2, 2)
+    assert internals.full_shape_of(stand_in) == (3, 2)
+    assert internals.is_partitioned(stand_in) and not internals.is_partitioned(whole)
+
+
+def test_a_parameter_on_other_ranks_has_an_empty_slice() -> None:
+    parameter = SimpleNamespace(_hp_mapping=None)
+    assert internals.is_in_flat_group(parameter)
+    assert internals.flat_slice_of(parameter) == (0, 0, 0)
+
+
+def test_float32_copies_are_found_by_parameter() -> None:
+    parameters = [torch.zeros(1, dtype=torch.bfloat16) for _ in range(3)]
+    copies = [parameter.float() for parameter in parameters]
+    engine = engine_with(fp16_groups=[parameters[:2], parameters[2:]], fp32_groups=[copies[:2], copies[2:]])
+    assert internals.has_float32_copies(engine)
+    found = internals.float32_copies(engine)
+    assert all(found[parameter] is copy for parameter, copy in zip(parameters, copies, strict=True))
+
+    assert not internals.has_float32_copies(engine_with())
+    assert internals.float32_copies(engine_with()) == {}
+
+
+def test_the_last_part_of_a_parameter_does_not_count_its_padding() -> None:
+    """Stage 3 cuts 10 elements into parts of 4 for 3 ranks: 4, 4 and 2."""
+    parameter = SimpleNamespace(ds_numel=10)
+    flat = torch.zeros(20)
+    sizes = []
+    for rank in range(4):
+        engine = engine_with(
+            grad_position={"p": [0, 7, 4]},
+            get_param_id=lambda parameter: "p",
+            _get_param_partition_rank=lambda parameter, rank=rank: rank,
+            fp32_partitioned_groups_flat=[flat],
+        )
+        tensor, place = internals.stage_3_slice(engine, parameter)
+        assert tensor is flat and place.offset == 7 and place.start == 4 * rank
+        sizes.append(place.size)
+    assert sizes == [4, 4, 2, -2]
+
+
+@pytest.fixture
+def one_rank_group():
+    if dist.is_initialized():
+        pytest.skip("this process has a process group already")
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield store
+    dist.destroy_process_group()
+
+
+def test_torchs_store_and_timeout_are_reached(one_rank_group) -> None:
+    default_store().set("clozeline/test", "7")
+    assert default_store().get("clozeline/test") == b"7"
+    set_process_group_timeout(60)
+    dist.barrier()

@@ -1,0 +1,255 @@
+"""Every attribute of DeepSpeed outside its documented interface that the trainer uses, each behind one function.
+
+Checked against DeepSpeed 0.19.8; pyproject.toml allows 0.19 only, because these attributes may change in any release.
+A test refuses them anywhere else, so that an upgrade of DeepSpeed is an upgrade of this file. Paths in docstrings are
+relative to the deepspeed package.
+
+The optimizer that DeepSpeed wraps around ours ("the wrapper", `engine.optimizer`) depends on stage and precision:
+
+    stage 0, fp32           none; engine.optimizer is our own optimizer
+    stage 0, bf16 or fp16   FP16_UnfusedOptimizer      runtime/fp16/unfused_optimizer.py, for both precisions
+    stage 1, bf16           BF16_Optimizer             runtime/bf16_optimizer.py
+    stages 1 and 2          DeepSpeedZeroOptimizer     runtime/zero/stage_1_and_2.py
+    stage 3                 DeepSpeedZeroOptimizer_Stage3   runtime/zero/stage3.py
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple, cast
+
+import deepspeed
+import torch
+from deepspeed import DeepSpeedEngine
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.base_optimizer import ZeROOptimizer
+from torch import Tensor
+
+# ---- The engine ----
+
+
+def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
+    """Return the optimizer as we built it, without DeepSpeed's wrapper (`basic_optimizer`, runtime/engine.py)."""
+    return cast(torch.optim.Optimizer, engine.basic_optimizer)
+
+
+def gradient_norm_of(engine: DeepSpeedEngine) -> float | None:
+    """Return the norm of the last step's whole gradient before clipping, or None if DeepSpeed does not compute it.
+
+    Every wrapper stores it as `_global_grad_norm` before it calls our optimizer's `step`. Stage 0 in fp32 has no
+    wrapper and so no norm.
+    """
+    wrapper: Any = engine.optimizer
+    if not hasattr(wrapper, "_global_grad_norm"):
+        return None
+    return float(wrapper._global_grad_norm)
+
+
+def release_engine_memory() -> None:
+    """Return the memory of engines that nothing refers to any longer to the device.
+
+    DeepSpeed's engines, wrappers and hooks refer to each other, so they live until a garbage collection finds them.
+    This takes no engine on purpose: a caller that still holds one would keep it alive.
+    """
+    gc.collect()
+    accelerator: Any = get_accelerator()
+    accelerator.empty_cache()
+
+
+# ---- fp16 loss scale ----
+
+
+@dataclass(frozen=True)
+class LossScaleMethods:
+    """The two methods by which the wrapper of stage 0 handles its loss scale in a step.
+
+    update(overflowed): lower the scale after an overflow, or count a good step and perhaps raise it.
+    unscale_and_clip(scaled_norm, apply_scale): divide gradients by the scale and the clipping factor, and return that
+    divisor. scaled_norm is the gradient norm times the scale.
+    """
+
+    update: Callable[[bool], None]
+    unscale_and_clip: Callable[[float, bool], float]
+
+
+def loss_scale_methods(wrapper: Any) -> LossScaleMethods:
+    """Return the wrapper's `_update_scale` and `unscale_and_clip_grads` (runtime/fp16/unfused_optimizer.py)."""
+    return LossScaleMethods(wrapper._update_scale, wrapper.unscale_and_clip_grads)
+
+
+def replace_loss_scale_methods(wrapper: Any, methods: LossScaleMethods) -> None:
+    """Make the wrapper of stage 0 call these methods in place of its own."""
+    wrapper._update_scale = methods.update
+    wrapper.unscale_and_clip_grads = methods.unscale_and_clip
+
+
+def current_loss_scale(wrapper: Any) -> float:
+    """Return the loss scale of the wrapper of stage 0 (`LossScaleConfig`, runtime/fp16/loss_scaler.py)."""
+    return wrapper.loss_scale_config.cur_scale
+
+
+def set_gradient_norm(wrapper: Any, norm: float) -> None:
+    """Set the norm that `gradient_norm_of` returns."""
+    wrapper._global_grad_norm = norm
+
+
+def loss_scaler_of(engine: DeepSpeedEngine) -> Any:
+    """Return the object that holds the loss scale and its counters, or None in fp32 at stage 0.
+
+    It is a `LossScaler` or `DynamicLossScaler` in stages 1 to 3 and a `LossScaleConfig` at stage 0
+    (runtime/fp16/loss_scaler.py); the counters have the same names in all of them.
+    """
+    scaler = getattr(engine.optimizer, "loss_scaler", None)
+    if scaler:
+        return scaler
+    return getattr(engine.optimizer, "loss_scale_config", None)
+
+
+def scales_loss_itself(engine: DeepSpeedEngine) -> bool:
+    """Return whether `engine.backward` multiplies the loss by the loss scale; true in ZeRO stages 1 to 3.
+
+    Their wrappers are subclasses of ZeROOptimizer (runtime/base_optimizer.py).
+    """
+    return isinstance(engine.optimizer, ZeROOptimizer)
+
+
+# ---- Stage 0: a float32 copy of each parameter ----
+
+
+def has_float32_copies(engine: DeepSpeedEngine) -> bool:
+    """Return whether every rank updates a float32 copy of each whole parameter: stage 0 in bf16 or fp16."""
+    return hasattr(engine.optimizer, "fp32_groups")
+
+
+def float32_copies(engine: DeepSpeedEngine) -> dict[Tensor, Tensor]:
+    """Return the float32 copy of each parameter; empty in fp32, where there are none.
+
+    FP16_UnfusedOptimizer keeps one list of parameters and one of copies for each parameter group. It calls the
+    parameters `fp16_groups` even when they are bfloat16.
+    """
+    wrapper: Any = engine.optimizer
+    parameter_groups = getattr(wrapper, "fp16_groups", [])
+    copy_groups = getattr(wrapper, "fp32_groups", [])
+
+    copies: dict[Tensor, Tensor] = {}
+    for parameters, group_copies in zip(parameter_groups, copy_groups, strict=True):
+        copies |= dict(zip(parameters, group_copies, strict=True))
+    return copies
+
+
+# ---- Stages 1 to 3: this rank's part of each parameter ----
+
+
+class FlatSlice(NamedTuple):
+    """Consecutive elements of one flattened parameter that lie in a flat float32 tensor of this rank.
+
+    offset: position of the first of them in the flat tensor. start: its position in the parameter. size: how many.
+    """
+
+    offset: int
+    start: int
+    size: int
+
+
+def is_in_flat_group(parameter: Any) -> bool:
+    """Return whether a parameter belongs to a flat tensor of ZeRO stage 1 or 2, of which each rank holds a range.
+
+    Those stages add `_hp_mapping` to every parameter: a `tensor_fragment` (utils/tensor_fragment.py), or None when no
+    element of the parameter is on this rank. "hp" is the high-precision copy, "lp" the low-precision parameter.
+    """
+    return hasattr(parameter, "_hp_mapping")
+
+
+def flat_slice_of(parameter: Any) -> FlatSlice:
+    """Return where this rank's part of a parameter lies in stages 1 and 2. Its size is 0 if all is on other ranks."""
+    fragment = parameter._hp_mapping
+    if fragment is None:
+        return FlatSlice(0, 0, 0)
+
+    in_flat_tensor = fragment.hp_fragment_address
+    in_parameter = fragment.lp_fragment_address
+    return FlatSlice(in_flat_tensor.start, in_parameter.start, in_flat_tensor.numel)
+
+
+def flat_tensor_of(engine: DeepSpeedEngine, parameter: Any) -> Tensor:
+    """Return the flat float32 tensor with this rank's part of a parameter in stages 1 and 2.
+
+    Each parameter group of the optimizer then consists of one flat tensor. Call it only if the slice is not empty.
+    """
+    group = basic_optimizer(engine).param_groups[parameter._hp_mapping.param_group_index]
+    return group["params"][0]
+
+
+def is_stage_3(engine: DeepSpeedEngine) -> bool:
+    """Return whether the engine shards parameters, gradients and optimizer state (ZeRO stage 3)."""
+    return hasattr(engine.optimizer, "fp32_partitioned_groups_flat")
+
+
+def is_partitioned(parameter: Any) -> bool:
+    """Return whether stage 3 manages a parameter, which is then an empty stand-in unless it is small.
+
+    `_convert_to_deepspeed_param` (runtime/zero/partition_parameters.py) adds the `ds_` attributes.
+    """
+    return hasattr(parameter, "ds_shape")
+
+
+def full_shape_of(parameter: Any) -> tuple[int, ...]:
+    """Return the shape of a whole parameter, also in stage 3, where the parameter itself may be empty."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def stage_3_slice(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]:
+    """Return the flat float32 tensor with this rank's part of a parameter in stage 3, and where the part lies in it.
+
+    Stage 3 cuts every parameter into one part of equal size a rank and pads the last ones. `grad_position`
+    (runtime/zero/stage3.py) has the parameter's sub-group, the offset in its flat tensor and the padded size. The
+    returned size does not count padding; it is 0 or less where the part is padding only.
+    """
+    wrapper: Any = engine.optimizer
+    sub_group, offset, padded_size = wrapper.grad_position[wrapper.get_param_id(parameter)]
+
+    start = padded_size * wrapper._get_param_partition_rank(parameter)
+    size = min(padded_size, parameter.ds_numel - start)
+    return wrapper.fp32_partitioned_groups_flat[sub_group], FlatSlice(offset, start, size)
+
+
+def publish_stage_3_weights(engine: DeepSpeedEngine) -> None:
+    """Copy the float32 parts into the parameters that the model computes with, as a step does. A collective call.
+
+    The two halves follow `step` and `_post_step` of runtime/zero/stage3.py.
+    """
+    wrapper: Any = engine.optimizer
+    for sub_group in range(len(wrapper.fp32_partitioned_groups_flat)):
+        wrapper._reassign_or_swap_out_partitioned_parameters(sub_group)
+
+    # Small parameters are kept whole on every rank, so they have to be gathered from the parts.
+    persistent = wrapper.persistent_parameters
+    if persistent:
+        persistent[0].partition(persistent)
+        persistent[0].all_gather(persistent)
+
+
+# ---- CPU communication kernels ----
+
+
+def communication_kernels_name() -> str | None:
+    """Return the extension name of DeepSpeed's shared-memory collectives, or None where DeepSpeed does not use them.
+
+    The same condition as in `build_shm_op` (comm/torch.py).
+    """
+    accelerator: Any = get_accelerator()
+    builder = accelerator.create_op_builder("ShareMemCommBuilder")
+    operators: Any = deepspeed.ops
+    if builder is None or not operators.__compatible_ops__.get(builder.NAME, False):
+        return None
+    return builder.NAME
+
+
+def build_communication_kernels() -> None:
+    """Compile the shared-memory collectives unless they are up to date, and load them (comm/torch.py)."""
+    # deepspeed.comm has an attribute `torch`, the torch package, which hides the module of that name.
+    backend: Any = import_module("deepspeed.comm.torch")
+    backend.build_shm_op()

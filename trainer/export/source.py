@@ -1,0 +1,98 @@
+"""Finds the checkpoint to export: the newest, the best or a given step, of a local run folder or of one at a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from schemas import storage
+from schemas.errors import CheckpointError, UsageError
+from schemas.vocabulary import Vocabulary
+from trainer.checkpoint.layout import best, check_identity, checkpoint_path, newest, read_state, steps_saved, verify
+from trainer.checkpoint.remote_sync import bring_run
+from trainer.config.changes import flatten
+from trainer.config.schema import Recipe
+
+
+def check_saved(run: str, step: int | None) -> None:
+    """Raise UsageError when a run, which may be a URL, has no checkpoint, or none of this step."""
+    with storage.storage_errors_of(run):
+        steps = steps_saved(run)
+
+    if not steps:
+        raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+    if step is not None and step not in steps:
+        raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, steps))}.")
+
+
+def best_step(run: str) -> int:
+    """Return the step with the lowest loss on held-out pairs. Raises UsageError when none was evaluated."""
+    with storage.storage_errors_of(run):
+        step = best(run)
+    if step is None:
+        raise UsageError(
+            f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
+        )
+    return step
+
+
+@contextlib.contextmanager
+def local_copy(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield a local folder with the run, and what was wrong with newer checkpoints that were passed over.
+
+    The folder is the run's own if that is local. Of a run at a URL it is a temporary copy of what an export needs: the
+    checkpoint of `step`, or the newest that verifies.
+    """
+    if storage.is_local(run):
+        yield run, []
+        return
+
+    with tempfile.TemporaryDirectory() as folder:
+        with storage.storage_errors_of(run):
+            faults = bring_run(run, folder, step)
+        yield folder, faults
+
+
+def find_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
+    """Return the checkpoint to export from a local folder.
+
+    faults: what `local_copy` found wrong with newer checkpoints. Raises CheckpointError when the checkpoint of `step`
+    does not verify, or without a step when the newest does not: an older one is exported only if its step is given.
+    """
+    if step is None:
+        return _newest_checkpoint(run, faults)
+
+    path = checkpoint_path(run, step)
+    fault = verify(path)
+    if fault is not None:
+        raise CheckpointError(f"{path} does not verify: {fault}. Export another step.")
+    return path
+
+
+def _newest_checkpoint(run: str, faults: list[str]) -> Path:
+    newest_sound = newest(run)
+    assert newest_sound is not None  # check_saved has found a checkpoint
+    path, damaged = newest_sound
+
+    all_faults = [*faults, *damaged]
+    if all_faults:
+        raise CheckpointError(
+            f"The newest checkpoint does not verify: {'; '.join(all_faults)}. "
+            f"To export the newest one that does, add --step {read_state(path).step}."
+        )
+    return path
+
+
+def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Raise CheckpointError unless the run folder's recipe and vocabulary are those its checkpoint was trained with."""
+    saved_identity = read_state(path).identity
+    current = {
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocabulary"}),
+        "vocabulary": vocabulary.fingerprint,
+    }
+
+    # Of what the checkpoint recorded, an export depends on these two only.
+    saved = {name: saved_identity.get(name) for name in current}
+    check_identity(path, flatten(saved), flatten(current))
