@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from schemas.errors import StorageError
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, hashing_order, read_back, second_readers
+from trainer.checkpoint import layout, sharded
+from trainer.checkpoint.manifest import describe, verify
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece
+from trainer.checkpoint.verification import hashing_order, read_back, second_readers
 from trainer.checkpoint.write_plan import BLOCK
 
 APART = "apart:0:1:1,apart:1:1:1"
@@ -58,7 +59,7 @@ def test_two_nodes_never_write_into_one_block(training, tmp_path, stage: int) ->
     for file in (*FILES, "state.json"):
         if file != "state.json":
             assert (runs["apart"] / file).read_bytes() == (runs["together"] / file).read_bytes()
-    assert checkpoints.verify(runs["apart"]) is None
+    assert verify(runs["apart"]) is None
 
 
 @pytest.mark.parametrize("faults", [APART, ""], ids=["two nodes", "one node"])
@@ -128,13 +129,13 @@ def test_the_file_and_the_range_are_named(tmp_path, content: bytes) -> None:
 
 
 def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
-    partial = checkpoints.begin(str(tmp_path), 4)
+    partial = layout.begin(str(tmp_path), 4)
     for name in ("model.safetensors", "state.json"):
         (partial / name).write_text("x")
-    entries = [checkpoints.describe(partial, partial / "state.json")]
+    entries = [describe(partial, partial / "state.json")]
     with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
-        saving._publish(partial, str(tmp_path), 4, entries, keep=1)
-    assert checkpoints.steps_saved(str(tmp_path)) == []
+        sharded._publish(partial, str(tmp_path), 4, entries, keep=1)
+    assert layout.steps_saved(str(tmp_path)) == []
 
 
 def test_a_file_that_cannot_be_read_back_is_named_so(tmp_path) -> None:

@@ -17,17 +17,9 @@ from hypothesis import strategies as st
 
 from schemas.errors import StorageError
 from tests.trainer.one_rank import ThreadedRanks
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint import shared_writes
-from trainer.checkpoint import write_plan as blocks
-from trainer.checkpoint.shared_writes import (
-    HeldBytes,
-    WrittenPiece,
-    hashing_order,
-    read_back,
-    second_readers,
-    write_together,
-)
+from trainer.checkpoint import shared_writes, verification, write_plan
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
+from trainer.checkpoint.verification import hashing_order, read_back, second_readers
 from trainer.checkpoint.write_plan import Extent, assign_writers
 
 CPU = torch.device("cpu")
@@ -49,7 +41,7 @@ def held_by_rank(elements: int, ranks: int, rng: random.Random) -> tuple[list[He
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4 elements, pieces of 7 elements, 2 blocks in a round."""
-    monkeypatch.setattr(blocks, "BLOCK", 16)
+    monkeypatch.setattr(write_plan, "BLOCK", 16)
     monkeypatch.setattr(shared_writes, "PIECE", 28)
     monkeypatch.setattr(shared_writes, "ROUND", 2)
 
@@ -277,7 +269,7 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[int]
 ) -> None:
     group = ThreadedRanks(len(nodes))
-    monkeypatch.setattr(saving, "dist", group)
+    monkeypatch.setattr(verification, "dist", group)
     reads: set[tuple[int, str, int]] = set()
 
     def read_noted(file: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
@@ -285,7 +277,7 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
         reads.update((group.get_rank(), file.name, piece.begin) for piece in pieces)
         return read_back(file, pieces, from_server)
 
-    monkeypatch.setattr(saving, "read_back", read_noted)
+    monkeypatch.setattr(verification, "read_back", read_noted)
     written = {}
     for number, name in enumerate("bcd"):
         data = bytes([number]) * 40
@@ -294,7 +286,7 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
     (tmp_path / "a").write_bytes(b"state")
     (tmp_path / "z").write_bytes(b"figures")
 
-    by_rank = group.run(lambda rank: saving._check(tmp_path, list("abcdz"), written, nodes))
+    by_rank = group.run(lambda rank: verification.check_files(tmp_path, list("abcdz"), written, nodes))
 
     order = hashing_order(nodes)
     hashed = [[name for i, name in enumerate("abcdz") if order[i % len(nodes)] == rank] for rank in range(len(nodes))]
@@ -320,9 +312,9 @@ def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
 
 def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = ThreadedRanks(1)
-    monkeypatch.setattr(saving, "dist", group)
+    monkeypatch.setattr(verification, "dist", group)
     (tmp_path / "f").write_bytes(bytes(2001))
     written = {"f": [WrittenPiece(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
-    (found,) = group.run(lambda rank: saving._check(tmp_path, ["f"], written, [0]))
+    (found,) = group.run(lambda rank: verification.check_files(tmp_path, ["f"], written, [0]))
     assert isinstance(found, StorageError)
     assert str(found) == f"{tmp_path}/f has 2,001 bytes, but 2,000 were written."
