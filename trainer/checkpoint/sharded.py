@@ -72,6 +72,7 @@ def save_checkpoint(
     counts = {"updates": updates_made(engine), "loss_scale": _loss_scale(engine)}
     saved_state = state.model_copy(update=counts)
     shapes = _shapes(engine)
+    # What all ranks hold alike (stage 0) is marked as written on one of them only.
     slices = [part for part in parameter_slices(engine) if part.written]
     nodes = nodes_of_ranks()
     device = torch.device(engine.device or "cpu")
@@ -126,6 +127,7 @@ def _begin(run: str, state: TrainingState, shapes: Shapes, metrics: dict[str, An
     """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
     partial = layout.begin(run, state.step)
 
+    # The ranks write into existing files: if each created them, one could cut off what another has written.
     with write_errors_of(partial):
         for file_name in _TENSOR_FILES:
             create(partial / file_name, shapes)
@@ -243,6 +245,7 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
                     f"{path / file_name} holds other tensors than this model. Use another run.output."
                 )
 
+            # The values are views of what the optimizer works on, so copying into them loads the optimizer.
             for part in slices:
                 target_N = _values_of(part, file_name)
                 values_N = file.read(part.name, part.start, target_N.numel())
@@ -250,6 +253,7 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
                 target_N.copy_(values_N)
                 progress()
 
+            # The model computes with its own copy of the weights, except in fp32 at stage 0.
             if file_name == WEIGHTS:
                 _read_whole(engine, file)
 

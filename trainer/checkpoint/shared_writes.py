@@ -67,6 +67,7 @@ class HeldBytes:
 
     def read(self, begin: int, end: int) -> Tensor:
         """Return the elements of bytes `begin` to `end` as (N,) float32 on their device. This rank must hold all."""
+        # Parts are sorted and do not overlap: the last one that starts at or before `begin` contains it.
         pieces = []
         first_part = bisect_right(self._begins, begin) - 1
 
@@ -102,6 +103,7 @@ def write_together(
             for begin, values_N in _assembled_blocks(round_of_extents, held, received):
                 file.write(begin, values_N)
 
+    # Nothing is exchanged from here on, so ranks need not advance together.
     with file.keeping_error():
         for extent in extents:
             if extent.block is None and extent.writer == rank:
@@ -166,6 +168,7 @@ def _exchange(
     outgoing.sort()
     incoming.sort()
 
+    # The peers expect as many elements as the plan says, whether or not these can be read.
     outgoing_N: Tensor | None = None
     with file.keeping_error():
         pieces = [held.read(begin, end).to(device) for _, begin, end in outgoing]

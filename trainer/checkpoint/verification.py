@@ -58,6 +58,7 @@ def check_files(
                     entries.append(describe(partial, file))
             continue
 
+        # A rank may be a second reader of pieces of any file, also of those that another rank reads whole.
         seconds = second_readers(pieces, reader, nodes)
         mine = [piece for piece, second in zip(pieces, seconds, strict=True) if second == rank]
         read_back(file, mine, several_nodes)
@@ -121,6 +122,7 @@ def read_back(path: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
     """
     sha256 = hashlib.sha256()
     with read_errors_of(path), path.open("rb", buffering=0) as file:
+        # The cache shows what this node wrote, even if another node's write has replaced it on the server.
         if from_server:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -117,6 +117,7 @@ def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
             )
         position = end
 
+        # ZeRO stages 1 and 2 give a rank many parameters in a row, so joining them leaves few extents.
         if runs and runs[-1].rank == rank:
             runs[-1] = _Run(runs[-1].begin, end, rank)
         else:
@@ -128,6 +129,7 @@ def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
     """Return the sorted numbers of the blocks inside which the node changes. `runs` must be in file order."""
     blocks: set[int] = set()
     for before, after in pairwise(runs):
+        # A change at the edge of a block leaves both blocks with one node.
         node_changes = nodes[before.rank] != nodes[after.rank]
         inside_a_block = after.begin % BLOCK != 0
         if node_changes and inside_a_block:
@@ -137,6 +139,7 @@ def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
 
 def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
     """Yield the pieces of a run inside and between the shared blocks, in file order."""
+    # A run may begin inside a shared block, so the search starts with the block that holds its first byte.
     position = run.begin
     first_candidate = bisect_left(shared_blocks, run.begin // BLOCK)
 
@@ -146,6 +149,7 @@ def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
         if block_begin >= run.end:
             break
 
+        # What lies between the previous shared block and this one.
         if position < block_begin:
             yield _Piece(position, block_begin, run.rank, None)
             position = block_begin

@@ -1,4 +1,4 @@
-"""No damage to a shard is trained on or crashes the process: all are read in a child, and must be reported with code 3."""
+"""No damage to a shard is trained on or crashes the process: a child reads all of them and must exit with code 3."""
 
 import json
 import random
