@@ -79,18 +79,18 @@ def assign_writers(held: list[list[Range]], nodes: list[int], header: int) -> li
 
     # Any rank that holds bytes of a shared block may write it, and keeps its own bytes at home by doing so.
     candidates: dict[int, set[int]] = defaultdict(set)
-    for piece in pieces:
-        if piece.block is not None:
+    for _, _, rank, block in pieces:
+        if block is not None:
             # Rank 0 has already written the header, so it writes the rest of the header's blocks too.
-            in_header = piece.block * BLOCK < header
-            candidates[piece.block].add(0 if in_header else piece.rank)
+            in_header = block * BLOCK < header
+            candidates[block].add(0 if in_header else rank)
 
     writer_of_block = {block: _choice(block, sorted(ranks)) for block, ranks in candidates.items()}
 
     extents = []
-    for piece in pieces:
-        writer = piece.rank if piece.block is None else writer_of_block[piece.block]
-        extents.append(Extent(piece.begin, piece.end, piece.rank, writer, piece.block))
+    for begin, end, holder, block in pieces:
+        writer = holder if block is None else writer_of_block[block]
+        extents.append(Extent(begin, end, holder, writer, block))
     return extents
 
 
@@ -104,13 +104,15 @@ def _choice(block: int, ranks: list[int]) -> int:
 
 def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
     """Join adjacent ranges of the same rank. Raises ValueError if the ranges leave a gap or overlap."""
-    ranges: list[_Run] = []
+    # Plain tuples, because a large model at stage 3 has a range for each parameter and rank.
+    ranges: list[tuple[int, int, int]] = []
     for rank, ranges_of_rank in enumerate(held):
-        ranges.extend(_Run(begin, end, rank) for begin, end in ranges_of_rank if end > begin)
+        ranges += [(begin, end, rank) for begin, end in ranges_of_rank if end > begin]
+    ranges.sort()
 
     runs: list[_Run] = []
     position = header
-    for begin, end, rank in sorted(ranges):
+    for begin, end, rank in ranges:
         if begin != position:
             raise ValueError(
                 f"the ranks' parts of the file do not meet: one ends at byte {position}, the next begins at {begin}"
@@ -128,35 +130,36 @@ def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
 def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
     """Return the sorted numbers of the blocks inside which the node changes. `runs` must be in file order."""
     blocks: set[int] = set()
-    for before, after in pairwise(runs):
+    for (_, _, rank_before), (begin, _, rank_after) in pairwise(runs):
         # A change at the edge of a block leaves both blocks with one node.
-        node_changes = nodes[before.rank] != nodes[after.rank]
-        inside_a_block = after.begin % BLOCK != 0
-        if node_changes and inside_a_block:
-            blocks.add(after.begin // BLOCK)
+        node_changes = nodes[rank_before] != nodes[rank_after]
+        if node_changes and begin % BLOCK != 0:
+            blocks.add(begin // BLOCK)
     return sorted(blocks)
 
 
 def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
     """Yield the pieces of a run inside and between the shared blocks, in file order."""
     # A run may begin inside a shared block, so the search starts with the block that holds its first byte.
-    position = run.begin
-    first_candidate = bisect_left(shared_blocks, run.begin // BLOCK)
+    position, run_end, rank = run
+    candidate = bisect_left(shared_blocks, position // BLOCK)
 
-    for block in shared_blocks[first_candidate:]:
+    while candidate < len(shared_blocks):
+        block = shared_blocks[candidate]
         block_begin = block * BLOCK
         block_end = block_begin + BLOCK
-        if block_begin >= run.end:
+        if block_begin >= run_end:
             break
+        candidate += 1
 
         # What lies between the previous shared block and this one.
         if position < block_begin:
-            yield _Piece(position, block_begin, run.rank, None)
+            yield _Piece(position, block_begin, rank, None)
             position = block_begin
 
-        end = min(run.end, block_end)
-        yield _Piece(position, end, run.rank, block)
+        end = min(run_end, block_end)
+        yield _Piece(position, end, rank, block)
         position = end
 
-    if position < run.end:
-        yield _Piece(position, run.end, run.rank, None)
+    if position < run_end:
+        yield _Piece(position, run_end, rank, None)
