@@ -1,228 +1,248 @@
-"""Checkpoints that are whole or not there: written aside, every file listed with size and sha256, then renamed.
+"""A checkpoint on disk: its files, and how it is published, verified, found and removed.
 
-RUN/checkpoints/step-00000100/
-    manifest.json            written last; a checkpoint is trusted only when every file agrees with it
-    state.json               the step, the data it belongs to, and counts that go on
-    model.safetensors        all weights in float32, the optimizer's own copies
-    exp_avg.safetensors      the optimizer's moments, under the names of the weights
-    exp_avg_sq.safetensors
-    evaluation.json          what the held-out pairs said of these weights; added later when a signal came between
-Nothing in it depends on ranks or ZeRO stages, so any number of ranks goes on from it at any stage. This file is about
-one process and its disk; what ranks do together is in saving.py.
+    RUN/checkpoints/step-00000100/
+        model.safetensors        all weights in float32 (the optimizer's master copies)
+        exp_avg.safetensors      the optimizer's moments, under the names of the weights
+        exp_avg_sq.safetensors
+        state.json               progress and facts of the run, see state.py
+        evaluation.json          metrics on the held-out pairs, if these weights were evaluated
+        manifest.json            size and SHA-256 of every file above, written last
+
+Nothing in it depends on the number of ranks or the ZeRO stage, so a run may resume with any other layout.
+
+A checkpoint is written in a folder `step-00000100.RANDOM.partial` (`begin`), gets its manifest there (`seal`) and then
+its name by one rename (`publish`). What a kill leaves:
+
+    before the rename        a `.partial` folder, which no reader opens and the next save or resume removes
+    after the rename         a complete checkpoint
+    while one is removed     a `.partial` folder too: `discard` renames a checkpoint before deleting its files
+    while one is replaced    at worst neither copy, and the run resumes from an older checkpoint. Only a damaged
+                             checkpoint is ever replaced.
+
+evaluation.json is the exception to "written before the manifest": an evaluation that a signal interrupted is rerun on
+resume and added to a published checkpoint. It is then not in the manifest, and readers accept a damaged one as none.
+
+This module is about one process and its disk. How the ranks write a checkpoint together is in sharded.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from schemas import storage
-from schemas.errors import CheckpointError, DataError, StorageError, UsageError
-from trainer.anomaly import AnomalyHistory
-from trainer.config.changes import RecipeChange, shown
-from trainer.distributed.watchdog import progress
-from trainer.metrics.interval import Interval
+from schemas.errors import CheckpointError, DataError, UsageError
+from trainer.checkpoint.disk_errors import write_errors_of
+from trainer.checkpoint.manifest import (  # noqa: F401 (describe and seal are for modules that import them from here)
+    MANIFEST,
+    describe,
+    remove_entry,
+    seal,
+    verify,
+)
+from trainer.checkpoint.state import TrainingState
+from trainer.config.changes import shown
 
-MANIFEST, STATE, WEIGHTS, FIGURES = "manifest.json", "state.json", "model.safetensors", "evaluation.json"
 FOLDER = "checkpoints"
-FORMAT_VERSION = 1
+STATE = "state.json"
+WEIGHTS = "model.safetensors"
+EVALUATION = "evaluation.json"
+
+_STEP_PREFIX = "step-"
 
 
-class TrainingState(BaseModel):
-    """Where a run is, and what it may be continued with. The position in the data is the step itself.
+class NewestCheckpoint(NamedTuple):
+    """The newest checkpoint that verifies, and what is wrong with newer ones."""
 
-    updates: how many the optimizer made. loss_scale: of fp16, in DeepSpeed's names. left_out: steps of data that were
-    left out in this phase because they went wrong. anomaly: what later steps are judged by. resumed_at: the steps after
-    which the run resumed.
+    path: Path
+    faults: list[str]
 
-    interval: sums since the last logged line. recipe: the values of the run's recipe by their full names, as in
-    "optimizer.lr". folders: the folders of pairs whose fingerprints are in the identity. changes: how the recipe
-    changed at resumes.
-    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    step: int
-    tokens: int
-    seconds: float
-    identity: dict[str, Any]
-    updates: int = 0
-    loss_scale: dict[str, float] = {}
-    skipped_batches: int = 0
-    anomaly: AnomalyHistory = AnomalyHistory()
-    resumed_at: list[int] = []
-    interval: Interval = Interval()
-    recipe: dict[str, Any] = {}
-    folders: list[str] = []
-    changes: list[RecipeChange] = []
+# Where checkpoints are
 
 
 def location(run: str, step: int) -> str:
-    """A checkpoint's folder; `run` may be a URL."""
-    return storage.join(run, FOLDER, f"step-{step:08d}")
+    """Return the folder of a checkpoint. `run` may be a URL."""
+    return storage.join(run, FOLDER, f"{_STEP_PREFIX}{step:08d}")
 
 
 def checkpoint_path(run: str, step: int) -> Path:
+    """Return the folder of a checkpoint of a local run."""
     return Path(location(run, step))
 
 
 def steps_saved(run: str) -> list[int]:
-    """Steps of the checkpoints that were published, oldest first; `run` may be a URL."""
-    names = [name[5:] for name in storage.names(storage.join(run, FOLDER)) if name.startswith("step-")]
-    steps = sorted(int(name) for name in names if name.isdigit())
-    return [step for step in steps if storage.exists(storage.join(location(run, step), MANIFEST))]
+    """Return the steps that have a published checkpoint, oldest first. `run` may be a URL."""
+    names = storage.names(storage.join(run, FOLDER))
+    steps_of_names = [_step_of(name) for name in names]
+    steps = sorted(step for step in steps_of_names if step is not None)
+    return [step for step in steps if _is_published(run, step)]
+
+
+def _is_published(run: str, step: int) -> bool:
+    return storage.exists(storage.join(location(run, step), MANIFEST))
 
 
 def without_manifest(run: str) -> list[Path]:
-    """Folders of a local run that have a checkpoint's name but no manifest: a save takes its name with the manifest."""
-    folders = sorted(Path(run, FOLDER).glob("step-*"))
-    return [path for path in folders if path.name[5:].isdigit() and not (path / MANIFEST).exists()]
+    """Return the folders of a local run that have a checkpoint's name but no manifest.
+
+    A save never leaves such a folder, so somebody has removed the manifest, or copied the folder in part.
+    """
+    folders = sorted(Path(run, FOLDER).glob(f"{_STEP_PREFIX}*"))
+    checkpoints = [path for path in folders if _step_of(path.name) is not None]
+    return [path for path in checkpoints if not (path / MANIFEST).exists()]
+
+
+def _step_of(folder_name: str) -> int | None:
+    """Return the step that a folder's name gives, or None for a partial folder or any other name."""
+    if not folder_name.startswith(_STEP_PREFIX):
+        return None
+    digits = folder_name.removeprefix(_STEP_PREFIX)
+    return int(digits) if digits.isdecimal() else None
+
+
+# Writing
 
 
 def begin(run: str, step: int) -> Path:
-    """A new empty folder for the files of a checkpoint. A rank of a killed run may still write into an older one."""
+    """Create and return an empty folder for the files of a new checkpoint.
+
+    Its name is random because a rank of a killed run may still be writing into the folder of an earlier attempt.
+
+    Raises StorageError.
+    """
     target = checkpoint_path(run, step)
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
-    with writing(partial):
+    partial = _partial_name(target)
+    with write_errors_of(partial):
         partial.mkdir(parents=True)
     return partial
 
 
-def describe(folder: Path, file: Path) -> dict[str, Any]:
-    """A file's entry in the manifest."""
-    return {"path": str(file.relative_to(folder)), "bytes": file.stat().st_size, "sha256": _sha256(file)}
-
-
-def seal(partial: Path, entries: list[dict[str, Any]]) -> None:
-    """Write the manifest."""
-    with writing(partial):
-        text = json.dumps({"format_version": FORMAT_VERSION, "files": entries}, indent=1) + "\n"
-        storage.publish(str(partial / MANIFEST), text.encode())
-
-
 def publish(partial: Path, target: Path) -> None:
-    """Let the folder take its name in one step. A good checkpoint of that step stays as it is.
+    """Rename a sealed folder to its final name. Raises StorageError.
 
-    There is one only when the same step is saved twice, and then both are as good.
+    If a checkpoint of that step exists and verifies, it stays, and the new folder is deleted: the same step saved twice
+    holds the same training state. If it does not verify, it is replaced.
     """
-    with writing(partial):
+    with write_errors_of(partial):
         if target.exists():
             if verify(target) is None:
                 shutil.rmtree(partial)
                 return
             discard(target)
+
         os.replace(partial, target)
         storage.sync_folder(str(target.parent))
 
 
-def best(run: str) -> int | None:
-    """The step whose checkpoint has the lowest loss on held-out pairs, the first of equals; None when none has one.
+# Evaluations: they only decide which checkpoint is the best
 
-    `run` may be a URL.
+
+def best(run: str) -> int | None:
+    """Return the step whose checkpoint has the lowest held-out loss, or None if no checkpoint was evaluated.
+
+    Of equal losses the earliest wins. `run` may be a URL.
     """
-    losses = [(read_evaluation(location(run, step)).get("eval_mlm_loss"), step) for step in steps_saved(run)]
-    known = [(loss, step) for loss, step in losses if loss is not None and isfinite(loss)]
-    return min(known)[1] if known else None
+    evaluated: list[tuple[float, int]] = []
+    for step in steps_saved(run):
+        loss = read_evaluation(location(run, step)).get("eval_mlm_loss")
+        if loss is not None and isfinite(loss):
+            evaluated.append((loss, step))
+
+    if not evaluated:
+        return None
+    _, best_step = min(evaluated)
+    return best_step
 
 
 def read_evaluation(folder: str) -> dict[str, Any]:
-    """What an evaluation of a checkpoint found, by the names of the metrics; empty when there was none.
+    """Return a checkpoint's evaluation metrics by name, or an empty dict if it was not evaluated.
 
-    A file of another form counts as none: it decides which checkpoint is the best and nothing else.
+    A damaged file counts as no evaluation. `folder` may be a URL.
     """
     try:
-        figures = json.loads(storage.read(storage.join(folder, FIGURES)))
+        metrics = json.loads(storage.read(storage.join(folder, EVALUATION)))
     except (DataError, UsageError, ValueError, RecursionError):
         return {}
 
-    if not isinstance(figures, dict) or not all(_is_figure(value) for value in figures.values()):
+    if not isinstance(metrics, dict):
         return {}
-    return figures
+    return metrics if all(_is_metric(value) for value in metrics.values()) else {}
 
 
-def _is_figure(value: object) -> bool:
-    return value is None or type(value) is float or (type(value) is int and abs(value) < 1 << 53)
+def _is_metric(value: object) -> bool:
+    """Return whether a value is None, a float, or an int that a float holds exactly. Booleans are not."""
+    if value is None or type(value) is float:
+        return True
+    return type(value) is int and abs(value) < 1 << 53
 
 
-def add_evaluation(folder: Path, figures: dict[str, Any]) -> None:
-    """Write an evaluation's figures into a checkpoint, published or not."""
-    with writing(folder):
-        if (folder / FIGURES).is_dir():
-            shutil.rmtree(folder / FIGURES)
-        _unlist(folder, FIGURES)
-        storage.publish(str(folder / FIGURES), json.dumps(figures).encode())
+def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
+    """Write evaluation metrics into a checkpoint, published or not. Raises StorageError."""
+    with write_errors_of(folder):
+        if (folder / EVALUATION).is_dir():
+            shutil.rmtree(folder / EVALUATION)
+
+        remove_entry(folder, EVALUATION)
+        storage.publish(str(folder / EVALUATION), json.dumps(metrics).encode())
 
 
-def _unlist(folder: Path, name: str) -> None:
-    """Take a file out of a manifest that lists it, before it changes: the manifest must hold at every moment."""
-    if not (folder / MANIFEST).exists():
-        return
-    manifest = json.loads((folder / MANIFEST).read_text())
-    entries = [entry for entry in manifest["files"] if entry["path"] != name]
-    if len(entries) < len(manifest["files"]):
-        seal(folder, entries)
+# Removing
 
 
 def prune(run: str, keep: int) -> None:
-    """Remove all but the newest `keep` whole checkpoints and the best one, and what unfinished saves left behind."""
-    whole = [step for step in steps_saved(run) if verify(checkpoint_path(run, step), hashes=False) is None]
-    newest_whole, good = whole[-keep:], best(run)
+    """Remove old checkpoints and what unfinished saves left behind.
+
+    What stays: the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
+    """
+    # Sizes suffice here: hashing every kept checkpoint at each save would take minutes for a large model.
+    complete = [step for step in steps_saved(run) if verify(checkpoint_path(run, step), hashes=False) is None]
+    kept = complete[-keep:]
+    best_step = best(run)
+
     for step in steps_saved(run):
-        if newest_whole and step < newest_whole[0] and step != good:
+        is_old = bool(kept) and step < kept[0]
+        if is_old and step != best_step:
             discard(checkpoint_path(run, step))
     remove_partial(run)
 
 
 def discard(path: Path) -> None:
-    """Remove a checkpoint, its name first: a kill half way must not leave half of one that looks published."""
-    with contextlib.suppress(OSError):  # one that cannot be removed is tried again by the next save
-        gone = path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
-        path.rename(gone)
-        shutil.rmtree(gone)
+    """Remove a checkpoint. One that cannot be removed stays, and the next save tries again.
+
+    The name goes first: a kill during the deletion must not leave a damaged checkpoint that looks published.
+    """
+    with contextlib.suppress(OSError):
+        renamed = _partial_name(path)
+        path.rename(renamed)
+        shutil.rmtree(renamed)
 
 
 def remove_partial(run: str) -> None:
+    """Delete the folders that unfinished saves and removals left behind."""
     for path in Path(run, FOLDER).glob(f"*{storage.PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def verify(path: Path, hashes: bool = True) -> str | None:
-    """What is wrong with a checkpoint, or None when every file is as its manifest says; without `hashes`, in size.
-
-    Raises CheckpointError for a checkpoint of a newer format: an older one must not be taken in its place.
-    """
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        if manifest["format_version"] > FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path} has format version {manifest['format_version']}, but this Clozeline reads up to "
-                f"{FORMAT_VERSION}. Upgrade it."
-            )
-        for entry in manifest["files"]:
-            file = path / entry["path"]
-            if not file.exists():
-                return f"{file} is missing"
-            if file.stat().st_size != entry["bytes"] or (hashes and _sha256(file) != entry["sha256"]):
-                return f"{file} was cut or changed"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{path / MANIFEST} cannot be read ({error!r})"
-    return None
+def _partial_name(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
 
 
-def newest(run: str) -> tuple[Path, list[str]] | None:
-    """(newest checkpoint that verifies, what was wrong with newer ones), or None when nothing was ever published.
+# Reading
 
-    Raises CheckpointError when there are checkpoints but none verifies.
+
+def newest(run: str) -> NewestCheckpoint | None:
+    """Return the newest checkpoint that verifies, or None if nothing was ever published.
+
+    Raises CheckpointError if there are checkpoints but none verifies: starting over in silence would lose the run.
     """
     unsealed = without_manifest(run)
     faults: list[str] = []
@@ -230,64 +250,40 @@ def newest(run: str) -> tuple[Path, list[str]] | None:
         path = checkpoint_path(run, step)
         fault = verify(path)
         if fault is None:
-            newer = [folder for folder in unsealed if folder.name > path.name]
-            return path, [*(f"{folder} has no {MANIFEST}" for folder in newer), *faults]
+            newer_unsealed = [f"{folder} has no {MANIFEST}" for folder in unsealed if folder.name > path.name]
+            return NewestCheckpoint(path, [*newer_unsealed, *faults])
         faults.append(fault)
 
     faults += [f"{folder} has no {MANIFEST}" for folder in unsealed]
     if faults:
         raise CheckpointError(
-            f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore what is missing, or use another "
-            "run.output to start again."
+            f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore the missing files, or start a new run "
+            "with another run.output."
         )
     return None
 
 
 def read_state(path: Path) -> TrainingState:
+    """Return the state that a checkpoint stores. Raises CheckpointError if it is missing or of another form."""
     try:
         return TrainingState.model_validate_json((path / STATE).read_text())
     except (OSError, ValidationError) as error:
-        raise CheckpointError(f"{path / STATE} is not a state of this version: {error}.") from error
+        raise CheckpointError(
+            f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
+        ) from error
 
 
 def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises CheckpointError with every difference when a run would go on with something else than it began with."""
-    names = sorted({*saved, *now})
-    changed = [
-        f"{name} was {shown(saved.get(name))}, is {shown(now.get(name))}"
-        for name in names
-        if saved.get(name) != now.get(name)
-    ]
-    if changed:
+    """Raise CheckpointError, listing every difference, if a run would resume with other settings than it began with."""
+    differences = []
+    for name in sorted({*saved, *now}):
+        before = saved.get(name)
+        after = now.get(name)
+        if before != after:
+            differences.append(f"{name} was {shown(before)}, is {shown(after)}")
+
+    if differences:
         raise CheckpointError(
-            f"{path} belongs to a run with other settings: {'; '.join(changed)}. "
-            "Put them back, or give another run.output."
+            f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
+            "Put them back, or start a new run with another run.output."
         )
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a StorageError that names the checkpoint."""
-    try:
-        yield
-    except (OSError, StorageError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise StorageError(f"{path} could not be written: {reason}.") from error
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses to read back into a StorageError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{path} could not be read back: {error.strerror or error}.") from error
-
-
-def _sha256(path: Path) -> str:
-    sha256 = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(1 << 24):
-            sha256.update(data)
-            progress()
-    return sha256.hexdigest()

@@ -1,9 +1,17 @@
-"""A run whose run.output is a URL: it works in a folder of this machine, and the URL follows it.
+"""Keeps a run's URL up to date when run.output is a URL, and brings a run from there to another machine.
 
-Ranks write into one file at offsets and a checkpoint takes its name by a rename; object stores can do neither. So every
-run works in a folder. After each checkpoint a thread copies what is new to the URL, a checkpoint's manifest last, so
-what lies there is a run folder like any other: whole checkpoints, and parts that nobody reads. A run that begins goes
-on from the newest checkpoint that verifies, there or here.
+Ranks write into one file at offsets, and a checkpoint gets its name by a rename. Object stores can do neither, so every
+run works in a local folder (run.local), and a thread of rank 0 copies what is new to the URL after each checkpoint:
+
+    1. files besides the checkpoints, if they changed
+    2. each new checkpoint: first the files, last its manifest, which makes it a checkpoint for readers
+    3. then old checkpoints are removed from the URL, the manifest of each first
+
+So a kill leaves complete checkpoints at the URL, and perhaps files without a manifest, which readers ignore and the
+next copy removes. A copy that fails does not stop training: the next checkpoint tries again. When the run ends it waits
+for the last copy.
+
+A run that starts resumes from the newest checkpoint that verifies, at the URL or in the local folder.
 """
 
 from __future__ import annotations
@@ -19,181 +27,273 @@ from fsspec.callbacks import Callback
 
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.layout import FIGURES, MANIFEST, location
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import EVALUATION, checkpoint_path, location, steps_saved
+from trainer.checkpoint.manifest import MANIFEST, verify
 from trainer.checkpoint.run_dir import LOCK
 from trainer.distributed.watchdog import progress
+from trainer.logs import logger
 
-BESIDE = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl", "report.html", "vocabulary", "tensorboard")
-"""What a run folder holds besides checkpoints, and others may want to see."""
+UPLOADED = (
+    "recipe.toml",
+    "recipe_history.jsonl",
+    "run_id",
+    "metrics.jsonl",
+    "report.html",
+    "vocabulary",
+    "tensorboard",
+)
+"""Files and folders of a run, besides its checkpoints, that are copied to the URL."""
+
+DOWNLOADED = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl")
+"""Files of a run, besides its checkpoint and vocabulary, that another machine needs to resume or export it."""
 
 
 class RemoteRun:
-    """The URL of a run and the folder it works in. One rank has one."""
+    """The URL of a run and the local folder that it follows. Only rank 0 copies."""
 
-    def __init__(self, url: str, folder: str, keep: int, patience: float = 600.0):
-        """patience: seconds without a byte sent after which the last copy is given up."""
-        self._patience = patience
-        self._callback = _Progress()
-        self._url, self._folder, self._keep = url, folder, keep
-        self._sent: dict[str, int] = {}  # when a file beside the checkpoints last changed, at its last copy
-        self._wanted, self._closing, self._failed = Event(), False, ""
+    def __init__(self, url: str, folder: str, keep: int, timeout: float = 600.0):
+        """keep: as for `prune_url`. timeout: seconds without progress after which the last copy is given up."""
+        self._url = url
+        self._folder = folder
+        self._keep = keep
+        self._timeout = timeout
+        self._transfers = TransferProgress()
+
+        # By path, the modification time (ns) that a file besides the checkpoints had at its last upload.
+        self._uploaded: dict[str, int] = {}
+
+        self._work_waiting = Event()
+        self._closing = False
+        self._failure = ""  # why the last copy failed; empty if it did not
         self._thread = Thread(target=self._work, name="remote run", daemon=True)
 
     def fetch(self) -> None:
-        """Bring the newest checkpoint and the metrics, when there is a newer one than here, and begin to follow.
+        """Download the newest checkpoint and the metrics if the URL is ahead of the local folder; start the thread.
 
-        Raises StorageError when the URL cannot be read or written, CheckpointError when no checkpoint there verifies.
+        Raises StorageError if the URL cannot be read or written, and CheckpointError if no checkpoint there verifies.
         """
         with storage.storage_errors_of(self._url):
-            put(Path(self._folder, LOCK), storage.join(self._url, LOCK))  # tells who runs, and that it can be written
-            there = max(checkpoints.steps_saved(self._url), default=-1)
-            if there > newest_here(self._folder):
-                for fault in bring_run(self._url, self._folder, None):
-                    print(f"Passed over a checkpoint: {fault}.", flush=True)
-                print(f"Brought step {newest_here(self._folder)} of {self._url} to {self._folder}.", flush=True)
+            # The lock file shows who runs, and uploading it shows early on that the URL can be written.
+            upload_file(Path(self._folder, LOCK), storage.join(self._url, LOCK))
+
+            newest_at_url = max(steps_saved(self._url), default=-1)
+            if newest_at_url > newest_local_step(self._folder):
+                faults = bring_run(self._url, self._folder, None)
+                for fault in faults:
+                    logger.info("Passed over a checkpoint: %s.", fault)
+                step = newest_local_step(self._folder)
+                logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
         self._thread.start()
 
     def follow(self) -> None:
         """Copy what is new, in the background."""
-        self._wanted.set()
+        self._work_waiting.set()
 
     def close(self) -> None:
-        """Wait until all is copied. Raises StorageError when it could not be, or when nothing moves for too long."""
-        print(f"Copying what is new to {self._url}.", flush=True)
+        """Wait until everything is copied. Raises StorageError if that failed, or if nothing moved for too long."""
+        logger.info("Copying what is new to %s.", self._url)
         self._closing = True
-        self._wanted.set()
-        self._callback.last = monotonic()
+        self._work_waiting.set()
+
+        self._transfers.last_advance = monotonic()
         while self._thread.is_alive():
-            self._thread.join(min(1.0, self._patience))
-            if self._thread.is_alive() and monotonic() - self._callback.last > self._patience:
-                self._failed = f"{self._url} has taken nothing for engine.timeout_seconds."
+            self._thread.join(min(1.0, self._timeout))
+            stalled_for = monotonic() - self._transfers.last_advance
+            if self._thread.is_alive() and stalled_for > self._timeout:
+                self._failure = f"{self._url} has taken nothing for engine.timeout_seconds."
                 break
-        if self._failed:
+
+        if self._failure:
             raise StorageError(
-                f"{self._failed} What is missing there lies in {self._folder}; the same command copies it."
+                f"{self._failure} What is missing there lies in {self._folder}. Run the same command again to copy it."
             )
 
+    # In the thread
+
     def _work(self) -> None:
+        """Copy whenever there is work. What is set while a copy runs leads to one more copy."""
         while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            last = self._closing
+            self._work_waiting.wait()
+            self._work_waiting.clear()
+            is_last_copy = self._closing
             self._copy()
-            if last:
+            if is_last_copy:
                 return
 
     def _copy(self) -> None:
+        """Bring the URL up to date. An error is kept for `close`."""
         try:
             with storage.storage_errors_of(self._url):
-                self._send_beside()
-                there = checkpoints.steps_saved(self._url)
-                for step in checkpoints.steps_saved(self._folder):
-                    if step in there or step > max(there, default=-1):  # else it was there and is no longer kept
-                        self._send(step)
-                prune(self._url, self._keep)
-            self._failed = ""
+                self._send_other_files()
+                self._send_checkpoints()
+                prune_url(self._url, self._keep)
+            self._failure = ""
         except ClozelineError as error:
-            self._failed = str(error)
-            print(f"{error} Training continues, and the next checkpoint tries again.", flush=True)
+            self._failure = str(error)
+            logger.warning("%s Training continues, and the next checkpoint tries again.", error)
+
+    def _send_checkpoints(self) -> None:
+        at_url = steps_saved(self._url)
+        newest_at_url = max(at_url, default=-1)
+
+        for step in steps_saved(self._folder):
+            # An older step that is not at the URL has been there and was pruned.
+            if step in at_url or step > newest_at_url:
+                self._send(step)
 
     def _send(self, step: int) -> None:
         try:
-            send_checkpoint(self._folder, self._url, step, self._callback)
+            upload_checkpoint(self._folder, self._url, step, self._transfers)
         except FileNotFoundError:
-            if step in checkpoints.steps_saved(self._folder):  # else a newer one has taken its place meanwhile
+            # The run prunes its folder while this thread copies. A step that is still there should be complete.
+            if step in steps_saved(self._folder):
                 raise
 
-    def _send_beside(self) -> None:
-        paths = [path for name in BESIDE for path in [Path(self._folder, name), *Path(self._folder, name).rglob("*")]]
+    def _send_other_files(self) -> None:
+        paths: list[Path] = []
+        for name in UPLOADED:
+            path = Path(self._folder, name)
+            paths += [path, *path.rglob("*")]
+
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                changed = path.stat().st_mtime_ns
-                if path.is_file() and self._sent.get(str(path)) != changed:
-                    put(path, storage.join(self._url, path.relative_to(self._folder).as_posix()), self._callback)
-                    self._sent[str(path)] = changed
+                changed_at = path.stat().st_mtime_ns
+                if path.is_file() and self._uploaded.get(str(path)) != changed_at:
+                    name = path.relative_to(self._folder).as_posix()
+                    upload_file(path, storage.join(self._url, name), self._transfers)
+                    self._uploaded[str(path)] = changed_at
 
 
-def send_checkpoint(run: str, url: str, step: int, callback: Callback | None = None) -> None:
-    """Copy a whole checkpoint to a URL, unless it is there."""
-    here, there = checkpoints.checkpoint_path(run, step), location(url, step)
-    manifest = (here / MANIFEST).read_bytes()
-    remote_manifest = storage.join(there, MANIFEST)
-    if not (storage.exists(remote_manifest) and storage.read(remote_manifest) == manifest):
-        storage.remove(there)
+# Checkpoints at a URL
+
+
+def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None = None) -> None:
+    """Copy a checkpoint to a URL, unless the URL holds the same one.
+
+    Raises StorageError if the URL refuses, and FileNotFoundError if the checkpoint is removed meanwhile.
+    """
+    source = checkpoint_path(run, step)
+    target = location(url, step)
+    manifest = (source / MANIFEST).read_bytes()
+    target_manifest = storage.join(target, MANIFEST)
+
+    is_there = storage.exists(target_manifest) and storage.read(target_manifest) == manifest
+    if not is_there:
+        storage.remove(target)
         for entry in json.loads(manifest)["files"]:
-            put(here / entry["path"], storage.join(there, entry["path"]), callback)
-        storage.publish(remote_manifest, manifest)
-    if (here / FIGURES).exists() and not storage.exists(storage.join(there, FIGURES)):
-        put(here / FIGURES, storage.join(there, FIGURES))
+            upload_file(source / entry["path"], storage.join(target, entry["path"]), callback)
+        storage.publish(target_manifest, manifest)
+
+    # An evaluation may be added to a published checkpoint; the manifest does not list it then.
+    target_evaluation = storage.join(target, EVALUATION)
+    if (source / EVALUATION).exists() and not storage.exists(target_evaluation):
+        upload_file(source / EVALUATION, target_evaluation)
 
 
-def newest_here(run: str) -> int:
-    """The step of the newest checkpoint that verifies in a local folder; -1 when there is none."""
-    steps = reversed(checkpoints.steps_saved(run))
-    return next((step for step in steps if checkpoints.verify(checkpoints.checkpoint_path(run, step)) is None), -1)
+def newest_local_step(run: str) -> int:
+    """Return the step of the newest checkpoint of a local folder that verifies, or -1 if there is none."""
+    for step in reversed(steps_saved(run)):
+        if verify(checkpoint_path(run, step)) is None:
+            return step
+    return -1
 
 
 def bring_run(url: str, run: str, step: int | None) -> list[str]:
-    """Copy a checkpoint, by default the newest that verifies, and what lies beside checkpoints into a local folder.
+    """Download a checkpoint and what is needed besides it to resume or export the run.
 
-    Returns what was wrong with newer ones. Raises CheckpointError when none of those asked for verifies.
+    step: the checkpoint to take; None takes the newest that verifies.
+
+    Returns what is wrong with newer checkpoints. Raises CheckpointError if the checkpoint, or each of them, does not
+    verify, and StorageError if the URL cannot be read.
     """
-    faults = []
-    for candidate in [step] if step is not None else reversed(checkpoints.steps_saved(url)):
-        partial = checkpoints.begin(run, candidate)
-        for name in storage.names(location(url, candidate)):
-            get(storage.join(location(url, candidate), name), partial / name)
-        fault = checkpoints.verify(partial)
+    candidates = [step] if step is not None else list(reversed(steps_saved(url)))
+    faults: list[str] = []
+    for candidate in candidates:
+        fault = _bring_checkpoint(url, run, candidate)
         if fault is None:
-            checkpoints.publish(partial, checkpoints.checkpoint_path(run, candidate))
-            break
+            _bring_other_files(url, run)
+            return faults
+        faults.append(fault)
+
+    raise CheckpointError(
+        f"No checkpoint of {url} verifies: {'; '.join(faults)}. Restore the missing files, or use another run."
+    )
+
+
+def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
+    """Download and publish a checkpoint. Returns what is wrong with it, if it does not verify, and drops it then."""
+    source = location(url, step)
+    partial = layout.begin(run, step)
+    for name in storage.names(source):
+        download_file(storage.join(source, name), partial / name)
+
+    fault = verify(partial)
+    if fault is not None:
         shutil.rmtree(partial)
-        faults.append(fault.replace(str(partial), location(url, candidate)))
-    else:
-        raise CheckpointError(f"No checkpoint of {url} verifies: {'; '.join(faults)}. Give another run.")
-    for name in {"recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl"} & {*storage.names(url)}:
-        get(storage.join(url, name), Path(run, name))
+        return fault.replace(str(partial), source)
+
+    layout.publish(partial, checkpoint_path(run, step))
+    return None
+
+
+def _bring_other_files(url: str, run: str) -> None:
+    present = storage.names(url)
+    for name in DOWNLOADED:
+        if name in present:
+            download_file(storage.join(url, name), Path(run, name))
+
     for name in storage.names(storage.join(url, "vocabulary")):
-        get(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
-    return faults
+        download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
 
 
-def prune(url: str, keep: int) -> None:
-    """Leave the newest `keep` checkpoints and the best one, and no parts of others. A manifest goes first."""
-    saved = checkpoints.steps_saved(url)
-    kept = {*saved[-keep:], checkpoints.best(url)}
-    for name in storage.names(storage.join(url, checkpoints.FOLDER)):
-        if name not in {Path(location(url, step)).name for step in kept if step is not None}:
-            storage.remove(storage.join(url, checkpoints.FOLDER, name, MANIFEST))
-            storage.remove(storage.join(url, checkpoints.FOLDER, name))
+def prune_url(url: str, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one, and files of unfinished copies.
+
+    A checkpoint's manifest goes first, so that a kill leaves nothing that looks like a checkpoint.
+    """
+    saved = steps_saved(url)
+    kept_steps = set(saved[-keep:])
+    best_step = layout.best(url)
+    if best_step is not None:
+        kept_steps.add(best_step)
+
+    kept_names = {Path(location(url, step)).name for step in kept_steps}
+    for name in storage.names(storage.join(url, layout.FOLDER)):
+        if name not in kept_names:
+            storage.remove(storage.join(url, layout.FOLDER, name, MANIFEST))
+            storage.remove(storage.join(url, layout.FOLDER, name))
 
 
-def put(path: Path, url: str, callback: Callback | None = None) -> None:
-    """Raises StorageError when the URL refuses, FileNotFoundError when there is no such file here."""
-    fs, there = storage.filesystem(url)
-    callback = callback or _Progress()
+# Single files
+
+
+def upload_file(path: Path, url: str, callback: Callback | None = None) -> None:
+    """Copy a file to a URL. Raises StorageError if the URL refuses, FileNotFoundError if there is no local file."""
+    if callback is None:
+        callback = TransferProgress()
+    file_system, target = storage.filesystem(url)
     with storage.storage_errors_of(url, FileNotFoundError):
-        fs.put_file(str(path), there, callback=callback)
+        file_system.put_file(str(path), target, callback=callback)
     callback.relative_update(0)
 
 
-def get(url: str, path: Path) -> None:
-    """Raises StorageError when the URL cannot be read."""
+def download_file(url: str, path: Path) -> None:
+    """Copy a file from a URL, creating its folder. Raises StorageError if the URL cannot be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fs, there = storage.filesystem(url)
+    file_system, source = storage.filesystem(url)
     with storage.storage_errors_of(url):
-        fs.get_file(there, str(path), callback=_Progress())
+        file_system.get_file(source, str(path), callback=TransferProgress())
 
 
-class _Progress(Callback):
-    """Tells the watchdog of every chunk that arrives, and when the last one did."""
+class TransferProgress(Callback):
+    """Reports every chunk of a transfer to the watchdog, and remembers when the last one came."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = monotonic()
+        self.last_advance = monotonic()
 
     def relative_update(self, inc: int = 1) -> None:
         super().relative_update(inc)
-        self.last = monotonic()
+        self.last_advance = monotonic()
         progress()

@@ -1,4 +1,12 @@
-"""What a run continues with, what may not have changed under it, and what has."""
+"""Resumes a run: checks that nothing changed that must not, loads the checkpoint, and records what did change.
+
+A recipe's values fall into two kinds. Those in the run's identity decide rows, masks or weights, and a run that resumes
+with another value is refused. All others may change at a resume; each change is logged and kept in the checkpoints,
+the report and RUN/recipe_history.jsonl.
+
+The first step of a phase is a special case: data, masking and batch size belong to a phase, so only what holds for the
+whole run is compared there.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +15,32 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from pydantic import ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.layout import TrainingState
+from trainer.checkpoint.layout import check_identity
+from trainer.checkpoint.sharded import load_checkpoint
+from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown
 from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.logs import logger
 
-Found = tuple[Path, TrainingState, list[str]]
-"""A checkpoint that verifies, its state, and what was wrong with newer ones."""
-WHOLE_RUN = ("vocabulary", "seed", "model", "optimizer")  # what no phase may change
+Found = FoundCheckpoint  # the name under which trainer.train imports it
+
 HISTORY = "recipe_history.jsonl"
-"""In a run's folder, one object a line: the step after which a key of the recipe changed, both values."""
-KEYS = {
+"""In a run's folder, one JSON object a line: a key of the recipe, its values, and the step after which it changed."""
+
+_IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer")
+"""The entries of an identity that hold for the whole run; the others belong to a phase."""
+
+_RECIPE_NAMES = {
     "weights": "data.weights",
     "vocabulary": "the vocabulary of data.pairs",
     "seed": "run.seed",
@@ -37,11 +48,11 @@ KEYS = {
     "global_batch": "batch.global_batch or batch.global_tokens",
     "steps_before": "the first step of this phase",
 }
-"""What the recipe calls an entry of an identity; `model` and `masking` are sections of it."""
+"""What the recipe calls the entries of an identity. `model` and `masking` are sections of it under the same names."""
 
 
 def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
-    """What may not change under a run: anything here decides rows, masks or weights."""
+    """Return what must not change under a run: everything here decides rows, masks or weights."""
     return {
         "data": [folder.manifest.fingerprint for folder in folders],
         "weights": phase.recipe.data.weights,
@@ -56,53 +67,127 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
 
 
 def resume(
-    engine: DeepSpeedEngine, recipe: Recipe, phase: Phase, folders: list[PairFolder], found: Found | None
+    engine: DeepSpeedEngine,
+    recipe: Recipe,
+    phase: Phase,
+    folders: list[PairFolder],
+    found: FoundCheckpoint | None,
 ) -> TrainingState:
-    """Return the state to go on from in this phase, its weights loaded; a fresh state when there is no checkpoint.
+    """Load a checkpoint into the engine and return the state that training starts from. A collective call.
 
-    Raises CheckpointError when the data, or a key that must stay, is not what the run began with.
+    Without a checkpoint, returns the state of a new run. Raises CheckpointError if the data or a key that must not
+    change differs from what the run began with.
     """
     now = identity(recipe, phase, folders)
-    values = recorded(recipe.model_dump(exclude_none=True))
-    names = [folder.folder for folder in folders]
+    recipe_values = recorded(recipe.model_dump(exclude_none=True))
+    folder_names = [folder.folder for folder in folders]
     if found is None:
-        return TrainingState(step=0, tokens=0, seconds=0.0, identity=now, recipe=values, folders=names)
+        return TrainingState(
+            step=0,
+            tokens=0,
+            seconds=0.0,
+            identity=now,
+            recipe=recipe_values,
+            folders=folder_names,
+        )
 
-    path, state, _ = found
-    begins = state.step == phase.steps_before
-    check_unchanged(path, state, now, names, WHOLE_RUN if begins else tuple({*state.identity, *now}))
-    saving.load_checkpoint(engine, path, state)
+    state = found.state
+    phase_begins = state.step == phase.steps_before
+    compared = _IDENTITY_OF_RUN if phase_begins else tuple(sorted({*state.identity, *now}))
+    check_unchanged(found.path, state, now, folder_names, compared)
+    load_checkpoint(engine, found.path, state)
 
-    before = state.recipe or run_on_rank_0(lambda: unrecorded_recipe(recipe.run.folder))
-    changes = changes_between(without_secret_keys(before), values, state.step) if before else []
+    new_changes = _changes_since(state, recipe_values, recipe.run.folder)
     update: dict[str, Any] = {
-        "recipe": values,
-        "folders": names,
-        "changes": [*state.changes, *changes],
-        "resumed_at": [*state.resumed_at, *([state.step] if state.step else [])],
+        "recipe": recipe_values,
+        "folders": folder_names,
+        "changes": [*state.changes, *new_changes],
     }
-    if begins:
+    if state.step > 0:
+        update["resumed_at"] = [*state.resumed_at, state.step]
+    if phase_begins:
         update |= {"identity": now, "skipped_batches": 0, "anomaly": AnomalyHistory()}
     return state.model_copy(update=update)
 
 
+# What must not change
+
+
+def check_unchanged(
+    path: Path,
+    state: TrainingState,
+    now: dict[str, Any],
+    folders: list[str],
+    names: tuple[str, ...],
+) -> None:
+    """Compare the named entries of the checkpoint's identity with those of this run, `now`.
+
+    Raises CheckpointError that gives both values of each key, and for data the folders with their fingerprints.
+    """
+    saved_data = state.identity.get("data")
+    if "data" in names and saved_data != now["data"]:
+        before = _data_text(state.folders, saved_data or [])
+        after = _data_text(folders, now["data"])
+        raise CheckpointError(
+            f"{path} was trained on other data: data.pairs was {before}, is {after}. "
+            "Put the data back, or start a new run with another run.output."
+        )
+
+    others = [name for name in names if name != "data"]
+    check_identity(path, _by_recipe_key(state.identity, others), _by_recipe_key(now, others))
+
+
+def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the named entries of an identity under the full keys that the recipe has for them."""
+    renamed: dict[str, Any] = {}
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            renamed[_RECIPE_NAMES.get(name, name)] = value
+    return flatten(renamed)
+
+
+def _data_text(folders: list[str], fingerprints: list[str]) -> str:
+    """Example: `out/pairs (fingerprint 53a1...)`; only fingerprints if the folders are not known."""
+    if len(folders) != len(fingerprints):
+        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
+    pairs = zip(folders, fingerprints, strict=True)
+    return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
+
+
+# What changed
+
+
+def _changes_since(state: TrainingState, recipe_values: dict[str, Any], run: str) -> list[RecipeChange]:
+    """Return how the recipe differs from the one that the checkpoint was saved with. A collective call."""
+    before = state.recipe
+    if not before:
+        # Checkpoints of the first version do not hold the recipe. All ranks take this branch together.
+        before = run_on_rank_0(lambda: unrecorded_recipe(run))
+    if not before:
+        return []
+    return changes_between(without_secret_keys(before), recipe_values, state.step)
+
+
 def recorded(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values by their full names, as checkpoints hold them: without secrets."""
+    """Return a recipe's values by full key, without secrets, as checkpoints store them."""
     return without_secret_keys(flatten(content))
 
 
 def unrecorded_recipe(run: str) -> dict[str, Any]:
-    """Return the values that a run had when its checkpoint was saved, for a checkpoint that holds none.
+    """Return the recipe's values by full key that a run had when it saved a checkpoint without them.
 
-    RUN/recipe.toml has them until the first resume writes the new ones there. From then on they are what is left when
-    the changes in RUN/recipe_history.jsonl are taken back. Returns nothing, and says so, when the file cannot be read.
+    RUN/recipe.toml has them until the first resume overwrites it. From then on, undoing the changes listed in
+    RUN/recipe_history.jsonl, the last one first, gives them back. Returns an empty dict, with a warning, if one of the
+    files cannot be read.
     """
     path = Path(run) / "recipe.toml"
     try:
-        values = recorded(with_former_defaults(tomllib.loads(path.read_text())))
-        history = [RecipeChange.model_validate_json(line) for line in _lines(Path(run) / HISTORY)]
+        content = tomllib.loads(path.read_text())
+        values = recorded(with_former_defaults(content))
+        history = _read_history(run)
     except (OSError, ValueError) as error:
-        print(f"{path} cannot be read ({error}), so what changed in the recipe is not known.", flush=True)
+        logger.warning("%s cannot be read (%s), so what changed in the recipe is not known.", path, error)
         return {}
 
     for change in reversed(history):
@@ -114,10 +199,10 @@ def unrecorded_recipe(run: str) -> dict[str, Any]:
 
 
 def with_former_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe with what it left to defaults, as they were when it could not name them.
+    """Fill in the defaults that applied when the recipe was written.
 
-    schedule.decay_from is the key that recipes got later, and without it every schedule decayed from the end of
-    warm-up. That is its default today, too, but today's BERT, ALBERT and LAMB recipes set it to "start".
+    schedule.decay_from was added later; before, every schedule decayed from the end of warm-up. "warmup" is still its
+    default, but the BERT, ALBERT and LAMB recipes now set "start", so the old value must be written out to be compared.
     """
     try:
         return Recipe.model_validate(content).model_dump(exclude_none=True)
@@ -126,65 +211,37 @@ def with_former_defaults(content: dict[str, Any]) -> dict[str, Any]:
         return content | {"schedule": schedule}
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def check_unchanged(
-    path: Path, state: TrainingState, now: dict[str, Any], folders: list[str], names: tuple[str, ...]
-) -> None:
-    """Compare the named entries of the run's identity with those of now.
-
-    Raises CheckpointError that names each key with both values, and for data the folders with their fingerprints.
-    """
-    if "data" in names and state.identity.get("data") != now["data"]:
-        before = _data(state.folders, state.identity.get("data") or [])
-        raise CheckpointError(
-            f"{path} was trained on other data: data.pairs was {before}, is {_data(folders, now['data'])}. "
-            "Put the data back, or give another run.output."
-        )
-    others = [name for name in names if name != "data"]
-    checkpoints.check_identity(path, _by_key(state.identity, others), _by_key(now, others))
-
-
-def _by_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return entries of an identity by the recipe's full names for them."""
-    return flatten({KEYS.get(name, name): values[name] for name in names if values.get(name) is not None})
-
-
-def _data(folders: list[str], fingerprints: list[str]) -> str:
-    """Example: `out/pairs (fingerprint 53a1...)`; only fingerprints when the folders are not known."""
-    if len(folders) != len(fingerprints):
-        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
-    pairs = zip(folders, fingerprints, strict=True)
-    return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
-
-
-def announce(phase: Phase, state: TrainingState, found: Found) -> None:
-    """Print on rank 0 where the run resumes and what changed in its recipe."""
-    if dist.get_rank() != 0:
-        return
-    path, _, faults = found
-    for fault in faults:
-        print(f"Passed over a checkpoint: {fault}.", flush=True)
-
-    unit = "row" if phase.recipe.batch.global_tokens is None else "token"
-    place = (state.step - phase.steps_before + state.skipped_batches) * phase.recipe.batch.size
-    print(f"Resuming from {path}: step {state.step}, {unit} {place:,}.", flush=True)
-
-    for change in changes_without_secrets(new_changes(state, found)):
-        before, now = shown(change.before), shown(change.now)
-        print(f"The recipe changed: {change.key} was {before}, is {now} from step {state.step + 1} on.", flush=True)
-
-
-def new_changes(state: TrainingState, found: Found) -> list[RecipeChange]:
-    """Return the changes that came with this resume."""
-    return state.changes[len(found[1].changes) :]
+def _read_history(run: str) -> list[RecipeChange]:
+    """Return all changes, oldest first. Raises OSError or ValueError if the file is damaged."""
+    path = Path(run) / HISTORY
+    if not path.exists():
+        return []
+    return [RecipeChange.model_validate_json(line) for line in path.read_text().splitlines()]
 
 
 def write_history(run: str, changes: list[RecipeChange]) -> None:
-    """Write RUN/recipe_history.jsonl; a run whose recipe never changed has none."""
+    """Write RUN/recipe_history.jsonl, unless the recipe has never changed. Raises StorageError."""
     path = Path(run) / HISTORY
     if changes or path.exists():
-        lines = [json.dumps(change.model_dump()) for change in changes]
-        storage.publish(str(path), "".join(line + "\n" for line in lines).encode())
+        lines = [json.dumps(change.model_dump()) + "\n" for change in changes]
+        storage.publish(str(path), "".join(lines).encode())
+
+
+# What the user sees of it
+
+
+def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint) -> None:
+    """Log where the run resumes and what changed in its recipe."""
+    for fault in found.faults:
+        logger.info("Passed over a checkpoint: %s.", fault)
+
+    unit = "row" if phase.recipe.batch.global_tokens is None else "token"
+    batches_read = state.step - phase.steps_before + state.skipped_batches
+    position = batches_read * phase.recipe.batch.size
+    logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
+
+    new_changes = state.changes[len(found.state.changes) :]
+    for change in changes_without_secrets(new_changes):
+        before = shown(change.before)
+        now = shown(change.now)
+        logger.info("The recipe changed: %s was %s, is %s from step %d on.", change.key, before, now, state.step + 1)

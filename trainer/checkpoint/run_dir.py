@@ -1,4 +1,9 @@
-"""The folder of a run: who may write into it, and what lies there besides metrics and checkpoints."""
+"""The folder of a run: who may write into it, and what lies there besides metrics and checkpoints.
+
+A run writes into run.output only if the folder is new, empty or a run's own, because it replaces files such as
+metrics.jsonl there. A folder counts as a run's own by marks that only a run leaves: a lock file that names its process,
+or a checkpoint with our manifest.
+"""
 
 from __future__ import annotations
 
@@ -8,87 +13,96 @@ import re
 import socket
 from pathlib import Path
 
-from schemas import storage
+from schemas import storage, vocabulary
 from schemas.errors import StorageError, UsageError
-from schemas.vocabulary import FOLDER
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.run_lock import LOCK, OWNER, Held, hold
+from trainer.checkpoint import layout
+from trainer.checkpoint.manifest import MANIFEST
+from trainer.checkpoint.run_lock import LOCK, OWNER, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
-from trainer.metrics import tensorboard as mirror
+from trainer.metrics import tensorboard
 
 FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", LOCK, OWNER)
-FOLDERS = (checkpoints.FOLDER, mirror.FOLDER, FOLDER)
+FOLDERS = (layout.FOLDER, tensorboard.FOLDER, vocabulary.FOLDER)
+
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
-"""What schedulers, shells and file systems put into a folder before a run begins; a run never touches it."""
+"""What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""
 
 
-def claim(run: str) -> Held:
-    """Keep others out of the folder until the result is closed, or its process ends in whatever way.
+def claim(run: str) -> RunLock:
+    """Lock the run's folder until the result is closed, or the process ends in any way. Rank 0 alone calls this.
 
-    Raises UsageError when a live run holds the folder, when it holds something else than a run, or when a path in it
-    is of the wrong kind, all before anything is changed, and StorageError when nothing can be written there.
+    Raises UsageError if a live run holds the folder, if it belongs to something else, or if a path in it is of the
+    wrong kind, all before anything is changed. Raises StorageError if nothing can be written there.
     """
     check_folder(run)
     try:
-        Path(run, checkpoints.FOLDER).mkdir(parents=True, exist_ok=True)
+        Path(run, layout.FOLDER).mkdir(parents=True, exist_ok=True)
         lock = hold(run)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Give another one.") from error
+        raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Choose another path.") from error
     except OSError as error:
         raise StorageError(
-            f"run.output {run} cannot be written: {error.strerror}. Check the disk and your rights, or give another "
-            "folder."
+            f"run.output {run} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
+            "another folder."
         ) from error
 
-    checkpoints.remove_partial(run)
+    layout.remove_partial(run)
     return lock
 
 
 def check_folder(run: str) -> None:
-    """Raise UsageError for a folder that is not a run's, or in which a path is of the wrong kind."""
+    """Raise UsageError if a folder is not a run's, or if a path in it is of the wrong kind."""
     if not Path(run).is_dir():
         return
+
     names = [name for name in storage.names(run) if not _HARMLESS.fullmatch(name)]
-    if names and not _is_ours(run, names):
+    if names and not _is_of_a_run(run, names):
         raise UsageError(
-            f"run.output {run} holds files of something else ({', '.join(names[:3])}). Give a new or empty folder, or "
-            "that of a run."
+            f"run.output {run} holds files of something else ({', '.join(names[:3])}). Choose a new or empty folder, "
+            "or that of a run."
         )
 
     for name in names:
         path = Path(run, name)
         if name in FILES and path.is_dir():
-            raise UsageError(f"{path} is a folder; a run keeps a file there. Move it away, or give another run.output.")
+            raise UsageError(
+                f"{path} is a folder, but a run keeps a file there. Move it away, or choose another run.output."
+            )
         if name in FOLDERS and not path.is_dir():
-            raise UsageError(f"{path} is a file; a run keeps a folder there. Move it away, or give another run.output.")
+            raise UsageError(
+                f"{path} is a file, but a run keeps a folder there. Move it away, or choose another run.output."
+            )
 
 
-def _is_ours(run: str, names: list[str]) -> bool:
-    """Whether a run has left its mark: a lock that names its process, or a checkpoint with our manifest."""
+def _is_of_a_run(run: str, names: list[str]) -> bool:
+    """Return whether a run has left its mark in a folder that holds these names."""
+    # A file that cannot be read, or is not text or JSON, is no mark.
     with contextlib.suppress(OSError, ValueError):
         lock = Path(run, LOCK)
         text = lock.read_text() if lock.exists() else ""
         if re.match(r"process \d+ on ", text):
             return True
-        # A run that was killed between its first two calls leaves an empty lock and an empty folder.
-        if (
-            set(names) <= {LOCK, checkpoints.FOLDER}
-            and not text
-            and not storage.names(str(Path(run, checkpoints.FOLDER)))
-        ):
+        if not text and _is_of_a_run_killed_at_once(run, names):
             return True
 
-    for manifest in Path(run, checkpoints.FOLDER).glob(f"step-*/{checkpoints.MANIFEST}"):
+    for manifest in Path(run, layout.FOLDER).glob(f"step-*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError):
             if {"format_version", "files"} <= set(json.loads(manifest.read_text())):
                 return True
     return False
 
 
+def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
+    """Return whether nothing is there but what `claim` creates first: an empty lock and an empty folder."""
+    if not set(names) <= {LOCK, layout.FOLDER}:
+        return False
+    return not storage.names(str(Path(run, layout.FOLDER)))
+
+
 def check_shared(run: str, rank: int) -> None:
-    """Raises UsageError on a rank that does not see the folder that rank 0 holds."""
+    """Raise UsageError on a rank that does not see the folder that rank 0 holds."""
     if not Path(run, LOCK).exists():
         raise UsageError(
             f"Rank {rank} on {socket.gethostname()} does not see {run} of rank 0. All ranks write into one folder: "
@@ -97,9 +111,14 @@ def check_shared(run: str, rank: int) -> None:
 
 
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:
-    """The recipe as resolved, and a copy of the vocabulary: what an export needs besides a checkpoint."""
+    """Write what an export needs besides a checkpoint: the resolved recipe and a copy of the vocabulary.
+
+    Raises StorageError.
+    """
     run = Path(recipe.run.folder)
     storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
-    source = storage.join(folder.folder, FOLDER)
+
+    source = storage.join(folder.folder, vocabulary.FOLDER)
     for name in storage.names(source):
-        storage.publish(str(run / FOLDER / name), storage.read(storage.join(source, name)))
+        content = storage.read(storage.join(source, name))
+        storage.publish(str(run / vocabulary.FOLDER / name), content)

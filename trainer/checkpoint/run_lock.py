@@ -1,8 +1,20 @@
-"""Which process holds a run's folder.
+"""Locks a run's folder, so that no two runs write into it.
 
-flock is the rule: the system releases it with the process, however that ends. Some file systems have none (Lustre
-mounted without -o flock, several FUSE mounts). There the holder keeps a file that only one process can create and
-rewrites it every few seconds; a process that finds such a file waits to see whether it still changes.
+With flock (the usual case) RUN/lock is locked: the system releases the lock when the process ends, however it ends. The
+file itself stays and names the last holder.
+
+Some file systems have no flock (Lustre mounted without -o flock, several FUSE mounts). There, a second file
+RUN/lock.owner stands for the lock, and a heartbeat shows whether its owner lives:
+
+    1. A process creates lock.owner with its name, which only one process can do (O_EXCL).
+    2. If the file exists, it watches it for some heartbeats. If the text changes, the owner lives: UsageError. If not,
+       the owner is gone: the process renames the file away and tries again.
+    3. After creating the file it waits for one heartbeat and looks again, because a process that found the former file
+       stale may have removed the new one in its place.
+    4. A thread rewrites the file at every heartbeat. If it finds another owner's name there, it ends the process.
+
+Known limit: if a file system delays what other machines see, or a process was frozen for longer than step 2 takes, two
+runs may hold the folder until the next heartbeat of one of them.
 """
 
 from __future__ import annotations
@@ -13,29 +25,25 @@ import fcntl
 import os
 import secrets
 import socket
-import sys
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
-from typing import IO, Protocol
+from typing import IO
 
 from schemas.errors import UsageError
+from trainer.logs import logger
 
-LOCK = "lock"  # stays in the folder; what counts is who holds it
+LOCK = "lock"
 OWNER = "lock.owner"
-BEAT = 4.0  # seconds between two signs of life in OWNER
-PATIENCE = 5  # beats without a change after which the holder is gone
+
+HEARTBEAT = 4.0  # seconds between two rewrites of OWNER
+STALE_AFTER = 5  # heartbeats without a change after which the owner counts as gone
+
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
-class Held(Protocol):
-    """A lock that is held until it is closed."""
-
-    def close(self) -> None: ...
-
-
-def hold(run: str) -> Held:
-    """Hold a run's folder. Raises UsageError when a live run holds it, and OSError when it cannot be written."""
+def hold(run: str) -> RunLock:
+    """Lock a run's folder. Raises UsageError if a live run holds it, and OSError if it cannot be written."""
     file = Path(run, LOCK).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
     owner: _Owner | None = None
     try:
@@ -49,81 +57,103 @@ def hold(run: str) -> Held:
         if error.errno not in _NO_FLOCK:
             file.close()
             raise
-        print(
-            f"clozeline: the file system of {run} has no flock ({error.strerror}). The run is held by {OWNER} there, "
-            "which is rewritten every few seconds.",
-            file=sys.stderr,
-            flush=True,
+
+        # Logged as an error so that it reaches stderr: the folder is protected less well than usual.
+        logger.error(
+            "the file system of %s has no flock (%s). The run holds its folder by %s instead, which it rewrites every "
+            "few seconds.",
+            run,
+            error.strerror,
+            OWNER,
         )
         owner = _Owner(run)
 
     file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.write(f"{_process_name()}\n")
     file.flush()
-    return _Both(file, owner)
+    return RunLock(file, owner)
 
 
 def in_use(run: str, holder: str) -> UsageError:
-    return UsageError(f"{run} is in use by a live run ({holder}). End that one first, or give another run.output.")
+    return UsageError(f"{run} is in use by a live run ({holder}). Stop that run first, or choose another run.output.")
 
 
-class _Both:
-    """The lock file and, without flock, the owner's file."""
+def _process_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+class RunLock:
+    """A held lock: the open lock file and, without flock, the owner's file."""
 
     def __init__(self, file: IO[str], owner: _Owner | None):
         self._file = file
         self._owner = owner
 
     def close(self) -> None:
+        """Release the folder."""
         if self._owner is not None:
             self._owner.close()
         self._file.close()
 
 
 class _Owner:
-    """RUN/lock.owner: created by one process only, and rewritten by a thread as long as that process lives."""
+    """RUN/lock.owner, created by this process and rewritten by a thread for as long as the process lives."""
 
     def __init__(self, run: str):
+        """Create the file. Takes one heartbeat, or several if there is one already.
+
+        Raises UsageError if the owner of an existing file lives.
+        """
         self._path = Path(run, OWNER)
-        self._beats = 0
-        self._name = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}"
+        self._heartbeats = 0
+        # The random part tells two runs apart that have the same process number in two containers of one name.
+        self._name = f"{_process_name()}, {secrets.token_hex(4)}"
         self._create(run)
+
         self._closed = Event()
         self._thread = Thread(target=self._work, name="run lock", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """Stop the heartbeat and remove the file if it is still this process's own."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(OSError):
             if self._is_mine(_text_of(self._path) or ""):
                 self._path.unlink()
 
-    def _create(self, run: str) -> None:
-        """Raises UsageError when the file's owner lives."""
-        while True:
-            try:
-                with self._path.open("x") as file:
-                    file.write(self._text())
-                return
-            except FileExistsError:
-                stale = self._wait_for_change(run)
-                if stale is not None:
-                    self._take_away(stale)
-                continue
+    # Taking the file
 
-            # A process that found the former file stale may have taken this one for it.
-            sleep(BEAT)
-            now = _text_of(self._path)
-            if now is not None and self._is_mine(now):
-                return
-            raise in_use(run, _name_in(now))
+    def _create(self, run: str) -> None:
+        """Create the file, after removing a stale one. Raises UsageError if its owner lives."""
+        while not self._try_to_create():
+            stale_text = self._wait_for_change(run)
+            if stale_text is not None:
+                self._remove_stale(stale_text)
+
+        # Another process that found the former file stale may have removed this one in its place.
+        sleep(HEARTBEAT)
+        text = _text_of(self._path)
+        if text is None or not self._is_mine(text):
+            raise in_use(run, _name_in(text))
+
+    def _try_to_create(self) -> bool:
+        """Create the file and return True, or return False if there is one."""
+        try:
+            with self._path.open("x") as file:
+                file.write(self._text())
+        except FileExistsError:
+            return False
+        return True
 
     def _wait_for_change(self, run: str) -> str | None:
-        """The text of a file that nobody rewrites, or None when it is gone. Raises UsageError when its owner lives."""
+        """Watch an existing file and return its text if nobody rewrites it, or None once it is gone.
+
+        Raises UsageError if somebody rewrites it.
+        """
         before = _text_of(self._path)
-        for _ in range(PATIENCE):
-            sleep(BEAT)
+        for _ in range(STALE_AFTER):
+            sleep(HEARTBEAT)
             now = _text_of(self._path)
             if now is None:
                 return None
@@ -131,66 +161,76 @@ class _Owner:
                 raise in_use(run, _name_in(now))
         return before
 
-    def _take_away(self, stale: str) -> None:
-        """Remove the file if it still is the stale one.
+    def _remove_stale(self, stale_text: str) -> None:
+        """Remove the file if it is still the stale one.
 
-        Renamed first, so that of several processes only one takes it away, and compared then: another process may have
-        put its own file in its place since the last look. That one gets its name back, unless there is a third by now.
+        It is renamed first, since of several processes only one can rename it, and compared afterwards: another process
+        may have put its own file in its place since the last look. In that case the file gets its name back, unless a
+        third process has created one by then.
         """
         aside = self._path.with_name(f"{OWNER}.{secrets.token_hex(4)}.partial")
         with contextlib.suppress(FileNotFoundError):
             self._path.rename(aside)
-            if _text_of(aside) != stale:
+            if _text_of(aside) != stale_text:
                 with contextlib.suppress(FileExistsError):
                     _rename_if_free(aside, self._path)
             aside.unlink(missing_ok=True)
 
+    # Keeping the file
+
     def _work(self) -> None:
-        """Rewrite the file. End the process when it is another's: two runs in one folder would destroy it."""
-        while not self._closed.wait(BEAT):
-            now = _text_of(self._path)
-            if now and not self._is_mine(now):
-                self._end(now)
+        """Rewrite the file at each heartbeat. End the process if the file names another owner."""
+        while not self._closed.wait(HEARTBEAT):
+            text = _text_of(self._path)
+            if text and not self._is_mine(text):
+                self._end_process(text)
                 return
-            self._beats += 1
-            with contextlib.suppress(OSError):
+
+            self._heartbeats += 1
+            with contextlib.suppress(OSError):  # the next heartbeat tries again
                 self._path.write_text(self._text())
+
+    def _end_process(self, text: str) -> None:
+        """End the process at once: two runs that write into one folder would destroy it."""
+        logger.error(
+            "%s now names another run (%s), so this run ends before both write there. The checkpoints are intact. "
+            "Start one run only.",
+            self._path,
+            _name_in(text),
+        )
+        os._exit(UsageError.exit_code)
 
     def _is_mine(self, text: str) -> bool:
         return _name_in(text) == self._name
 
-    def _end(self, text: str) -> None:
-        print(
-            f"clozeline: {self._path} now names another run ({_name_in(text)}), so this one ends before both write "
-            "there. The checkpoints are as they were; start one run only.",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(UsageError.exit_code)
-
     def _text(self) -> str:
-        return f"{self._name}\nbeat {self._beats}\n"
+        """Return what the file holds: the name, and a count that changes at each heartbeat."""
+        return f"{self._name}\nbeat {self._heartbeats}\n"
 
 
 def _name_in(text: str | None) -> str:
-    """The owner that a file names. One that is empty was created a moment ago."""
+    """Return the owner that the file names. A file without text was created a moment ago."""
     return text.splitlines()[0] if text else "starting"
 
 
-def _rename_if_free(source: Path, target: Path) -> None:
-    """Raises FileExistsError when the target exists; a rename would replace it."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here
-        if target.exists():
-            raise FileExistsError(target) from None
-        source.rename(target)
-
-
 def _text_of(path: Path) -> str | None:
+    """Return a file's text, or None if it cannot be read."""
     try:
         return path.read_text()
     except OSError:
         return None
+
+
+def _rename_if_free(source: Path, target: Path) -> None:
+    """Give a file another name too, or move it there if the file system has no hard links.
+
+    Raises FileExistsError if the target exists, which a plain rename would replace.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        if target.exists():
+            raise FileExistsError(target) from None
+        source.rename(target)

@@ -1,8 +1,13 @@
-"""safetensors files of a checkpoint: where their parts lie, and reading them.
+"""The safetensors files of a checkpoint: lays them out so that ranks can fill them in parts, and reads parts of them.
 
-What lies in such a file does not depend on how many ranks wrote it, no rank ever holds more than its part, and anything
-that reads safetensors reads it. The format is 8 bytes of header length, a JSON header, the bytes of all tensors end to
-end (huggingface/safetensors); all tensors are float32 here.
+The format (huggingface/safetensors) is
+
+    8 bytes     length of the JSON text, little-endian
+    JSON text   name -> {"dtype", "shape", "data_offsets": [begin, end] in the data}, padded with spaces
+    data        the elements of all tensors, end to end
+
+All tensors are float32 here. The header depends only on names and shapes, so every rank can compute where each element
+lies, and no rank ever holds more than its part of a file. Any program that reads safetensors reads the result.
 """
 
 from __future__ import annotations
@@ -20,39 +25,57 @@ from torch import Tensor
 
 from schemas.errors import CheckpointError
 
-_MAX_HEADER = 100_000_000  # bytes; the format's own limit
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a header of another form raises
+_LENGTH = 8  # bytes that hold the length of the JSON text
+_ELEMENT = 4  # bytes of a float32
+_MAX_JSON = 100_000_000  # bytes; the format's own limit
+
+Shapes = dict[str, tuple[int, ...]]
+"""The shape of each tensor, by name, in file order."""
+
+# What reading a malformed header raises: bad JSON, missing keys, values of other types, too deep nesting.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Where the parts of a file lie. header: its first bytes. begins: the first byte of each tensor. size: in bytes."""
+    """Where everything lies in a file.
+
+    header: its first bytes, up to the data.
+    begins: the first byte of each tensor in the file, by name.
+    size: of the file in bytes.
+    """
 
     header: bytes
     begins: dict[str, int]
     size: int
 
 
-def layout_of(shapes: dict[str, tuple[int, ...]]) -> TensorLayout:
-    """The layout of a file of float32 tensors of these names and shapes, in this order."""
+def layout_of(shapes: Shapes) -> TensorLayout:
+    """Return the layout of a file of float32 tensors with these names and shapes, in this order."""
     entries: dict[str, dict[str, object]] = {}
     offsets: dict[str, int] = {}
-    end = 0
+    data_size = 0
     for name, shape in shapes.items():
-        begin = end
-        end = begin + 4 * prod(shape)
+        begin = data_size
+        end = begin + _ELEMENT * prod(shape)
+        entries[name] = {
+            "dtype": "F32",
+            "shape": list(shape),
+            "data_offsets": [begin, end],
+        }
         offsets[name] = begin
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+        data_size = end
 
     text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)  # so that elements are aligned
-    header = len(text).to_bytes(8, "little") + text
+    text += b" " * (-len(text) % 8)  # so that the elements are aligned
+    header = len(text).to_bytes(_LENGTH, "little") + text
+
     begins = {name: len(header) + offset for name, offset in offsets.items()}
-    return TensorLayout(header, begins, len(header) + end)
+    return TensorLayout(header, begins, len(header) + data_size)
 
 
-def create(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Write a file for tensors of these names and shapes, its elements yet to be written."""
+def create(path: Path, shapes: Shapes) -> None:
+    """Create a file of full size that holds the header and zeros for the elements, which are written later."""
     layout = layout_of(shapes)
     with path.open("wb") as file:
         file.write(layout.header)
@@ -60,19 +83,20 @@ def create(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 class TensorFile:
-    """A file open for reading. Elements are addressed by a tensor's name and their place in it, flattened."""
+    """A file open for reading. Elements are addressed by a tensor's name and their position in the flattened tensor.
+
+    path: the file. shapes: the shape of each tensor, by name, in the order of the header.
+    """
 
     def __init__(self, path: Path):
-        """Raises CheckpointError when the file is not a safetensors file of float32 tensors from end to end."""
+        """Open and validate a file. Raises CheckpointError if it is not a safetensors file of float32 tensors."""
         self.path = path
         self._file = path.open("rb")
         try:
-            length = int.from_bytes(self._file.read(8), "little")
-            header = json.loads(self._file.read(min(length, _MAX_HEADER)))
-            header.pop("__metadata__", None)
-            self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-            _check(header, self.path.stat().st_size - 8 - length)
-            self._begins = {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
+            entries, data_begin = self._read_header()
+            self.shapes: Shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
+            _check_entries(entries, self.path.stat().st_size - data_begin)
+            self._begins = {name: data_begin + entry["data_offsets"][0] for name, entry in entries.items()}
         except _MALFORMED as error:
             self._file.close()
             reason = "its header is nested too deeply" if isinstance(error, RecursionError) else error
@@ -81,38 +105,68 @@ class TensorFile:
     def __enter__(self) -> TensorFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._file.close()
 
     def read(self, name: str, start: int, count: int) -> Tensor:
-        """(count,) float32. Raises CheckpointError when the file ends before them."""
-        self._file.seek(self._begins[name] + 4 * start)
-        data = bytearray(self._file.read(4 * count))
-        if len(data) != 4 * count:
-            raise CheckpointError(f"{self.path} ends inside {name}: {len(data)} of {4 * count} bytes are there.")
+        """Return elements `start` to `start + count` of a tensor as (count,) float32.
+
+        Raises CheckpointError if the file ends before them.
+        """
+        expected_bytes = _ELEMENT * count
+        self._file.seek(self._begins[name] + _ELEMENT * start)
+
+        data = bytearray(self._file.read(expected_bytes))  # a tensor must not share read-only memory
+        if len(data) != expected_bytes:
+            raise CheckpointError(f"{self.path} ends inside {name}: {len(data)} of {expected_bytes} bytes are there.")
         return torch.from_numpy(np.frombuffer(data, dtype=np.float32))
 
+    def _read_header(self) -> tuple[dict[str, Any], int]:
+        """Return the entries of all tensors and the first byte of the data. Raises one of _MALFORMED."""
+        length = int.from_bytes(self._file.read(_LENGTH), "little")
+        entries = json.loads(self._file.read(min(length, _MAX_JSON)))
+        entries.pop("__metadata__", None)
+        return entries, _LENGTH + length
 
-def _check(header: dict[str, Any], body: int) -> None:
-    """Raise ValueError when the entries do not describe float32 tensors that fill `body` bytes end to end."""
+
+def _check_entries(entries: dict[str, Any], data_size: int) -> None:
+    """Raise ValueError if the entries do not describe float32 tensors that fill `data_size` bytes end to end."""
     ranges = []
-    for name, entry in header.items():
-        shape = entry["shape"]
-        begin, end = entry["data_offsets"]
-        if not all(type(number) is int and number >= 0 for number in [*shape, begin, end]):
-            raise ValueError(f"shape {shape} or offsets {entry['data_offsets']} of {name} are not whole numbers from 0")
-        if entry["dtype"] != "F32":
-            raise ValueError(f"{name} is of type {entry['dtype']}, expected F32")
-        if end - begin != 4 * prod(shape):
-            raise ValueError(f"{name} of shape {shape} has {end - begin} bytes, expected {4 * prod(shape)}")
+    for name, entry in entries.items():
+        begin, end = _checked_range(name, entry)
         ranges.append((begin, end, name))
 
-    at = 0
+    position = 0
     for begin, end, name in sorted(ranges):
-        if begin != at:
+        if begin != position:
             raise ValueError(
-                f"{name} begins at byte {begin} of the data, expected {at}: tensors overlap or leave a gap"
+                f"{name} begins at byte {begin} of the data, expected {position}: tensors overlap or leave a gap"
             )
-        at = end
-    if at != body:
-        raise ValueError(f"{body} bytes of data, expected {at}")
+        position = end
+
+    if position != data_size:
+        raise ValueError(f"{data_size} bytes of data, expected {position}")
+
+
+def _checked_range(name: str, entry: dict[str, Any]) -> tuple[int, int]:
+    """Return the (begin, end) of a tensor in the data. Raises ValueError if its entry contradicts itself."""
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
+    begin, end = offsets
+
+    for number in [*shape, begin, end]:
+        # Not isinstance(): JSON's true would pass as the number 1.
+        if type(number) is not int or number < 0:
+            raise ValueError(f"shape {shape} or offsets {offsets} of {name} are not whole numbers from 0")
+    if entry["dtype"] != "F32":
+        raise ValueError(f"{name} is of type {entry['dtype']}, expected F32")
+
+    expected_bytes = _ELEMENT * prod(shape)
+    if end - begin != expected_bytes:
+        raise ValueError(f"{name} of shape {shape} has {end - begin} bytes, expected {expected_bytes}")
+    return begin, end

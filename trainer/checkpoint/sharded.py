@@ -1,32 +1,41 @@
-"""Saving and resuming, by all ranks together: each writes and reads its own part, another one checks it."""
+"""Saves and loads checkpoints by all ranks together. Each rank writes and reads only the elements that it holds.
+
+How a checkpoint is saved; every step is collective, and an error on one rank is raised on all of them:
+
+    1. Rank 0 creates a partial folder with state.json, evaluation.json and the tensor files: header and full size,
+       elements still missing.
+    2. All ranks write their float32 elements at their offsets and sync them   (write_plan.py, shared_writes.py)
+    3. All ranks read the files back, compare and hash them                    (verification.py)
+    4. Rank 0 writes the manifest, renames the folder to its final name and removes old checkpoints   (layout.py)
+
+A kill before the rename in step 4 leaves a partial folder that nobody reads, and the checkpoints from before. An error
+leaves those checkpoints only: the partial folder is deleted. After the rename the checkpoint is complete.
+
+When loading, each rank reads the elements that it holds under its own layout, whatever layout wrote them.
+
+Suffixes: N float32 elements.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import safetensors_io as tensor_files
-from trainer.checkpoint.layout import STATE, WEIGHTS, TrainingState
-from trainer.checkpoint.safetensors_io import TensorFile, layout_of
-from trainer.checkpoint.shared_writes import (
-    HeldBytes,
-    WrittenPiece,
-    hashing_order,
-    read_back,
-    second_readers,
-    write_together,
-)
+from trainer.checkpoint import layout
+from trainer.checkpoint.disk_errors import write_errors_of
+from trainer.checkpoint.layout import STATE, WEIGHTS
+from trainer.checkpoint.manifest import ManifestEntry, seal
+from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
+from trainer.checkpoint.state import FoundCheckpoint, TrainingState
+from trainer.checkpoint.verification import check_files
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
@@ -40,191 +49,217 @@ from trainer.distributed.zero import (
     updates_made,
 )
 
+_MOMENT_OF_FILE = {f"{moment}.safetensors": moment for moment in MOMENTS}
+_TENSOR_FILES = (WEIGHTS, *_MOMENT_OF_FILE)
+
 _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 def save_checkpoint(
-    engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, figures: dict[str, Any]
+    engine: DeepSpeedEngine,
+    run: str,
+    state: TrainingState,
+    keep: int,
+    metrics: dict[str, Any],
 ) -> None:
-    """Write, check and publish a checkpoint with its evaluation's figures, then prune older ones. A collective call.
+    """Write, check and publish a checkpoint, then remove all but the newest `keep` and the best. A collective call.
 
-    Raises StorageError on every rank when one of them cannot write, or reads back other bytes than were written; what
-    was published before is still there.
+    metrics: of the evaluation of these weights, or empty.
+
+    Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier
+    checkpoints are not affected.
     """
-    whole = state.model_copy(update={"updates": updates_made(engine), "loss_scale": _loss_scale(engine)})
+    counts = {"updates": updates_made(engine), "loss_scale": _loss_scale(engine)}
+    saved_state = state.model_copy(update=counts)
     shapes = _shapes(engine)
-    parts = [part for part in parameter_slices(engine) if part.written]
+    # What all ranks hold alike (stage 0) is marked as written on one of them only.
+    slices = [part for part in parameter_slices(engine) if part.written]
     nodes = nodes_of_ranks()
+    device = torch.device(engine.device or "cpu")
+
     try:
-        partial = run_on_rank_0(lambda: _begin(run, whole, shapes, figures))
-        written = _write(partial, shapes, parts, nodes, torch.device(engine.device or "cpu"))
+        partial = run_on_rank_0(lambda: _begin(run, saved_state, shapes, metrics))
+        written = _write(partial, shapes, slices, nodes, device)
+
+        # One rank lists the folder: what another machine sees of it may be seconds old.
         names = run_on_rank_0(lambda: _names_in(partial))
-        checked = run_on_all_ranks(lambda: _check(partial, names, written, nodes))
-        entries = [entry for mine in checked for entry in mine]
-        run_on_rank_0(lambda: _publish(partial, run, whole.step, entries, keep))
+        entries_by_rank = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
+
+        entries = [entry for entries_of_rank in entries_by_rank for entry in entries_of_rank]
+        run_on_rank_0(lambda: _publish(partial, run, state.step, entries, keep))
     except ClozelineError:
-        run_on_rank_0(lambda: checkpoints.remove_partial(run))
+        run_on_rank_0(lambda: layout.remove_partial(run))
         raise
 
 
-def find_checkpoint(run: str) -> tuple[Path, TrainingState, list[str]] | None:
-    """(newest checkpoint that verifies, its state, what was wrong with newer ones), or None when there is none.
+def find_checkpoint(run: str) -> FoundCheckpoint | None:
+    """Return the newest checkpoint that verifies, or None if there is no checkpoint. A collective call.
 
-    One rank looks, so all take the same one. Raises CheckpointError on every rank when there are some but all are bad.
+    Rank 0 searches, so all ranks take the same one. Raises CheckpointError on every rank if there are checkpoints but
+    none verifies.
     """
 
-    def look() -> tuple[Path, TrainingState, list[str]] | None:
-        found = checkpoints.newest(run)
-        return None if found is None else (found[0], checkpoints.read_state(found[0]), found[1])
+    def search() -> FoundCheckpoint | None:
+        newest = layout.newest(run)
+        if newest is None:
+            return None
+        return FoundCheckpoint(newest.path, layout.read_state(newest.path), newest.faults)
 
-    return run_on_rank_0(look)
+    return run_on_rank_0(search)
 
 
 def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
-    """Put a checkpoint's weights, moments and counts into the engine, whatever layout wrote it. A collective call."""
-    parts = parameter_slices(engine)
-    run_on_all_ranks(lambda: _read(engine, path, parts))
+    """Load a checkpoint's weights, moments and counts into the engine. A collective call.
+
+    Raises CheckpointError on every rank if the files do not fit the model or hold a NaN or an infinity.
+    """
+    slices = parameter_slices(engine)
+    run_on_all_ranks(lambda: _read(engine, path, slices))
     publish_weights(engine)
     set_updates_made(engine, state.updates)
-    for name, value in state.loss_scale.items():
-        if hasattr(_scaler(engine), name):
-            setattr(_scaler(engine), name, value)
+    _set_loss_scale(engine, state.loss_scale)
 
 
-def _values_of() -> dict[str, Callable[[ParameterSlice], Any]]:
-    """By file, what of a part it holds."""
-    return {WEIGHTS: lambda part: part.weights} | {
-        f"{key}.safetensors": lambda part, key=key: part.moments[key] for key in MOMENTS
-    }
+# Saving
 
 
-def _shapes(engine: DeepSpeedEngine) -> dict[str, tuple[int, ...]]:
-    """Of every parameter as the model knows it; stage 3 keeps an empty stand-in."""
-    return {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(engine)}
+def _begin(run: str, state: TrainingState, shapes: Shapes, metrics: dict[str, Any]) -> Path:
+    """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
+    partial = layout.begin(run, state.step)
 
-
-def _begin(run: str, state: TrainingState, shapes: dict[str, tuple[int, ...]], figures: dict[str, Any]) -> Path:
-    partial = checkpoints.begin(run, state.step)
-    with checkpoints.writing(partial):
-        for name in _values_of():
-            tensor_files.create(partial / name, shapes)
+    # The ranks write into existing files: if each created them, one could cut off what another has written.
+    with write_errors_of(partial):
+        for file_name in _TENSOR_FILES:
+            create(partial / file_name, shapes)
         storage.publish(str(partial / STATE), state.model_dump_json().encode())
-    if figures:
-        checkpoints.add_evaluation(partial, figures)
+
+    if metrics:
+        layout.add_evaluation(partial, metrics)
     return partial
 
 
 def _write(
     partial: Path,
-    shapes: dict[str, tuple[int, ...]],
-    parts: list[ParameterSlice],
+    shapes: Shapes,
+    slices: list[ParameterSlice],
     nodes: list[int],
     device: torch.device,
 ) -> dict[str, list[WrittenPiece]]:
-    """What was written into each file, by all ranks, in file order. A collective call."""
-    layout = layout_of(shapes)
-    header = WrittenPiece(0, len(layout.header), zlib.crc32(layout.header), 0)
-    names = list(_values_of())
+    """Write all tensor files and return, by file, what all ranks wrote, in file order. A collective call."""
+    file_layout = layout_of(shapes)
     held: dict[str, HeldBytes] = {}
 
-    def hold_all() -> list[Range]:
-        for name, value_of in _values_of().items():
-            held[name] = HeldBytes([(layout.begins[part.name] + 4 * part.start, value_of(part)) for part in parts])
+    def locate_held_bytes() -> list[Range]:
+        for file_name in _TENSOR_FILES:
+            held[file_name] = _held_bytes(file_layout, slices, file_name)
         return held[WEIGHTS].ranges
 
-    # The files have the same tensors in the same places, so one assignment serves them all.
-    ranges = run_on_all_ranks(hold_all)
-    extents = assign_writers(ranges, nodes, len(layout.header))
-    by_rank = run_on_all_ranks(lambda: _write_all(partial, extents, held, device))
-    return {name: sorted([header, *chain.from_iterable(found[i] for found in by_rank)]) for i, name in enumerate(names)}
+    # All files hold the same tensors at the same offsets, so one plan serves them all.
+    ranges_by_rank = run_on_all_ranks(locate_held_bytes)
+    extents = assign_writers(ranges_by_rank, nodes, len(file_layout.header))
+    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, device))
+
+    # Rank 0 wrote the header when it created the files; it is checked like everything else.
+    checksum = zlib.crc32(file_layout.header)
+    header = WrittenPiece(0, len(file_layout.header), checksum, rank=0)
+    written: dict[str, list[WrittenPiece]] = {}
+    for file_name in _TENSOR_FILES:
+        pieces = [header]
+        for written_by_one_rank in written_by_rank:
+            pieces += written_by_one_rank[file_name]
+        written[file_name] = sorted(pieces)
+    return written
 
 
-def _write_all(
-    partial: Path, extents: list[Extent], held: dict[str, HeldBytes], device: torch.device
-) -> list[list[WrittenPiece]]:
-    """What this rank wrote into each file.
+def _held_bytes(file_layout: TensorLayout, slices: list[ParameterSlice], file_name: str) -> HeldBytes:
+    """Return where in a file the elements of this rank's slices lie."""
+    parts = []
+    for part in slices:
+        begin = file_layout.begins[part.name] + 4 * part.start  # bytes of float32
+        parts.append((begin, _values_of(part, file_name)))
+    return HeldBytes(parts)
 
-    A rank that failed in one file takes part in the exchanges of the others, and raises its first error after the last.
+
+def _values_of(part: ParameterSlice, file_name: str) -> Tensor:
+    """Return what a tensor file holds of a slice, as (N,)."""
+    if file_name == WEIGHTS:
+        return part.weights
+    return part.moments[_MOMENT_OF_FILE[file_name]]
+
+
+def _write_files(
+    partial: Path,
+    extents: list[Extent],
+    held: dict[str, HeldBytes],
+    device: torch.device,
+) -> dict[str, list[WrittenPiece]]:
+    """Write this rank's part of each file, and return what it wrote by file.
+
+    A rank that fails in one file still takes part in the exchanges of the others, because the other ranks wait for it
+    there. It raises its first error after the last file.
     """
-    written: list[list[WrittenPiece]] = []
+    written: dict[str, list[WrittenPiece]] = {}
     errors: list[Exception] = []
-    for name, mine in held.items():
+    for file_name, held_of_file in held.items():
         try:
-            written.append(write_together(partial / name, extents, mine, device))
+            written[file_name] = write_together(partial / file_name, extents, held_of_file, device)
         except Exception as error:
             errors.append(error)
+
     if errors:
         raise errors[0]
     return written
 
 
 def _names_in(partial: Path) -> list[str]:
-    """The files of a checkpoint. One rank lists them: what another machine sees of a folder may be seconds old."""
-    return sorted(path.name for path in partial.iterdir() if path.is_file() and not path.name.startswith("."))
+    """Return the names of a checkpoint's files, without the hidden ones that a failed write may have left."""
+    names = [path.name for path in partial.iterdir() if path.is_file()]
+    return sorted(name for name in names if not name.startswith("."))
 
 
-def _check(
-    partial: Path, names: list[str], written: dict[str, list[WrittenPiece]], nodes: list[int]
-) -> list[dict[str, Any]]:
-    """Read back this rank's share of the named files and return the manifest's entries of those it read whole.
+def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], keep: int) -> None:
+    """Write the manifest, publish the checkpoint and remove old ones.
 
-    Hashing takes longest of all, so ranks do it side by side.
+    Raises StorageError if the folder's files are not exactly those that the ranks checked.
     """
-    rank = dist.get_rank()
-    order = hashing_order(nodes)
-    several_nodes = len(set(nodes)) > 1
-    entries = []
-
-    for number, name in enumerate(names):
-        file = partial / name
-        reader = order[number % len(order)]
-        pieces = written.get(file.name)
-        if pieces is None:
-            if reader == rank:
-                with checkpoints.reading(file):
-                    entries.append(checkpoints.describe(partial, file))
-            continue
-
-        again = second_readers(pieces, reader, nodes)
-        read_back(file, [p for p, second in zip(pieces, again, strict=True) if second == rank], several_nodes)
-        if reader == rank:
-            sha256 = read_back(file, pieces, several_nodes)
-            with checkpoints.reading(file):
-                size = file.stat().st_size
-            if size != pieces[-1].end:
-                raise StorageError(f"{file} has {size:,} bytes, but {pieces[-1].end:,} were written.")
-            entries.append({"path": file.name, "bytes": size, "sha256": sha256})
-    return entries
-
-
-def _publish(partial: Path, run: str, step: int, entries: list[dict[str, Any]], keep: int) -> None:
-    """Raises StorageError when a file is not in the manifest, or one of the manifest is not there."""
     names = _names_in(partial)
-    listed = sorted(entry["path"] for entry in entries)
-    if listed != names:
-        raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(listed)}.")
-    checkpoints.seal(partial, entries)
-    checkpoints.publish(partial, checkpoints.checkpoint_path(run, step))
-    checkpoints.prune(run, keep)
+    checked = sorted(entry["path"] for entry in entries)
+    if checked != names:
+        raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(checked)}.")
+
+    seal(partial, entries)
+    layout.publish(partial, layout.checkpoint_path(run, step))
+    layout.prune(run, keep)
 
 
-def _read(engine: DeepSpeedEngine, path: Path, parts: list[ParameterSlice]) -> None:
+# Loading
+
+
+def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> None:
+    """Copy this rank's elements from the files into the optimizer's tensors. Raises CheckpointError."""
     shapes = _shapes(engine)
-    for name, value_of in _values_of().items():
-        with TensorFile(path / name) as file:
+    for file_name in _TENSOR_FILES:
+        with TensorFile(path / file_name) as file:
             if file.shapes != shapes:
-                raise CheckpointError(f"{path / name} holds other tensors than this model. Use another run.output.")
-            for part in parts:
-                values_N = file.read(part.name, part.start, value_of(part).numel())
-                _check_finite(path / name, part.name, values_N)
-                value_of(part).copy_(values_N)
+                raise CheckpointError(
+                    f"{path / file_name} holds other tensors than this model. Use another run.output."
+                )
+
+            # The values are views of what the optimizer works on, so copying into them loads the optimizer.
+            for part in slices:
+                target_N = _values_of(part, file_name)
+                values_N = file.read(part.name, part.start, target_N.numel())
+                _check_finite(path / file_name, part.name, values_N)
+                target_N.copy_(values_N)
                 progress()
-            if name == WEIGHTS:
+
+            # The model computes with its own copy of the weights, except in fp32 at stage 0.
+            if file_name == WEIGHTS:
                 _read_whole(engine, file)
 
 
 def _check_finite(path: Path, name: str, values_N: Tensor) -> None:
-    """Raise CheckpointError when a tensor holds a NaN or an infinity: no step could lead out of it."""
+    """Raise CheckpointError if a tensor holds a NaN or an infinity: no later step could recover from it."""
     if not bool(torch.isfinite(values_N).all()):
         raise CheckpointError(
             f"{path} holds values of {name} that are not finite. Delete {path.parent}, so that the run resumes from an "
@@ -233,18 +268,53 @@ def _check_finite(path: Path, name: str, values_N: Tensor) -> None:
 
 
 def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:
-    """All weights as the model computes with them; in stage 3 the ranks' parts are all there is."""
+    """Copy all weights into the model itself, which computes with a copy in its own precision.
+
+    Parameters that are partitioned (stage 3) are left to `publish_weights`, which gathers them from the ranks.
+    """
     for name, parameter in named_parameters(engine):
-        if not hasattr(parameter, "ds_shape"):
-            parameter.data.copy_(file.read(name, 0, parameter.numel()).view(parameter.shape))
+        if not _is_partitioned(parameter):
+            values_N = file.read(name, 0, parameter.numel())
+            parameter.data.copy_(values_N.view(parameter.shape))
 
 
-def _scaler(engine: DeepSpeedEngine) -> Any:
-    """DeepSpeed's loss scaler, by either of its names; None in fp32 at stage 0."""
-    return getattr(engine.optimizer, "loss_scaler", None) or getattr(engine.optimizer, "loss_scale_config", None)
+# What DeepSpeed keeps in attributes of its own
+
+
+def _shapes(engine: DeepSpeedEngine) -> Shapes:
+    """Return the full shape of every parameter by name."""
+    return {name: _full_shape(parameter) for name, parameter in named_parameters(engine)}
+
+
+def _full_shape(parameter: Any) -> tuple[int, ...]:
+    """Return a parameter's shape in the model. In stage 3 the parameter itself is an empty placeholder."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _is_partitioned(parameter: Any) -> bool:
+    """Return whether ZeRO stage 3 has split the parameter over the ranks."""
+    return hasattr(parameter, "ds_shape")
+
+
+def _loss_scaler(engine: DeepSpeedEngine) -> Any:
+    """Return DeepSpeed's loss scaler, which has one of two names, or None in fp32 at stage 0."""
+    scaler = getattr(engine.optimizer, "loss_scaler", None)
+    if not scaler:
+        scaler = getattr(engine.optimizer, "loss_scale_config", None)
+    return scaler
 
 
 def _loss_scale(engine: DeepSpeedEngine) -> dict[str, float]:
+    """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
     if not engine.fp16_enabled():
         return {}
-    return {name: getattr(_scaler(engine), name) for name in _SCALER_FIELDS if hasattr(_scaler(engine), name)}
+    scaler = _loss_scaler(engine)
+    return {name: getattr(scaler, name) for name in _SCALER_FIELDS if hasattr(scaler, name)}
+
+
+def _set_loss_scale(engine: DeepSpeedEngine, saved: dict[str, float]) -> None:
+    """Restore the loss scaler's state, as far as this scaler has it."""
+    scaler = _loss_scaler(engine)
+    for name, value in saved.items():
+        if hasattr(scaler, name):
+            setattr(scaler, name, value)

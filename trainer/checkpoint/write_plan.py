@@ -1,11 +1,16 @@
-"""Which rank writes which bytes of a file that all ranks write together.
+"""Decides which rank writes which bytes of a file that all ranks write together.
 
-NFS clients write whole pages: a client may read a page, change some bytes of it and send all of it back, so two nodes
-that write different bytes of one page can undo each other's writes, and no error is reported (linux-nfs, 2024-06-18,
-"nfs: add 'noextend' option for lock-less 'lost writes' prevention"). Files are therefore cut into blocks of 1 MiB,
-aligned in the file, and a block is written by ranks of one node only. The ranks of a node share one page cache, so
-they may share a block. Where a block holds bytes of several nodes, one rank writes all of it and receives the other
-ranks' bytes through the process group.
+Two nodes must not write into the same page of a file on NFS. A client writes whole pages: it may read a page, change
+some bytes of it and send all of it back, so two nodes that write different bytes of one page can undo each other's
+writes, and no error is reported (linux-nfs, 2024-06-18, "nfs: add 'noextend' option for lock-less 'lost writes'
+prevention"). The ranks of one node share one page cache and may share a page.
+
+A file is therefore cut into blocks of 1 MiB, aligned in the file, and each block is written by ranks of one node only:
+
+    1. Each rank writes the bytes that it holds, unless they lie in a block that holds bytes of several nodes.
+    2. Such a shared block is written by one rank. The other ranks send it their bytes through the process group.
+
+The plan depends on the arguments alone, so every rank computes the same one.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ Range = tuple[int, int]
 class Extent(NamedTuple):
     """Bytes `begin` to `end` of a file, held by one rank and written by another or by the same one.
 
-    block: the block that the extent lies in when ranks of several nodes hold bytes of that block, else None.
+    block: the number of the shared block that the extent lies in, or None if it lies in no shared block.
     """
 
     begin: int
@@ -37,74 +42,124 @@ class Extent(NamedTuple):
     block: int | None
 
 
+class _Run(NamedTuple):
+    """Bytes `begin` to `end` of a file, all held by one rank."""
+
+    begin: int
+    end: int
+    rank: int
+
+
+class _Piece(NamedTuple):
+    """The part of a run inside one shared block, or between shared blocks if `block` is None."""
+
+    begin: int
+    end: int
+    rank: int
+    block: int | None
+
+
 def assign_writers(held: list[list[Range]], nodes: list[int], header: int) -> list[Extent]:
-    """Return the extents of a file in file order; they cover each byte once, and no block has writers of two nodes.
+    """Return the extents of a file in file order. They cover each byte once, and no block has writers of two nodes.
 
-    held: the byte ranges that each rank holds, by rank. nodes: the node of each rank. header: the length of the
-    file's header, which rank 0 has written and which `held` leaves out; a block with header bytes stays with rank 0.
+    held: the byte ranges that each rank holds, by rank.
+    nodes: the node of each rank.
+    header: the length of the file's header, which rank 0 has written already and which `held` leaves out.
 
-    Raises ValueError when the ranges leave a gap or overlap.
+    Raises ValueError if the ranges leave a gap or overlap.
     """
     runs = _runs_in_file_order(held, header)
-    shared = _blocks_of_several_nodes([(0, header, 0), *runs], nodes)
 
-    pieces = [(*piece, rank) for begin, end, rank in runs for piece in _cut((begin, end), shared)]
-    holders: dict[int, set[int]] = defaultdict(set)
-    for _, _, block, rank in pieces:
+    # The header counts as held by rank 0: no other node may write into a block that contains some of it.
+    shared_blocks = _blocks_of_several_nodes([_Run(0, header, 0), *runs], nodes)
+
+    pieces: list[_Piece] = []
+    for run in runs:
+        pieces.extend(_cut(run, shared_blocks))
+
+    # Any rank that holds bytes of a shared block may write it, and keeps its own bytes at home by doing so.
+    candidates: dict[int, set[int]] = defaultdict(set)
+    for _, _, rank, block in pieces:
         if block is not None:
             # Rank 0 has already written the header, so it writes the rest of the header's blocks too.
             in_header = block * BLOCK < header
-            holders[block].add(0 if in_header else rank)
+            candidates[block].add(0 if in_header else rank)
+
+    writer_of_block = {block: _choice(block, sorted(ranks)) for block, ranks in candidates.items()}
 
     extents = []
-    for begin, end, block, rank in pieces:
-        writer = rank if block is None else _choice(block, sorted(holders[block]))
-        extents.append(Extent(begin, end, rank, writer, block))
+    for begin, end, holder, block in pieces:
+        writer = holder if block is None else writer_of_block[block]
+        extents.append(Extent(begin, end, holder, writer, block))
     return extents
 
 
 def _choice(block: int, ranks: list[int]) -> int:
-    """One of the ranks, by the block's number alone; with small partitions the first one would write everything."""
+    """Return one of the ranks, chosen by a hash of the block's number.
+
+    With small partitions most blocks hold bytes of all ranks. Always taking the first would leave it all the writing.
+    """
     return ranks[crc32(block.to_bytes(8, "little")) % len(ranks)]
 
 
-def _runs_in_file_order(held: list[list[Range]], header: int) -> list[tuple[int, int, int]]:
-    """(begin, end, rank) of what each rank holds without interruption."""
-    ranges = sorted((begin, end, rank) for rank, mine in enumerate(held) for begin, end in mine if end > begin)
-    runs: list[tuple[int, int, int]] = []
-    at = header
+def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
+    """Join adjacent ranges of the same rank. Raises ValueError if the ranges leave a gap or overlap."""
+    # Plain tuples, because a large model at stage 3 has a range for each parameter and rank.
+    ranges: list[tuple[int, int, int]] = []
+    for rank, ranges_of_rank in enumerate(held):
+        ranges += [(begin, end, rank) for begin, end in ranges_of_rank if end > begin]
+    ranges.sort()
+
+    runs: list[_Run] = []
+    position = header
     for begin, end, rank in ranges:
-        if begin != at:
-            raise ValueError(f"the ranks' parts of the file do not meet: one ends at byte {at}, the next is at {begin}")
-        at = end
-        if runs and runs[-1][2] == rank:
-            runs[-1] = (runs[-1][0], end, rank)
+        if begin != position:
+            raise ValueError(
+                f"the ranks' parts of the file do not meet: one ends at byte {position}, the next begins at {begin}"
+            )
+        position = end
+
+        # ZeRO stages 1 and 2 give a rank many parameters in a row, so joining them leaves few extents.
+        if runs and runs[-1].rank == rank:
+            runs[-1] = _Run(runs[-1].begin, end, rank)
         else:
-            runs.append((begin, end, rank))
+            runs.append(_Run(begin, end, rank))
     return runs
 
 
-def _blocks_of_several_nodes(runs: list[tuple[int, int, int]], nodes: list[int]) -> list[int]:
-    """The sorted numbers of blocks inside which the node changes."""
-    changes = {
-        begin // BLOCK
-        for (_, _, before), (begin, _, after) in pairwise(runs)
-        if nodes[before] != nodes[after] and begin % BLOCK
-    }
-    return sorted(changes)
+def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
+    """Return the sorted numbers of the blocks inside which the node changes. `runs` must be in file order."""
+    blocks: set[int] = set()
+    for (_, _, rank_before), (begin, _, rank_after) in pairwise(runs):
+        # A change at the edge of a block leaves both blocks with one node.
+        node_changes = nodes[rank_before] != nodes[rank_after]
+        if node_changes and begin % BLOCK != 0:
+            blocks.add(begin // BLOCK)
+    return sorted(blocks)
 
 
-def _cut(run: Range, shared: list[int]) -> Iterator[tuple[int, int, int | None]]:
-    """(begin, end, block) of a run's pieces inside and between shared blocks; block is None between them."""
-    at, end = run
-    for block in shared[bisect_left(shared, at // BLOCK) :]:
-        first, last = block * BLOCK, (block + 1) * BLOCK
-        if first >= end:
+def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
+    """Yield the pieces of a run inside and between the shared blocks, in file order."""
+    # A run may begin inside a shared block, so the search starts with the block that holds its first byte.
+    position, run_end, rank = run
+    candidate = bisect_left(shared_blocks, position // BLOCK)
+
+    while candidate < len(shared_blocks):
+        block = shared_blocks[candidate]
+        block_begin = block * BLOCK
+        block_end = block_begin + BLOCK
+        if block_begin >= run_end:
             break
-        if at < first:
-            yield at, first, None
-            at = first
-        yield at, min(end, last), block
-        at = min(end, last)
-    if at < end:
-        yield at, end, None
+        candidate += 1
+
+        # What lies between the previous shared block and this one.
+        if position < block_begin:
+            yield _Piece(position, block_begin, rank, None)
+            position = block_begin
+
+        end = min(run_end, block_end)
+        yield _Piece(position, end, rank, block)
+        position = end
+
+    if position < run_end:
+        yield _Piece(position, run_end, rank, None)

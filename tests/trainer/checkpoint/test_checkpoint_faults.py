@@ -13,20 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from schemas.errors import CheckpointError
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.layout import (
-    TrainingState,
-    best,
-    checkpoint_path,
-    describe,
-    newest,
-    read_evaluation,
-    seal,
-    verify,
-)
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import best, checkpoint_path, newest, read_evaluation
+from trainer.checkpoint.manifest import describe, seal, verify
 from trainer.checkpoint.safetensors_io import TensorFile
 from trainer.checkpoint.sharded import _check_finite
-from trainer.export import convert as export
+from trainer.checkpoint.state import TrainingState
+from trainer.export import convert
 
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
 
@@ -169,12 +162,14 @@ def test_runs_are_not_started_again_from_damaged_checkpoints(training, half: Pat
 def test_exports_refuse_damaged_weights(half: Path, tmp_path: Path, name: str, capsys) -> None:
     out = Path(shutil.copytree(half, tmp_path / "run"))
     path = out / "checkpoints/step-00000004/model.safetensors"
-    damage, message = {"P-overlap-resumed": (all_at_0, "overlap"), "P-dtype-resumed": (changed(dtype="F64"), "F64")}[
-        name
-    ]
+    damages = {
+        "P-overlap-resumed": (all_at_0, "overlap"),
+        "P-dtype-resumed": (changed(dtype="F64"), "F64"),
+    }
+    damage, message = damages[name]
     path.write_bytes(damage(path.read_bytes()))
     reseal(path.parent)
-    assert export.main([str(out), "--output", str(tmp_path / "hf")]) == 4
+    assert convert.main([str(out), "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and message in error and error.count("\n") == 1
 
@@ -189,11 +184,11 @@ def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
     damaged = checkpoints / "step-00000006" / file
     damaged.write_bytes(damaged.read_bytes()[:-9])
 
-    assert export.main([str(out), "--output", str(tmp_path / "hf")]) == 4
+    assert convert.main([str(out), "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and str(damaged) in error and error.count("\n") == 1
     assert "--step 4" in error and not (tmp_path / "hf").exists()
-    assert export.main([str(out), "--output", str(tmp_path / "hf"), "--step", "4"]) == 0
+    assert convert.main([str(out), "--output", str(tmp_path / "hf"), "--step", "4"]) == 0
 
 
 FIGURES = {
@@ -227,7 +222,7 @@ def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str,
         reseal(checkpoint)
     assert read_evaluation(str(checkpoint)) == {}
     assert best(str(tmp_path)) is None
-    checkpoints.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
+    layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
     assert best(str(tmp_path)) == 6 and verify(checkpoint) is None
 
 
@@ -235,7 +230,7 @@ def test_an_evaluation_that_is_a_folder_counts_as_none(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 6)
     (checkpoint / "evaluation.json").mkdir()
     assert read_evaluation(str(checkpoint)) == {} and best(str(tmp_path)) is None
-    checkpoints.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
+    layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
     assert best(str(tmp_path)) == 6
 
 

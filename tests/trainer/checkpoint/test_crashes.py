@@ -1,4 +1,4 @@
-"""Killed at any moment a run goes on from a checkpoint that verifies, and becomes what it would have been.
+"""A run killed at any moment resumes from a checkpoint that verifies, and ends up equal to an uninterrupted run.
 
 The kills come from outside: at moments drawn once and for all, and whenever a given file of a save has just appeared.
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import layout
+from trainer.checkpoint.manifest import verify
 
 SAVE = [  # what is there after each file operation of a save, in order
     "step-*.partial",
@@ -28,9 +29,10 @@ SAVE = [  # what is there after each file operation of a save, in order
 
 
 def wait_until(process, out: Path, at: str | float) -> None:
-    """So many seconds after the first step, or when a new file matches."""
+    """Wait for a number of seconds after the first step, or until a new file matches a pattern."""
     before = set((out / "checkpoints").glob(at)) if isinstance(at, str) else set()
-    deadline, metrics = None, out / "metrics.jsonl"
+    deadline = None
+    metrics = out / "metrics.jsonl"
     size = metrics.stat().st_size if metrics.exists() else 0
     while process.poll() is None:
         if isinstance(at, str) and set((out / "checkpoints").glob(at)) - before:
@@ -44,19 +46,23 @@ def wait_until(process, out: Path, at: str | float) -> None:
 
 def crash(training, launcher: str, out: Path, at: str | float, whom: int | None, **changes: object) -> None:
     """SIGKILL to one rank, or to all of them and the launcher."""
-    process, ranks = training.start(launcher, out, **changes), []
+    process = training.start(launcher, out, **changes)
+    ranks = []
     while process.poll() is None and whom is not None and len(ranks) <= whom:
         ranks = training.ranks(process)
     wait_until(process, out, at)
     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-        os.killpg(process.pid, signal.SIGKILL) if whom is None else ranks[whom].kill()
+        if whom is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            ranks[whom].kill()
     process.communicate()
 
 
 def check(out: Path) -> None:
     """Whatever was published verifies."""
-    for step in checkpoints.steps_saved(str(out)):
-        assert checkpoints.verify(checkpoints.checkpoint_path(str(out), step)) is None
+    for step in layout.steps_saved(str(out)):
+        assert verify(layout.checkpoint_path(str(out), step)) is None
 
 
 @pytest.mark.parametrize(
@@ -71,12 +77,18 @@ def test_a_run_that_is_killed_again_and_again_equals_an_unbroken_one(
     training, tmp_path, launcher: str, ranks: int, kills: int, steps: int
 ) -> None:
     draws = random.Random(kills)
-    moments = [(draws.choice([*SAVE, draws.random() / 4]), draws.choice([None, *range(ranks)])) for _ in range(kills)]
-    out, straight, changes = tmp_path / "run", tmp_path / "straight", {"checkpoint__every": 1, "run__max_steps": steps}
+    moments = []
+    for _ in range(kills):
+        moment = draws.choice([*SAVE, draws.random() / 4])
+        moments.append((moment, draws.choice([None, *range(ranks)])))
+
+    out = tmp_path / "run"
+    straight = tmp_path / "straight"
+    changes = {"checkpoint__every": 1, "run__max_steps": steps}
     for at, whom in moments:
         crash(training, launcher, out, at, whom, **changes)
         check(out)
-    taken = max(checkpoints.steps_saved(str(out)), default=0)
+    taken = max(layout.steps_saved(str(out)), default=0)
     for where in (out, straight):
         done = training.warm(ranks, where, **changes)
         assert done.returncode == 0, done.stderr

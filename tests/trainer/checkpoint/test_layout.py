@@ -1,26 +1,24 @@
-"""Publishing, trusting and pruning checkpoints, file by file; the whole of a resume is tried in test_training."""
+"""Publishing, verifying and pruning checkpoints, file by file; whole resumes are tested in test_train."""
 
 from pathlib import Path
 
 import pytest
 
 from schemas.errors import CheckpointError, StorageError
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import layout
 from trainer.checkpoint.layout import (
-    TrainingState,
     add_evaluation,
     begin,
     best,
     check_identity,
     checkpoint_path,
-    describe,
     newest,
     prune,
     publish,
-    seal,
     steps_saved,
-    verify,
 )
+from trainer.checkpoint.manifest import describe, seal, verify
+from trainer.checkpoint.state import TrainingState
 
 
 def written(run: Path, step: int, loss: float | None = None) -> Path:
@@ -47,7 +45,7 @@ def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) ->
         assert verify(saved(tmp_path, step)) is None
     assert steps_saved(str(tmp_path)) == [9, 10, 20]
     assert newest(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
-    assert checkpoints.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
+    assert layout.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
 
 
 def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
@@ -62,19 +60,22 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
     file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "model.safetensors")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
-    {
-        "cut": lambda: file.write_bytes(data[:-1]),
-        "flip": lambda: file.write_bytes(data),
-        "gone": file.unlink,
-        "manifest": lambda: file.write_bytes(data[:10]),
-    }[damage]()
+    if damage == "cut":
+        file.write_bytes(data[:-1])
+    elif damage == "flip":
+        file.write_bytes(data)
+    elif damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(data[:10])
+
     found = newest(str(tmp_path))
     assert found is not None
     assert found[0] == checkpoint_path(str(tmp_path), 10)
     assert str(file) in found[1][0]
 
 
-def test_when_none_verifies_the_run_does_not_start_anew(tmp_path: Path) -> None:
+def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:
     (saved(tmp_path, 10) / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
         newest(str(tmp_path))
@@ -128,8 +129,9 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
 
 
 def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
-    """A run that is killed and goes on finds the mark where it was: in the checkpoints themselves."""
-    run, kept = str(tmp_path), []
+    """A run that is killed and resumes finds the best loss where it was: in the checkpoints themselves."""
+    run = str(tmp_path)
+    kept = []
     for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
         saved(tmp_path, step, loss)
         prune(run, keep=1)
@@ -158,4 +160,4 @@ def test_every_difference_is_shown(tmp_path: Path) -> None:
 def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"step": 1}')
     with pytest.raises(CheckpointError, match="not a state of this version"):
-        checkpoints.read_state(tmp_path)
+        layout.read_state(tmp_path)

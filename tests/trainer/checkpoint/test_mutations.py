@@ -1,4 +1,4 @@
-"""No damage to a shard is trained on or crashes the process: all are read in a child, and must be told with code 3."""
+"""No damage to a shard is trained on or crashes the process: a child reads all of them and must exit with code 3."""
 
 import json
 import random
@@ -10,7 +10,8 @@ import pytest
 from schemas import storage
 from schemas.manifest import read_manifest
 
-TRUNCATIONS, FLIPS = 16, 64
+TRUNCATIONS = 16
+FLIPS = 64
 
 
 def mutations(data: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""A run goes on with the rows that it began with, or not at all."""
+"""A run resumes on the rows that it began with, or not at all."""
 
 import shutil
 from pathlib import Path

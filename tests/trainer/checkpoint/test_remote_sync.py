@@ -10,10 +10,12 @@ import pytest
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from tests.object_store import ObjectStore
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.layout import TrainingState, checkpoint_path, steps_saved
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import checkpoint_path, steps_saved
+from trainer.checkpoint.manifest import describe, seal
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
-from trainer.export import convert as export
+from trainer.checkpoint.state import TrainingState
+from trainer.export import convert
 
 URL = "s3://runs/a"
 
@@ -34,13 +36,13 @@ def keys(bucket) -> set[str]:
 
 
 def saved(run: Path, step: int, weights: bytes = b"weights", loss: float | None = None) -> None:
-    partial = checkpoints.begin(str(run), step)
+    partial = layout.begin(str(run), step)
     (partial / "model.safetensors").write_bytes(weights * 100)
     (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
     if loss is not None:
-        checkpoints.add_evaluation(partial, {"eval_mlm_loss": loss})
-    checkpoints.seal(partial, [checkpoints.describe(partial, file) for file in sorted(partial.iterdir())])
-    checkpoints.publish(partial, checkpoint_path(str(run), step))
+        layout.add_evaluation(partial, {"eval_mlm_loss": loss})
+    seal(partial, [describe(partial, file) for file in sorted(partial.iterdir())])
+    layout.publish(partial, checkpoint_path(str(run), step))
     for name in ("recipe.toml", "metrics.jsonl", "lock"):
         (run / name).write_text("")
 
@@ -53,7 +55,7 @@ def follow(run: Path, keep: int = 3) -> None:
     remote.close()
 
 
-def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, store, bucket, straight, tmp_path, capsys):
+def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, store, bucket, straight, tmp_path, capsys):
     """Two ranks; the store refuses a request now and then; what the first machine had is lost."""
     store.fail(503, "checkpoints", times=1, method="PUT")
     for machine, stop in (("one", {"run__stop_at": 6}), ("two", {})):
@@ -66,9 +68,9 @@ def test_another_machine_goes_on_and_the_run_equals_one_on_a_disk(training, stor
     assert training.tensors(tmp_path / "third", 12) == training.tensors(straight, 12)
     assert {"report.html", "recipe.toml", "lock", "vocabulary/vocab.txt"} <= keys(bucket)
     for source, out in ((URL, "hf"), (str(straight), "expected")):
-        assert export.main([source, "--output", str(tmp_path / out)]) == 0
+        assert convert.main([source, "--output", str(tmp_path / out)]) == 0
     assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "expected/model.safetensors").read_bytes()
-    assert export.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
+    assert convert.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
     assert "s3://runs/a holds no checkpoint of step 4. It holds 8, 12." in capsys.readouterr().err
 
 
@@ -83,7 +85,7 @@ def test_an_export_names_a_store_that_refuses(store, bucket, tmp_path, capsys) -
     saved(tmp_path / "run", 4)
     follow(tmp_path / "run")
     store.fail(403, "state.json", method="GET")
-    assert export.main([URL, "--output", str(tmp_path / "hf")]) == 5
+    assert convert.main([URL, "--output", str(tmp_path / "hf")]) == 5
     error = capsys.readouterr().err
     assert error.startswith("clozeline: s3://runs/a") and "cannot be reached" in error and "Traceback" not in error
 
@@ -91,7 +93,7 @@ def test_an_export_names_a_store_that_refuses(store, bucket, tmp_path, capsys) -
 def test_a_last_copy_that_stalls_is_given_up(store, bucket, tmp_path, monkeypatch, capsys) -> None:
     released = Event()
     saved(tmp_path / "run", 4)
-    remote = RemoteRun(URL, str(tmp_path / "run"), keep=3, patience=0.5)
+    remote = RemoteRun(URL, str(tmp_path / "run"), keep=3, timeout=0.5)
     remote.fetch()
     monkeypatch.setattr(remote, "_send", lambda step: released.wait(60))
     with pytest.raises(StorageError, match=r"s3://runs/a has taken nothing for engine\.timeout_seconds\. What is miss"):
@@ -100,7 +102,7 @@ def test_a_last_copy_that_stalls_is_given_up(store, bucket, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("place", ["model.safetensors", "state.json", "manifest.json"])
-def test_a_copy_that_fails_half_way_is_no_checkpoint_and_is_made_up_for(store, bucket, tmp_path, capsys, place) -> None:
+def test_a_copy_that_fails_half_way_is_no_checkpoint_and_is_repeated(store, bucket, tmp_path, capsys, place) -> None:
     saved(tmp_path, 1)
     follow(tmp_path)
     saved(tmp_path, 2)
@@ -118,7 +120,8 @@ def test_a_copy_that_fails_half_way_is_no_checkpoint_and_is_made_up_for(store, b
 
 def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
     """Also when the best is only there, as on a machine that has taken the run over."""
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     for step, loss in ((1, 3.0), (2, 2.0), (3, None)):
         saved(first, step, loss=loss)
     follow(first, keep=1)
@@ -128,7 +131,7 @@ def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
     follow(second, keep=1)
     assert steps_saved(str(second)) == [3]
     saved(second, 4)
-    checkpoints.prune(str(second), keep=1)
+    layout.prune(str(second), keep=1)
     follow(second, keep=1)
     assert steps_saved(URL) == [2, 4]
     assert not [name for name in keys(bucket) if "step-00000003" in name]
@@ -136,7 +139,8 @@ def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
 
 def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_path) -> None:
     """The best checkpoint of the machine that has taken over is worse than one that the other left at the URL."""
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     saved(first, 1, loss=1.0)
     follow(first, keep=1)
     second.mkdir()
@@ -146,7 +150,7 @@ def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_
         saved(second, step, loss=2.0 if step == 2 else None)
         for path in (second / "checkpoints/step-00000001").glob("*"):
             path.unlink()
-        checkpoints.prune(str(second), keep=1)
+        layout.prune(str(second), keep=1)
     follow(second, keep=1)
     assert steps_saved(str(second)) == [2, 4] and steps_saved(URL) == [1, 4]
     assert store.count("step-00000002/manifest.json", "PUT") == 1
@@ -155,14 +159,15 @@ def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_
 def test_figures_that_come_later_follow(bucket, tmp_path) -> None:
     saved(tmp_path, 5)
     follow(tmp_path)
-    assert checkpoints.best(URL) is None
-    checkpoints.add_evaluation(checkpoint_path(str(tmp_path), 5), {"eval_mlm_loss": 2.5})
+    assert layout.best(URL) is None
+    layout.add_evaluation(checkpoint_path(str(tmp_path), 5), {"eval_mlm_loss": 2.5})
     follow(tmp_path)
-    assert checkpoints.best(URL) == 5
+    assert layout.best(URL) == 5
 
 
 def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucket, tmp_path, capsys) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     for step in (1, 2):
         saved(first, step)
     follow(first)
@@ -170,8 +175,9 @@ def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucke
     (fault,) = bring_run(URL, str(second), None)
     assert "step-00000002/model.safetensors was cut" in fault
     assert steps_saved(str(second)) == [1]
-    assert export.main([URL, "--output", str(tmp_path / "hf")]) == 4
-    assert "model.safetensors was cut" in (error := capsys.readouterr().err) and "--step 1" in error
+    assert convert.main([URL, "--output", str(tmp_path / "hf")]) == 4
+    error = capsys.readouterr().err
+    assert "model.safetensors was cut" in error and "--step 1" in error
     with pytest.raises(CheckpointError, match=r"s3://runs/a/checkpoints/step-00000002/model\.safetensors was cut"):
         bring_run(URL, str(tmp_path / "third"), 2)
     follow(first)  # the same manifest: what is there is taken as it is

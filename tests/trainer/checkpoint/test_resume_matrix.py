@@ -1,4 +1,4 @@
-"""A run stopped at any number of ranks and ZeRO stage goes on at any other, on the same rows and masks."""
+"""A run stopped at any number of ranks and ZeRO stage resumes at any other, on the same rows and masks."""
 
 import shutil
 from itertools import product
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 STAGES = range(4)
-STEPS, STOP = 5, 2
+STEPS = 5
+STOP = 2
 PLAIN = {
     "model__hidden_dropout_prob": 0.0,  # dropout is drawn per rank
     "model__attention_probs_dropout_prob": 0.0,

@@ -12,8 +12,7 @@ from threading import Barrier, Thread
 import pytest
 
 from schemas.errors import ClozelineError, StorageError, UsageError
-from trainer.checkpoint import run_dir as run_folder
-from trainer.checkpoint import run_lock
+from trainer.checkpoint import run_dir, run_lock
 
 FOREIGN = {
     "metrics.jsonl": '{"my": "own metrics"}\n',
@@ -60,7 +59,7 @@ def test_folders_are_refused_untouched(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", {path: text for path, text in files.items() if path not in without})
     before = content(run)
     with pytest.raises(UsageError) as caught:
-        run_folder.claim(str(run))
+        run_dir.claim(str(run))
     assert message in str(caught.value) and str(run) in str(caught.value)
     assert content(run) == before
 
@@ -86,19 +85,19 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", ACCEPTED[name])
-    lock = run_folder.claim(str(run))
+    lock = run_dir.claim(str(run))
     assert (run / "lock").read_text().startswith(f"process {os.getpid()} on ")
     with pytest.raises(UsageError, match="in use by a live run"):
-        run_folder.claim(str(run))
+        run_dir.claim(str(run))
     lock.close()
-    run_folder.claim(str(run)).close()
+    run_dir.claim(str(run)).close()
 
 
 def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for run in (tmp_path / "file", tmp_path / "file/run"):
         with pytest.raises(UsageError, match=r"run\.output .* cannot be a folder: "):
-            run_folder.claim(str(run))
+            run_dir.claim(str(run))
 
 
 def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +106,7 @@ def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
-        run_folder.claim(str(tmp_path / "run"))
+        run_dir.claim(str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
@@ -118,21 +117,21 @@ def test_without_flock_a_file_holds_the_run(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
     run = str(tmp_path / "run")
-    lock = run_folder.claim(run)
+    lock = run_dir.claim(run)
     assert "has no flock" in capsys.readouterr().err
     with pytest.raises(UsageError, match=rf"in use by a live run \(process {os.getpid()} on "):
-        run_folder.claim(run)
+        run_dir.claim(run)
     lock.close()
     assert not (tmp_path / "run/lock.owner").exists()
     (tmp_path / "run/lock.owner").write_text("process 1 on gone\nbeat 7\n")
-    run_folder.claim(run).close()
+    run_dir.claim(run).close()
 
 
 def test_a_stale_owner_is_followed_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes find a file that nobody rewrites, at the same moment, ten times."""
-    monkeypatch.setattr(run_lock, "BEAT", 0.5)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.5)
     held: dict[Path, list[run_lock._Owner]] = {}
 
     def try_to_hold(run: Path, barrier: Barrier) -> None:
@@ -161,9 +160,9 @@ def test_a_stale_owner_is_followed_by_one_run(tmp_path: Path, monkeypatch: pytes
 
 def test_a_fresh_owner_is_not_taken_for_the_stale_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process takes a stale file away and makes its own, just before another one does the same."""
-    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
     first = run_lock._Owner(str(tmp_path))
-    first._take_away("process 1 on gone, 00\nbeat 7\n")
+    first._remove_stale("process 1 on gone, 00\nbeat 7\n")
     assert (tmp_path / "lock.owner").read_text().splitlines()[0] == first._name
     assert [path.name for path in tmp_path.iterdir()] == ["lock.owner"]
     first.close()
@@ -171,7 +170,7 @@ def test_a_fresh_owner_is_not_taken_for_the_stale_one(tmp_path: Path, monkeypatc
 
 def test_a_run_ends_when_another_one_is_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(run_lock, "BEAT", 0.05)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
     monkeypatch.setattr(os, "_exit", codes.append)
     owner = run_lock._Owner(str(tmp_path))
     (tmp_path / "lock.owner").write_text("process 2 on other, 01\nbeat 1\n")
@@ -204,14 +203,14 @@ def test_what_rank_0_cannot_write_is_an_error_of_all_ranks(training, tmp_path: P
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)
 def test_any_error_of_a_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys) -> None:
     """What travels to the other ranks is an error of ours, whatever happened."""
-    from trainer.distributed import collectives as agreement
+    from trainer.distributed import collectives
 
-    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(collectives.dist, "get_rank", lambda: 3)
 
     def fail() -> None:
         raise error
 
-    _, found = agreement._attempt(fail)
+    _, found = collectives._attempt(fail)
     assert isinstance(found, ClozelineError) and "Rank 3" in str(found)
     assert isinstance(found, StorageError) == isinstance(error, OSError)
     capsys.readouterr()

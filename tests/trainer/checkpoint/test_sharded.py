@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.layout import TrainingState
+from trainer.checkpoint import layout, sharded, verification
+from trainer.checkpoint.manifest import verify
 from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.state import TrainingState
 from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
 
 FILES = ["exp_avg.safetensors", "exp_avg_sq.safetensors", "model.safetensors"]
@@ -69,21 +69,21 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     engine = trained_engine()
     expected = held(engine)
 
-    saving.save_checkpoint(engine, str(tmp_path), STATE, 2, {"eval_mlm_loss": 2.5})
+    sharded.save_checkpoint(engine, str(tmp_path), STATE, 2, {"eval_mlm_loss": 2.5})
 
     path = tmp_path / "checkpoints/step-00000003"
-    assert checkpoints.verify(path) is None
+    assert verify(path) is None
     assert read(path) == expected
     assert any(any(values) for values in expected["exp_avg.safetensors"].values())
-    assert checkpoints.read_evaluation(str(path)) == {"eval_mlm_loss": 2.5}
-    found = saving.find_checkpoint(str(tmp_path))
+    assert layout.read_evaluation(str(path)) == {"eval_mlm_loss": 2.5}
+    found = sharded.find_checkpoint(str(tmp_path))
     assert found is not None and found == (path, STATE.model_copy(update={"updates": 2}), [])
     listed = [entry["path"] for entry in json.loads((path / "manifest.json").read_text())["files"]]
     assert listed == ["evaluation.json", *FILES, "state.json"]
 
     other = trained_engine(seed=5, updates=1)
     assert held(other) != expected
-    saving.load_checkpoint(other, path, found[1])
+    sharded.load_checkpoint(other, path, found[1])
     assert held(other) == expected and updates_made(other) == 2
     torch.testing.assert_close(computed_with(other), computed_with(engine), rtol=0, atol=0)
     engine.destroy()
@@ -91,7 +91,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
 
 def test_shapes_are_kept_in_the_files(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 1, {})
+    sharded.save_checkpoint(engines["first"], str(tmp_path), STATE, 1, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "model.safetensors")
     assert {name: t.shape for name, t in tensors.items()} == {
@@ -101,13 +101,13 @@ def test_shapes_are_kept_in_the_files(tmp_path: Path, engines: dict[str, Any]) -
 
 
 def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engines: dict[str, Any]) -> None:
-    assert saving.find_checkpoint(str(tmp_path)) is None
+    assert sharded.find_checkpoint(str(tmp_path)) is None
     for step in (1, 2, 3):
-        saving.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": step}), 2, {})
-    assert checkpoints.steps_saved(str(tmp_path)) == [2, 3]
-    newest = checkpoints.checkpoint_path(str(tmp_path), 3)
+        sharded.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": step}), 2, {})
+    assert layout.steps_saved(str(tmp_path)) == [2, 3]
+    newest = layout.checkpoint_path(str(tmp_path), 3)
     (newest / "state.json").write_text("")
-    path, state, faults = saving.find_checkpoint(str(tmp_path)) or pytest.fail("nothing is found")
+    path, state, faults = sharded.find_checkpoint(str(tmp_path)) or pytest.fail("nothing is found")
     assert (path.name, state.step, faults) == ("step-00000002", 2, [f"{newest}/state.json was cut or changed"])
 
 
@@ -115,39 +115,39 @@ def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engine
 def test_a_save_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any], error: Exception
 ) -> None:
-    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
+    sharded.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
 
     def fail(*arguments: Any) -> str:
         raise error
 
-    monkeypatch.setattr(saving, "read_back", fail)
+    monkeypatch.setattr(verification, "read_back", fail)
     with pytest.raises(type(error), match=str(error)):
-        saving.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": 4}), 2, {})
+        sharded.save_checkpoint(engines["first"], str(tmp_path), STATE.model_copy(update={"step": 4}), 2, {})
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
+    sharded.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "exp_avg.safetensors")
     name = sorted(tensors)[0]
     save_file(tensors | {name: tensors[name].flatten()[:2].clone()}, path / "exp_avg.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        saving.load_checkpoint(engines["second"], path, STATE)
+        sharded.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg.safetensors holds other tensors than this model. Use another run.output."
     )
 
 
 def test_a_checkpoint_of_values_that_are_not_finite_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
-    saving.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
+    sharded.save_checkpoint(engines["first"], str(tmp_path), STATE, 2, {})
     path = tmp_path / "checkpoints/step-00000003"
     tensors = load_file(path / "exp_avg_sq.safetensors")
     name = sorted(tensors)[-1]
     tensors[name].view(-1)[-1] = torch.inf
     save_file(tensors, path / "exp_avg_sq.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        saving.load_checkpoint(engines["second"], path, STATE)
+        sharded.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg_sq.safetensors holds values of {name} that are not finite. Delete {path}, so that the run "
         "resumes from an older checkpoint, or use another run.output."
@@ -169,9 +169,9 @@ def halves(parts: list[ParameterSlice]) -> list[ParameterSlice]:
 def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[str, Any]) -> None:
     """What is read back of a file is all of it: the header first, as rank 0 wrote it, then the elements in order."""
     engine = engines["first"]
-    shapes = saving._shapes(engine)
-    partial = saving._begin(str(tmp_path), STATE, shapes, {})
-    written = saving._write(partial, shapes, halves(parameter_slices(engine)), [0], torch.device("cpu"))
+    shapes = sharded._shapes(engine)
+    partial = sharded._begin(str(tmp_path), STATE, shapes, {})
+    written = sharded._write(partial, shapes, halves(parameter_slices(engine)), [0], torch.device("cpu"))
 
     assert read(partial) == held(engine)
     assert sorted(written) == FILES
@@ -185,10 +185,11 @@ def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[s
 
 
 def test_parts_that_begin_inside_a_tensor_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, other = trained_engine(), trained_engine(seed=5, updates=1)
-    saving.save_checkpoint(engine, str(tmp_path), STATE, 1, {})
-    monkeypatch.setattr(saving, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
-    saving.load_checkpoint(other, tmp_path / "checkpoints/step-00000003", STATE)
+    engine = trained_engine()
+    other = trained_engine(seed=5, updates=1)
+    sharded.save_checkpoint(engine, str(tmp_path), STATE, 1, {})
+    monkeypatch.setattr(sharded, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
+    sharded.load_checkpoint(other, tmp_path / "checkpoints/step-00000003", STATE)
     assert held(other) == held(engine)
     engine.destroy()
     other.destroy()
@@ -203,24 +204,24 @@ def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.
     """Of the scaler's fields those that it has, by either name that DeepSpeed has for it."""
     scaler = SimpleNamespace(cur_scale=256.0, cur_iter=7, last_overflow_iter=-1, other=3)
     engine = engine_with(SimpleNamespace(**{name: scaler}))
-    assert saving._loss_scale(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
+    assert sharded._loss_scale(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
     scaler.cur_hysteresis = 2
-    assert saving._loss_scale(engine) == {
+    assert sharded._loss_scale(engine) == {
         "cur_scale": 256.0,
         "cur_iter": 7,
         "last_overflow_iter": -1,
         "cur_hysteresis": 2,
     }
-    assert saving._loss_scale(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
-    assert saving._scaler(engine_with(SimpleNamespace())) is None
+    assert sharded._loss_scale(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
+    assert sharded._loss_scaler(engine_with(SimpleNamespace())) is None
 
     done = []
-    monkeypatch.setattr(saving, "parameter_slices", lambda engine: [])
-    monkeypatch.setattr(saving, "_read", lambda *arguments: done.append("read"))
-    monkeypatch.setattr(saving, "publish_weights", lambda engine: done.append("publish"))
-    monkeypatch.setattr(saving, "set_updates_made", lambda engine, updates: done.append(updates))
+    monkeypatch.setattr(sharded, "parameter_slices", lambda engine: [])
+    monkeypatch.setattr(sharded, "_read", lambda *arguments: done.append("read"))
+    monkeypatch.setattr(sharded, "publish_weights", lambda engine: done.append("publish"))
+    monkeypatch.setattr(sharded, "set_updates_made", lambda engine, updates: done.append(updates))
     saved = {"cur_scale": 64.0, "cur_iter": 9, "of another version": 1.0}
-    saving.load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
+    sharded.load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
     assert (scaler.cur_scale, scaler.cur_iter, scaler.cur_hysteresis) == (64.0, 9, 2)
     assert not hasattr(scaler, "of another version")
     assert done == ["read", "publish", 5]
@@ -232,8 +233,8 @@ def test_parameters_that_are_cut_keep_their_shape() -> None:
     stand_in.ds_shape = torch.Size([3, 2])  # type: ignore[attr-defined]
     whole = torch.nn.Parameter(torch.zeros(2, 2))
     engine: Any = SimpleNamespace(module=SimpleNamespace(named_parameters=lambda: [("a", stand_in), ("b", whole)]))
-    assert saving._shapes(engine) == {"a": (3, 2), "b": (2, 2)}
+    assert sharded._shapes(engine) == {"a": (3, 2), "b": (2, 2)}
 
     file: Any = SimpleNamespace(read=lambda name, start, count: torch.arange(start, start + count).float())
-    saving._read_whole(engine, file)
+    sharded._read_whole(engine, file)
     assert whole.tolist() == [[0.0, 1.0], [2.0, 3.0]] and stand_in.numel() == 0

@@ -1,6 +1,5 @@
 """Checkpoints that ranks of two nodes write together: who writes which block, and what happens to a lost write."""
 
-import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import pytest
 import torch
 
 from schemas.errors import StorageError
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, hashing_order, read_back, second_readers
+from trainer.checkpoint import layout, sharded
+from trainer.checkpoint.manifest import describe, verify
+from trainer.checkpoint.shared_writes import HeldBytes
 from trainer.checkpoint.write_plan import BLOCK
 
 APART = "apart:0:1:1,apart:1:1:1"
@@ -58,7 +57,7 @@ def test_two_nodes_never_write_into_one_block(training, tmp_path, stage: int) ->
     for file in (*FILES, "state.json"):
         if file != "state.json":
             assert (runs["apart"] / file).read_bytes() == (runs["together"] / file).read_bytes()
-    assert checkpoints.verify(runs["apart"]) is None
+    assert verify(runs["apart"]) is None
 
 
 @pytest.mark.parametrize("faults", [APART, ""], ids=["two nodes", "one node"])
@@ -100,46 +99,14 @@ def test_a_rank_that_fails_in_one_file_leaves_no_other_waiting(training, tmp_pat
         assert saved == ["step-00000002"]
 
 
-def test_every_piece_is_read_by_a_rank_that_did_not_write_it() -> None:
-    """Of another node where there is one."""
-    for nodes in ([0, 0, 1, 1], [0, 1, 2], [0, 0], [0, 0, 0, 1]):
-        pieces = [WrittenPiece(4 * i, 4 * i + 4, 0, i % len(nodes)) for i in range(40)]
-        for reader in range(len(nodes)):
-            for piece, second in zip(pieces, second_readers(pieces, reader, nodes), strict=True):
-                readers = {reader} if second is None else {reader, second}
-                if len(set(nodes)) > 1:
-                    assert any(nodes[rank] != nodes[piece.rank] for rank in readers)
-                else:
-                    assert readers - {piece.rank}
-    assert second_readers([WrittenPiece(0, 4, 0, 0)], 0, [0]) == [None]
-
-
-def test_files_are_hashed_by_all_nodes_in_turn() -> None:
-    assert hashing_order([0, 0, 1, 1]) == [0, 2, 1, 3]
-    assert hashing_order([0, 0, 0]) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("content", [b"abcX" * 2, b"abcd"], ids=["changed", "cut"])
-def test_the_file_and_the_range_are_named(tmp_path, content: bytes) -> None:
-    (tmp_path / "f").write_bytes(content)
-    pieces = [WrittenPiece(0, 4, zlib.crc32(content[:4]), 0), WrittenPiece(4, 8, zlib.crc32(b"abcd"), 3)]
-    with pytest.raises(StorageError, match=r"^f of .* differs from what rank 3 wrote in bytes 4 to 8: "):
-        read_back(tmp_path / "f", pieces, from_server=True)
-
-
 def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
-    partial = checkpoints.begin(str(tmp_path), 4)
+    partial = layout.begin(str(tmp_path), 4)
     for name in ("model.safetensors", "state.json"):
         (partial / name).write_text("x")
-    entries = [checkpoints.describe(partial, partial / "state.json")]
+    entries = [describe(partial, partial / "state.json")]
     with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
-        saving._publish(partial, str(tmp_path), 4, entries, keep=1)
-    assert checkpoints.steps_saved(str(tmp_path)) == []
-
-
-def test_a_file_that_cannot_be_read_back_is_named_so(tmp_path) -> None:
-    with pytest.raises(StorageError, match=r"/gone could not be read back: No such file or directory"):
-        read_back(tmp_path / "gone", [], from_server=False)
+        sharded._publish(partial, str(tmp_path), 4, entries, keep=1)
+    assert layout.steps_saved(str(tmp_path)) == []
 
 
 def test_held_bytes_are_found_over_parts() -> None:

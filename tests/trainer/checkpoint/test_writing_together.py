@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import random
@@ -17,17 +16,8 @@ from hypothesis import strategies as st
 
 from schemas.errors import StorageError
 from tests.trainer.one_rank import ThreadedRanks
-from trainer.checkpoint import sharded as saving
-from trainer.checkpoint import shared_writes
-from trainer.checkpoint import write_plan as blocks
-from trainer.checkpoint.shared_writes import (
-    HeldBytes,
-    WrittenPiece,
-    hashing_order,
-    read_back,
-    second_readers,
-    write_together,
-)
+from trainer.checkpoint import shared_writes, write_plan
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
 from trainer.checkpoint.write_plan import Extent, assign_writers
 
 CPU = torch.device("cpu")
@@ -49,7 +39,7 @@ def held_by_rank(elements: int, ranks: int, rng: random.Random) -> tuple[list[He
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4 elements, pieces of 7 elements, 2 blocks in a round."""
-    monkeypatch.setattr(blocks, "BLOCK", 16)
+    monkeypatch.setattr(write_plan, "BLOCK", 16)
     monkeypatch.setattr(shared_writes, "PIECE", 28)
     monkeypatch.setattr(shared_writes, "ROUND", 2)
 
@@ -220,109 +210,3 @@ def test_held_bytes_are_those_of_the_parts(data: st.DataObject, cuts: set[int]) 
 
     assert held.read(100 + 4 * begin, 100 + 4 * end).tolist() == values_N[begin:end].tolist()
     assert held.ranges == [(first, first + 4 * len(values)) for first, values in parts]
-
-
-def test_second_readers_take_turns() -> None:
-    def readers(nodes: list[int], writers: list[int], reader: int) -> list[int | None]:
-        return second_readers(
-            [WrittenPiece(4 * i, 4 * i + 4, 0, rank) for i, rank in enumerate(writers)], reader, nodes
-        )
-
-    assert readers([0, 0, 1, 1], [0, 1, 0, 2, 1, 3], 0) == [2, 3, 2, None, 2, None]
-    assert readers([0, 0, 1, 1], [0, 1, 2, 3], 3) == [None, None, 0, 1]
-    assert readers([0, 0, 0], [1, 1, 1, 0, 2], 1) == [0, 2, 0, None, None]
-    assert readers([0], [0, 0], 0) == [None, None]
-
-
-def test_hashing_goes_round_the_nodes() -> None:
-    assert hashing_order([0, 0, 0, 1]) == [0, 3, 1, 2]
-    assert hashing_order([0, 1, 0, 2, 1]) == [0, 1, 3, 2, 4]
-
-
-@pytest.mark.parametrize("from_server", [False, True])
-def test_reading_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_server: bool) -> None:
-    """Reads that end early are continued; what this node has cached is dropped only when other nodes wrote."""
-    data = bytes(range(50))
-    (tmp_path / "f").write_bytes(data)
-    advice: list[Any] = []
-    pread: Any = os.pread
-    monkeypatch.setattr(os, "pread", lambda handle, count, at: pread(handle, min(count, 3), at))
-    monkeypatch.setattr(os, "posix_fadvise", lambda handle, *rest: advice.append(rest))
-    pieces = [WrittenPiece(a, b, zlib.crc32(data[a:b]), 0) for a, b in ((0, 8), (8, 31), (31, 50))]
-
-    assert read_back(tmp_path / "f", pieces, from_server) == hashlib.sha256(data).hexdigest()
-    assert read_back(tmp_path / "f", pieces[1:], from_server) == hashlib.sha256(data[8:]).hexdigest()
-    assert advice == [(0, 0, os.POSIX_FADV_DONTNEED)] * 2 * from_server
-
-
-def test_the_message_of_a_lost_write(tmp_path: Path) -> None:
-    path = tmp_path / "step" / "f"
-    path.parent.mkdir()
-    path.write_bytes(bytes(3000))
-    with pytest.raises(StorageError) as caught:
-        read_back(path, [WrittenPiece(0, 1000, zlib.crc32(bytes(1000)), 0), WrittenPiece(1000, 3000, 1, 2)], False)
-    assert (
-        f"f of {path.parent} differs from what rank 2 wrote in bytes 1,000 to 3,000: the file system lost or changed "
-        "a write." in str(caught.value)
-    )
-
-
-def test_a_file_that_cannot_be_read_back_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=f"^{tmp_path}/none could not be read back: No such file or directory"):
-        read_back(tmp_path / "none", [], False)
-
-
-@pytest.mark.parametrize("nodes", [[0], [0, 0, 0], [0, 1, 1]], ids=str)
-def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[int]
-) -> None:
-    group = ThreadedRanks(len(nodes))
-    monkeypatch.setattr(saving, "dist", group)
-    reads: set[tuple[int, str, int]] = set()
-
-    def read_noted(file: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
-        assert from_server == (len(set(nodes)) > 1)
-        reads.update((group.get_rank(), file.name, piece.begin) for piece in pieces)
-        return read_back(file, pieces, from_server)
-
-    monkeypatch.setattr(saving, "read_back", read_noted)
-    written = {}
-    for number, name in enumerate("bcd"):
-        data = bytes([number]) * 40
-        (tmp_path / name).write_bytes(data)
-        written[name] = [WrittenPiece(a, a + 10, zlib.crc32(data[:10]), a // 10 % len(nodes)) for a in range(0, 40, 10)]
-    (tmp_path / "a").write_bytes(b"state")
-    (tmp_path / "z").write_bytes(b"figures")
-
-    by_rank = group.run(lambda rank: saving._check(tmp_path, list("abcdz"), written, nodes))
-
-    order = hashing_order(nodes)
-    hashed = [[name for i, name in enumerate("abcdz") if order[i % len(nodes)] == rank] for rank in range(len(nodes))]
-    assert [[entry["path"] for entry in entries] for entries in by_rank] == hashed
-    for entries in by_rank:
-        for entry in entries:
-            data = (tmp_path / entry["path"]).read_bytes()
-            assert entry == {
-                "path": entry["path"],
-                "bytes": len(data),
-                "sha256": hashlib.sha256(data).hexdigest(),
-            }
-    for name, pieces in written.items():
-        reader = next(rank for rank, names in enumerate(hashed) if name in names)
-        expected = {(reader, name, piece.begin) for piece in pieces}
-        expected |= {
-            (second, name, piece.begin)
-            for piece, second in zip(pieces, second_readers(pieces, reader, nodes), strict=True)
-            if second is not None
-        }
-        assert {read for read in reads if read[1] == name} == expected
-
-
-def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = ThreadedRanks(1)
-    monkeypatch.setattr(saving, "dist", group)
-    (tmp_path / "f").write_bytes(bytes(2001))
-    written = {"f": [WrittenPiece(a, a + 1000, zlib.crc32(bytes(1000)), 0) for a in (0, 1000)]}
-    (found,) = group.run(lambda rank: saving._check(tmp_path, ["f"], written, [0]))
-    assert isinstance(found, StorageError)
-    assert str(found) == f"{tmp_path}/f has 2,001 bytes, but 2,000 were written."

@@ -1,0 +1,64 @@
+"""What a checkpoint stores besides tensors: the progress of a run, and the facts that a resume is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.anomaly import AnomalyHistory
+from trainer.config.changes import RecipeChange
+from trainer.metrics.interval import Interval
+
+
+class TrainingState(BaseModel):
+    """The content of `state.json`.
+
+    The position in the data is not stored: it follows from `step` and `skipped_batches`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Progress: steps completed, tokens trained on (without padding), and seconds spent training.
+    step: int
+    tokens: int
+    seconds: float
+
+    # What must be equal in the run that resumes; see `identity` in resume.py.
+    identity: dict[str, Any]
+
+    # Updates that the optimizer made. Lower than `step` when steps were skipped.
+    updates: int = 0
+
+    # Fields of the fp16 loss scaler, under DeepSpeed's names. Empty without fp16.
+    loss_scale: dict[str, float] = {}
+
+    # Batches of the current phase that were passed over because training went wrong on them.
+    skipped_batches: int = 0
+
+    # Recent losses and gradient norms, which later steps are compared with.
+    anomaly: AnomalyHistory = AnomalyHistory()
+
+    # Steps after which the run was resumed.
+    resumed_at: list[int] = []
+
+    # Sums since the last logged line, so that the next line is the same as in an uninterrupted run.
+    interval: Interval = Interval()
+
+    # Values of the recipe by full key, as in "optimizer.lr", without secrets.
+    recipe: dict[str, Any] = {}
+
+    # Pair folders, in the order of the fingerprints in `identity`.
+    folders: list[str] = []
+
+    # Every change of the recipe at a resume so far.
+    changes: list[RecipeChange] = []
+
+
+class FoundCheckpoint(NamedTuple):
+    """The newest checkpoint that verifies, its state, and what is wrong with newer ones."""
+
+    path: Path
+    state: TrainingState
+    faults: list[str]
