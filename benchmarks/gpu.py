@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the source tree is all there is
 
 from schemas.vocabulary import SPECIALS, Vocabulary  # noqa: E402
-from trainer.models.batch import NO_LABEL, PackedBatch  # noqa: E402
+from trainer.models.batch import IGNORE_INDEX, PackedBatch  # noqa: E402
 from trainer.models.encoder import EncoderShape  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
@@ -235,7 +235,7 @@ def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), 1 if shape.family == "roberta" else 0).to(
         batch.ids_T.device
     )
-    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, NO_LABEL)
+    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, IGNORE_INDEX)
     ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
     labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": segments, "labels": labels}

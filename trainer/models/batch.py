@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-NO_LABEL = -100  # what cross-entropy passes over
+IGNORE_INDEX = -100
+"""The label of what has none: torch's cross-entropy ignores it, and so do all counts."""
 
 
 @dataclass(frozen=True)

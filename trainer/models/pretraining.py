@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.models.batch import NO_LABEL, PackedBatch
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import Encoder, EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
@@ -78,7 +78,7 @@ class PretrainingModel(nn.Module):
 
 def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     """(cross-entropy, number of right answers), both summed in float32 over the places that have a label."""
-    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=NO_LABEL)
+    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=IGNORE_INDEX)
     return loss, (logits_NC.argmax(-1) == labels_N).sum().float()
 
 

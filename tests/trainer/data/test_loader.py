@@ -15,11 +15,11 @@ from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
-from trainer.data.dataset import NO_LABEL, PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream, assign_rows
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream, assign_rows
 from trainer.data.mixture import build_sources, rows_of_step
 from trainer.data.padding import BatchShape, shape_for
-from trainer.models.batch import PackedBatch
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def streaming(
 ) -> Iterator[Stream]:
     folders = [PairFolder(str(path)) for path in (pairs if isinstance(pairs, list) else [pairs])]
     sources = build_sources(folders, weights, 3, by_tokens)
-    stream = Stream(sources, RankShare(rank, world_size, micro_batches, size), drawing, 3, shape)
+    share = RankShare(rank, world_size, micro_batches, size)
+    stream = Stream(sources, share, drawing, 3, BatchFormat(shape))
     yield stream
     stream.close()
 
@@ -56,7 +57,7 @@ def rows_of(batch: PackedBatch) -> list[str]:
     found = []
     for sequence, label in enumerate(batch.pair_labels_S.tolist()):
         tokens = (batch.sequence_T == sequence).nonzero().flatten()
-        real = batch.labels_K != NO_LABEL
+        real = batch.labels_K != IGNORE_INDEX
         masks = ((batch.sequence_T[batch.masked_positions_K] == sequence) & real).nonzero().flatten()
         places = batch.positions_T[batch.masked_positions_K[masks]].tolist()
         truths = batch.labels_K[masks].tolist()
@@ -113,7 +114,7 @@ def test_masks_differ_between_epochs_and_rows_do_not(pairs: Path, kind: Kind) ->
 
 def test_the_first_rows_are_what_they_were() -> None:
     """Rows and masks of a resumed run depend on it: a change here is a change of major version."""
-    pairs = Path(__file__).parent.parent / "golden" / "v1" / "pairs"
+    pairs = Path(__file__).parents[2] / "golden" / "v1" / "pairs"
     with streaming(pairs, size=4) as one:
         rows = [row for step in range(16) for row in rows_of(one.batch(step)[0])]
     assert hashlib.sha256("\n".join(rows).encode()).hexdigest() == GOLDEN_64_ROWS
@@ -256,8 +257,9 @@ def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Pa
 @pytest.mark.gpu
 def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
     with streaming(pairs) as here:
-        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), RankShare(0, 1, 1, 24), WHOLE_WORDS, 3,
-                       device=torch.device("cuda", 0))  # fmt: skip
+        sources = build_sources([PairFolder(str(pairs))], None, 3, False)
+        on_first_gpu = BatchFormat(device=torch.device("cuda", 0))
+        there = Stream(sources, RankShare(0, 1, 1, 24), WHOLE_WORDS, 3, on_first_gpu)
         for step in range(4):
             on_cpu, on_gpu = here.batch(step)[0].tensors(), there.batch(step)[0].tensors()
             assert all(on_gpu[name].is_cuda and torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)

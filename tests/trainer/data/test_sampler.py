@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.randomness import key, permutation
-from trainer.data import sampler as ordering
+from trainer.data import sampler
 from trainer.data.sampler import Order
 
 
@@ -59,7 +59,7 @@ def test_the_order_is_what_it_was() -> None:
 
 
 def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "BLOCK_SHARDS", 2)
+    monkeypatch.setattr(sampler, "BLOCK_SHARDS", 2)
     shards = rows_at(Order([10] * 8, "f", 0), 0, 80, [10] * 8)[:, 1]
     assert all(len(set(shards[i : i + 20].tolist())) == 2 for i in range(0, 80, 20))
 
@@ -146,7 +146,7 @@ def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
 
     assert len(stretches) == 4 * -(-shards // 8)
     for stretch, following in pairwise(stretches):
-        assert order.after(stretch) == following.shards
+        assert order.block_after(stretch) == following.shards
 
 
 def test_blocks_past_the_end_are_empty() -> None:
@@ -166,11 +166,11 @@ def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.Monke
         shuffled.append(n)
         return permutation(n, seed)
 
-    monkeypatch.setattr(ordering, "permutation", counted)
+    monkeypatch.setattr(sampler, "permutation", counted)
     order = Order([10] * 50, "f", 0)
     for start in range(0, 1000, 10):
         for stretch in order.row_ranges(start, start + 10):
-            order.after(stretch)
+            order.block_after(stretch)
     assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 
 

@@ -67,7 +67,7 @@ def test_hidden_states_and_logits_equal_transformers(case) -> None:
     hidden_TD = case.model.encoder(case.batch)
     check(case, "hidden states", hidden_TD, output.hidden_states[-1][case.place])
     mlm_KV, pair_S2 = case.model.logits(case.batch)
-    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_K]
+    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_positions_K]
     check(case, "masked LM logits", mlm_KV, theirs_KV)
     theirs_S2 = pair_logits(output)
     assert (pair_S2 is None) == (theirs_S2 is None) == (case.family == "roberta")
@@ -78,12 +78,12 @@ def test_hidden_states_and_logits_equal_transformers(case) -> None:
 def test_loss_and_gradients_equal_transformers(case) -> None:
     model, batch = case.model, case.batch
     labels = torch.full_like(case.inputs["input_ids"], -100)
-    labels[case.place[0][batch.masked_K], case.place[1][batch.masked_K]] = batch.labels_K
+    labels[case.place[0][batch.masked_positions_K], case.place[1][batch.masked_positions_K]] = batch.labels_K
     name = {"albert": "sentence_order_label"}.get(case.family, "next_sentence_label")
     pair_labels = {} if case.family == "roberta" else {name: batch.pair_labels_S}
     expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
-    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
+    loss = losses.mlm_sum / len(batch.masked_positions_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
     check(case, "loss", loss, expected)
     model.zero_grad()
     case.theirs.zero_grad()
@@ -113,7 +113,7 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
     gradients = gradient(model, together.mlm_sum + together.pair_sum)
     mlm_KV, pair_S2 = model.logits(batch)
     sums, apart = torch.zeros(()), []
-    for s in range(len(batch.first_S)):
+    for s in range(len(batch.sequence_starts_S)):
         mlm_alone, pair_alone = model.logits(alone(batch, s))
         apart.append(mlm_alone)
         if pair_S2 is not None:
