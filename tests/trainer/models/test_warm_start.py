@@ -139,7 +139,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "a tensor missing": (drop(UP), DataError, f"{UP} is missing"),
     "half a head": (drop("cls.predictions.bias"), DataError, "cls.predictions.bias is missing"),
     "a tensor misshapen": (put(UP, torch.zeros(80, 47)), DataError, rf"{UP} is \[80, 47\], expected \[80, 48\]"),
-    "not a number": (put(UP, torch.full((80, 48), torch.nan)), DataError, f"{UP} holds numbers that are not finite"),
+    "not a number": (put(UP, torch.full((80, 48), torch.nan)), DataError, f"{UP} holds values that are not finite"),
     "another size of vocabulary": (
         config(vocab_size=30522),
         DataError,
@@ -153,13 +153,13 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "a decoder of its own": (
         put("cls.predictions.decoder.weight", torch.zeros(160, 48)),
         DataError,
-        "a decoder of its own beside its token embeddings",
+        "a decoder that differs from its token embeddings",
     ),
     "cut short": (only("model.safetensors", b"\x10\0\0\0\0\0\0\0{}"), DataError, "cannot be read as safetensors"),
     "an index that leads outside": (
         only("model.safetensors.index.json", INDEX),
         DataError,
-        "must name files beside it",
+        "must name files in its own folder",
     ),
     "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
     "a config that is no JSON": (
