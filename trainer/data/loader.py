@@ -128,6 +128,8 @@ class Stream:
         future = self._prepared.pop(step, None)
         if future is None:
             future = self._thread.submit(self._prepare, step)
+
+        # Prepare the next step while the caller computes this one; forget any other that was prepared.
         self._prepared = {step + 1: self._thread.submit(self._prepare, step + 1)}
 
         started = perf_counter()
@@ -152,14 +154,17 @@ class Stream:
 
         bounds: for each source (first, last), which stands for the places `first` to `last` - 1 of its order.
         """
+        # One part for each block of each source that the rows touch: usually one, two at a block's edge.
         parts = []
         for source, (first, last) in zip(self._sources, bounds, strict=True):
             for row_range in source.order.row_ranges(first, last):
                 if len(row_range.rows_N) > 0:
                     parts.append(SourceRows.of(source, row_range, self._seed))
 
+        # Number the rows of all parts end to end, and keep those that are assigned to this rank.
         lengths_B = np.concatenate([part.lengths() for part in parts])
-        return [self._micro_batch(parts, row_numbers, step) for row_numbers in assign_rows(lengths_B, self._share)]
+        assigned = assign_rows(lengths_B, self._share)
+        return [self._micro_batch(parts, row_numbers, step) for row_numbers in assigned]
 
     def _micro_batch(self, parts: list[SourceRows], row_numbers: Ints, step: int) -> PackedBatch:
         """Return one micro-batch. `row_numbers` ascend and count over the rows of all parts, end to end."""
@@ -191,6 +196,7 @@ class Stream:
 
     def _stored_masks(self, chosen: list[ChosenRows], rows: PairRows) -> Masks:
         """Return the masks that the rows carry: in epoch e, variant number e modulo the number of variants."""
+        # Where each row begins in the micro-batch, part by part.
         ends = np.cumsum([len(one.rows_B) for one in chosen])
         row_starts = np.split(rows.offsets_B1[:-1], ends[:-1])
 
@@ -211,7 +217,9 @@ class Stream:
 
 def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]:
     """Find the parts to which rows belong. `row_numbers` ascend and count over the rows of all parts, end to end."""
-    part_starts = offsets_of(np.array([len(part.row_range.rows_N) for part in parts]))
+    # Part i holds the numbers from part_starts[i] on; those of them that are wanted lie at cuts[i] : cuts[i + 1].
+    rows_per_part = [len(part.row_range.rows_N) for part in parts]
+    part_starts = offsets_of(np.array(rows_per_part))
     cuts = np.searchsorted(row_numbers, part_starts)
 
     chosen = []

@@ -80,7 +80,9 @@ class SourceRows:
 
     def keys(self, rows_B: Ints) -> U64:
         """Return the random key of each of these rows: drawn from the seed, the epoch and the row's identity."""
-        return numbers(self.shard_keys[self.block.shard_B[rows_B]], self.block.row_B[rows_B])
+        shard_keys_B = self.shard_keys[self.block.shard_B[rows_B]]
+        row_numbers_B = self.block.row_B[rows_B]
+        return numbers(shard_keys_B, row_numbers_B)
 
 
 def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
@@ -100,11 +102,11 @@ def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: 
         if not folder.manifest.totals["rows"]:
             raise DataError(f"{folder.folder} holds no rows to train on. Rebuild it from more text.")
 
-    whole_weights = integer_weights(folders, weights, by_tokens)
-    return [
-        Source(folder, order_of(folder, seed, by_tokens), weight)
-        for folder, weight in zip(folders, whole_weights, strict=True)
-    ]
+    sources = []
+    for folder, weight in zip(folders, integer_weights(folders, weights, by_tokens), strict=True):
+        order = order_of(folder, seed, by_tokens)
+        sources.append(Source(folder, order, weight))
+    return sources
 
 
 def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_tokens: bool) -> list[int]:
@@ -169,9 +171,13 @@ def apportion(weights: list[int], n: int) -> list[int]:
 
 def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
     """Add to `counts` the `number` earliest rows that are not counted yet."""
-    upcoming = [(_due(count + 1, weight), i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    # A heap of each source's next row; equal times are ordered by the source's number.
+    upcoming = []
+    for i, weight in enumerate(weights):
+        upcoming.append((_due(counts[i] + 1, weight), i))
     heapq.heapify(upcoming)
 
+    # Count the earliest row, and replace it by the next one of its source.
     for _ in range(number):
         _, i = upcoming[0]
         counts[i] += 1
@@ -181,7 +187,9 @@ def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
 def _drop_latest(counts: list[int], weights: list[int], number: int) -> None:
     """Remove from `counts` the `number` latest of the rows that are counted."""
     # Negated, because a heap yields its smallest element; a source without rows is never the latest.
-    latest = [(-_due(count, weight), -i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    latest = []
+    for i, weight in enumerate(weights):
+        latest.append((-_due(counts[i], weight), -i))
     heapq.heapify(latest)
 
     for _ in range(number):

@@ -41,6 +41,7 @@ class PairRows:
 
     def take(self, rows: Ints) -> PairRows:
         """Return the rows with these numbers, in this order."""
+        # One take() of token indices copies all rows at once.
         starts = self.offsets_B1[rows]
         lengths = self.offsets_B1[rows + 1] - starts
         token_places = places_of_ranges(starts, lengths)
@@ -83,10 +84,12 @@ class StoredMasks:
 
     def take(self, rows_B: Ints, variant: int, row_starts_B: Ints) -> Masks:
         """Return one variant of each of these rows, whose first tokens lie at `row_starts_B` within the batch."""
+        # Find the lists of this variant.
         list_numbers_B = rows_B * self.variants + variant
         starts_B = self.offsets[list_numbers_B]
         counts_B = self.offsets[list_numbers_B + 1] - starts_B
 
+        # Stored positions count from the row's first token, those of a batch from the batch's.
         positions_in_row_K = take_ranges(self.positions, starts_B, counts_B)
         positions_K = positions_in_row_K + np.repeat(row_starts_B, counts_B)
         tokens_K = take_ranges(self.tokens, starts_B, counts_B)

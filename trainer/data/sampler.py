@@ -85,15 +85,19 @@ class Order:
         while place < last:
             epoch, place_in_epoch = divmod(place, self.epoch_size)
 
-            # The block that holds this place, and where the wanted places end within the epoch.
-            block_ends = self._block_ends(epoch)
-            block = int(np.searchsorted(block_ends, place_in_epoch, side="right"))
-            block_begin = int(block_ends[block - 1]) if block > 0 else 0
-            end_in_epoch = min(int(block_ends[block]), place_in_epoch + last - place)
+            # The last block that begins at or before this place holds it (blocks without rows are passed over).
+            bounds = self._block_bounds(epoch)
+            block = int(np.searchsorted(bounds, place_in_epoch, side="right")) - 1
+            block_begin = int(bounds[block])
+            block_end = int(bounds[block + 1])
 
-            # The rows of the block that begin at these places.
+            # This range ends with the block, or with the wanted places.
+            end_in_epoch = min(block_end, place_in_epoch + last - place)
+            wanted_places = [place_in_epoch - block_begin, end_in_epoch - block_begin]
+
+            # Take the rows of the block that begin at these places.
             rows_N, starts_N = self._shuffled_rows(epoch, block)
-            low, high = np.searchsorted(starts_N, [place_in_epoch - block_begin, end_in_epoch - block_begin])
+            low, high = np.searchsorted(starts_N, wanted_places)
             yield RowRange(epoch, self.block(epoch, block), rows_N[low:high])
 
             place += end_in_epoch - place_in_epoch
@@ -106,20 +110,22 @@ class Order:
 
     def block_after(self, row_range: RowRange) -> tuple[int, ...]:
         """Return the shards of the block that follows a range's block; after an epoch's last, the next one's first."""
+        # A range does not carry its block's number, but the order of shards gives it back.
         shard_order = self._shuffled_shards(row_range.epoch)
-        place_of_first_shard = int(np.flatnonzero(shard_order == row_range.shards[0])[0])
-        block = place_of_first_shard // BLOCK_SHARDS
+        first_shard_place = int(np.flatnonzero(shard_order == row_range.shards[0])[0])
+        block = first_shard_place // BLOCK_SHARDS
 
         following = self.block(row_range.epoch, block + 1)
         if following:
             return following
         return self.block(row_range.epoch + 1, 0)
 
-    def _block_ends(self, epoch: int) -> Ints:
-        """Return the place in an epoch at which each of its blocks ends."""
+    def _block_bounds(self, epoch: int) -> Ints:
+        """Return the places in an epoch at which its blocks begin, and the epoch's end."""
         shards = self._shuffled_shards(epoch)
-        places_per_block = np.add.reduceat(self._places_per_shard[shards], np.arange(0, len(shards), BLOCK_SHARDS))
-        return np.cumsum(places_per_block)
+        first_shards = np.arange(0, len(shards), BLOCK_SHARDS)
+        places_per_block = np.add.reduceat(self._places_per_shard[shards], first_shards)
+        return offsets_of(places_per_block)
 
     def _shuffle_shards(self, epoch: int) -> Ints:
         """Return the shards in the order of an epoch. The array is read-only, because callers share it."""
@@ -133,6 +139,7 @@ class Order:
         row_count = int(self._rows_per_shard[list(shards)].sum())
         rows_N = permutation(row_count, key(*self._identity, "row order", epoch, block))
 
+        # In rows, the i-th row begins at place i; in tokens, where the rows before it end.
         if self._row_lengths is None:
             return rows_N, np.arange(row_count)
 

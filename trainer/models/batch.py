@@ -89,8 +89,10 @@ class SequenceOffsets:
         counts_S1 = ones_T.new_zeros(len(batch.sequence_starts_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
         self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)
 
+        # Row by row: a sequence's row has `longest` places, of which its tokens take the first.
         self.grid_places_T = batch.sequence_T * self.longest + batch.positions_T
 
+        # A place may be attended to if it lies within its sequence; the first always may (see above).
         lengths_S = self.ends_S1.diff()
         places_L = torch.arange(self.longest, device=lengths_S.device)
         mask_SL = places_L < lengths_S.clamp(min=1)[:, None]

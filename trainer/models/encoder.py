@@ -80,10 +80,11 @@ class Attention(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        hidden_size = shape.hidden_size
         self.heads = shape.num_attention_heads
         self.dropout = shape.attention_probs_dropout_prob
-        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
-        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
+        self.out = nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
         """Compute (T, D) -> (R, D)."""
@@ -97,22 +98,25 @@ class Layer(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        hidden_size = shape.hidden_size
         self.attention = Attention(shape)
-        self.attention_norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
-        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
-        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
-        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+        self.attention_norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
+        self.up = nn.Linear(hidden_size, shape.intermediate_size)
+        self.down = nn.Linear(shape.intermediate_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.gelu = shape.gelu
         self.pre_norm = shape.pre_norm
 
     def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None = None) -> Tensor:
         """Compute (T, D) -> (T, D), or (R, D) if only some rows are needed."""
+        # Pre-norm: x itself is only added to, never normalized; the encoder's last norm does it once.
         if self.pre_norm:
             y_RD = self.attention(self.attention_norm(x_TD), offsets, rows_R)
             x_RD = select_rows(x_TD, rows_R) + self.dropout(y_RD)
             return x_RD + self.dropout(self.feed_forward(self.norm(x_RD)))
 
+        # Post-norm, as in the original Transformer.
         y_RD = self.attention(x_TD, offsets, rows_R)
         x_RD = self.attention_norm(select_rows(x_TD, rows_R) + self.dropout(y_RD))
         return self.norm(x_RD + self.dropout(self.feed_forward(x_RD)))
@@ -130,11 +134,12 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        hidden_size = shape.hidden_size
         self.embeddings = Embeddings(shape)
-        self.widen = nn.Linear(shape.embedding_size, shape.hidden_size) if shape.factorized else nn.Identity()
+        self.widen = nn.Linear(shape.embedding_size, hidden_size) if shape.factorized else nn.Identity()
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_groups))
-        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
-        self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size) if shape.pair_head else None
+        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
+        self.pooler = nn.Linear(hidden_size, hidden_size) if shape.pair_head else None
         self.depth = shape.num_hidden_layers
         self.recompute = False
 
