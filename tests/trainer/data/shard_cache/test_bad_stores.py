@@ -110,7 +110,8 @@ LASTING = [
 @pytest.mark.parametrize("error", PASSING + LASTING, ids=repr)
 def test_which_errors_of_stores_may_pass(error: Exception, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(cache, "WAITS", (0.0,))
-    copies, tries = ShardCache("memory://pairs", SHARDS, str(tmp_path), SIZE), []
+    copies = ShardCache("memory://pairs", SHARDS, str(tmp_path), SIZE)
+    tries = []
 
     def fail(*_: object, **__: object) -> None:
         tries.append(1)
