@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the source tree is all there is
 
 from schemas.vocabulary import SPECIALS, Vocabulary  # noqa: E402
-from trainer.models.batch import NO_LABEL, PackedBatch  # noqa: E402
+from trainer.models.batch import IGNORE_INDEX, PackedBatch  # noqa: E402
 from trainer.models.encoder import EncoderShape  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
@@ -167,7 +167,8 @@ def lengths_of(rows: str, tokens: int, longest: int) -> Tensor:
 def random_batch(shape: EncoderShape, lengths_S: Tensor, device: torch.device) -> PackedBatch:
     """Rows of random tokens, the second half of each segment B, 15% of all places to predict."""
     generator = torch.Generator().manual_seed(1)
-    tokens, count = int(lengths_S.sum()), len(lengths_S)
+    tokens = int(lengths_S.sum())
+    count = len(lengths_S)
     sequence_T = torch.repeat_interleave(torch.arange(count), lengths_S)
     first_S = lengths_S.cumsum(0) - lengths_S
     positions_T = torch.arange(tokens) - first_S[sequence_T]
@@ -199,7 +200,8 @@ def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, comp
     model = model.to(device, precision_on(device)).train()
     if compiled:
         model.encoder.compile_layers()
-    masked, pairs = len(batch.masked_positions_K), max(1, model.labeled_pairs(batch))
+    masked = len(batch.masked_positions_K)
+    pairs = max(1, model.labeled_pairs(batch))
 
     def loss() -> Tensor:
         losses = model(batch)
@@ -235,8 +237,12 @@ def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), 1 if shape.family == "roberta" else 0).to(
         batch.ids_T.device
     )
-    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, NO_LABEL)
-    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
+    segments = torch.zeros_like(ids)
+    attention = torch.zeros_like(ids)
+    labels = torch.full_like(ids, IGNORE_INDEX)
+    ids[place] = batch.ids_T
+    segments[place] = batch.segments_T
+    attention[place] = 1
     labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": segments, "labels": labels}
     name = "sentence_order_label" if shape.family == "albert" else "next_sentence_label"

@@ -72,8 +72,10 @@ def compare(what: str, section: ModelSection, pairs: Path, rows: int, rounds: in
     stream = Stream(
         build_sources([folder], None, 0, by_tokens=False), RankShare(0, 1, 1, rows), MaskingSchedule(Masking()), 0
     )
-    ours, theirs = our_step(section, folder.vocabulary.size), their_step(section, folder.vocabulary.size)
-    speeds, filled = [], []
+    ours = our_step(section, folder.vocabulary.size)
+    theirs = their_step(section, folder.vocabulary.size)
+    speeds = []
+    filled = []
     for step in range(rounds + 1):
         batch = stream.batch(step)[0]
         filled.append(batch.tokens / (rows * batch.longest))
@@ -133,8 +135,12 @@ def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """The same rows as transformers takes them."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.zeros(len(batch.sequence_starts_S), batch.longest, dtype=torch.long)
-    segments, attention, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, -100)
-    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
+    segments = torch.zeros_like(ids)
+    attention = torch.zeros_like(ids)
+    labels = torch.full_like(ids, -100)
+    ids[place] = batch.ids_T
+    segments[place] = batch.segments_T
+    attention[place] = 1
     labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     return {
         "input_ids": ids,

@@ -101,14 +101,16 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     """Time the same steps by both loops, now one first, now the other: on batches at hand, then with their reading."""
     folders = open_folders(recipe)
     share = share_of(recipe, 0, 1, folders)
-    stream, ahead = build_stream(recipe, folders, share), build_stream(recipe, folders, share)
+    stream = build_stream(recipe, folders, share)
+    ahead = build_stream(recipe, folders, share)
     batches = [ahead.batch(step) for step in range(steps * (rounds + 1))]
     ahead.close()
     engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
     metrics = MetricsLog(recipe.run.output, 0, recipe.run.max_steps)
     guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
     watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
-    phase, stop = phases_of(recipe)[0], StopAgreement(StopRequest())
+    phase = phases_of(recipe)[0]
+    stop = StopAgreement(StopRequest())
     context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, remote=None)
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
         loop = Loop(context, phase, engine, cast(Stream, source), None, guard, metrics)
@@ -162,7 +164,8 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         make_pairs(Path(folder))
-        pairs, small = f"data.pairs={folder}/pairs", ["batch.global_batch=4", "batch.micro_batch=4"]
+        pairs = f"data.pairs={folder}/pairs"
+        small = ["batch.global_batch=4", "batch.micro_batch=4"]
         tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
         base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
         print("\n| one process | ours | bare | more |\n|---|---|---|---|")

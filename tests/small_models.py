@@ -66,8 +66,11 @@ def padded(batch: PackedBatch, family: str, pad: int) -> tuple[dict[str, Tensor]
     """The batch as transformers wants it, and where the packed tokens lie in it."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), pad)
-    segments, attention = torch.zeros_like(ids), torch.zeros_like(ids)
-    ids[place], segments[place], attention[place] = batch.ids_T, batch.segments_T, 1
+    segments = torch.zeros_like(ids)
+    attention = torch.zeros_like(ids)
+    ids[place] = batch.ids_T
+    segments[place] = batch.segments_T
+    attention[place] = 1
     inputs = {"input_ids": ids, "attention_mask": attention}
     return inputs if family == "roberta" else inputs | {"token_type_ids": segments}, place
 
@@ -83,7 +86,8 @@ def mlm_logits(output) -> Tensor:
 
 def alone(batch: PackedBatch, s: int) -> PackedBatch:
     """Sequence `s` of a batch as a batch of its own."""
-    tokens, masks = batch.sequence_T == s, batch.sequence_T[batch.masked_positions_K] == s
+    tokens = batch.sequence_T == s
+    masks = batch.sequence_T[batch.masked_positions_K] == s
     count = int(tokens.sum())
     return PackedBatch(
         ids_T=batch.ids_T[tokens],

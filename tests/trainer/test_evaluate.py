@@ -20,8 +20,9 @@ from schemas.randomness import key, numbers
 from trainer.checkpoint.layout import best, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
+from trainer.data.collate import pack
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare, pack
+from trainer.data.loader import RankShare
 from trainer.evaluate import MASK_PROB, SEED, Evaluation, batch_bounds, open_evaluation
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model

@@ -1,4 +1,4 @@
-"""From a recipe to the stream of one rank: open the folders, check that they fit together, settle the shape."""
+"""Builds a rank's stream of batches from a recipe, and checks first that data, recipe and model fit together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import CPU, MaskingSchedule, RankShare, Stream
+from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import BatchShape, shape_for
 
+BYTES_PER_GIGABYTE = 10**9
+
 
 def open_folders(recipe: Recipe) -> list[PairFolder]:
-    """The recipe's pairs, checked against its vocabulary and its model. Raises DataError."""
-    most = int(recipe.data.cache_gigabytes * 10**9)
-    folders = [PairFolder(folder, recipe.data.cache, most) for folder in recipe.data.folders]
+    """Open the folders of data.pairs, and check them against the recipe's vocabulary and model.
+
+    Raises UsageError if data.pairs names no folder, and DataError if a folder does not fit.
+    """
+    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
+    folders = [PairFolder(folder, recipe.data.cache, cache_bytes) for folder in recipe.data.folders]
     if not folders:
         raise UsageError("data.pairs names no folder. Give one that `python -m pipeline pairs` wrote.")
+
     if recipe.data.vocab is not None:
         check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:
@@ -28,26 +34,33 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
 
 
 def check_data_vocabulary(folder: PairFolder, path: str) -> None:
-    wanted = read_vocabulary(path)
-    if wanted.fingerprint != folder.vocabulary.fingerprint:
+    """Raise DataError if the folder was built with another vocabulary than the one at `path`."""
+    expected = read_vocabulary(path)
+    if expected.fingerprint != folder.vocabulary.fingerprint:
         raise DataError(
-            f"{folder.folder} was made with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
-            f"tokens), but data.vocab {path} is {wanted.fingerprint} ({wanted.size} tokens). "
-            "Rebuild the pairs with it, or leave data.vocab out."
+            f"{folder.folder} was built with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
+            f"tokens), but data.vocab {path} is {expected.fingerprint} ({expected.size} tokens). "
+            "Rebuild the pairs with it, or remove data.vocab."
         )
 
 
 def check_folder(folder: PairFolder, recipe: Recipe) -> None:
-    """What the model or the masks need and the folder has not. Raises DataError."""
+    """Check that a folder has what the model and the masks need.
+
+    Raises DataError, or UsageError if batch.micro_tokens is too small for the folder's rows.
+    """
     if folder.max_length > recipe.model.max_position_embeddings:
         raise DataError(
             f"{folder.folder} has rows of up to {folder.max_length} tokens, but model.max_position_embeddings is "
             f"{recipe.model.max_position_embeddings}. Raise it, or rebuild the pairs with a smaller --max_length."
         )
+
     if recipe.masking.stored and not folder.static_masks:
         raise DataError(
-            f"{folder.folder} holds no masks for masking.stored. Rebuild it with --static_masks K, or leave that out."
+            f"{folder.folder} holds no masks for masking.stored. Rebuild it with --static_masks K, or remove "
+            "masking.stored."
         )
+
     if recipe.batch.micro_tokens and recipe.batch.micro_tokens < 4 * folder.max_length:
         raise UsageError(
             f"batch.micro_tokens {recipe.batch.micro_tokens} is too few for rows of up to {folder.max_length} tokens. "
@@ -56,40 +69,47 @@ def check_folder(folder: PairFolder, recipe: Recipe) -> None:
 
 
 def build_stream(recipe: Recipe, folders: list[PairFolder], share: RankShare, device: torch.device = CPU) -> Stream:
-    """The stream of one rank, its batches on `device`.
+    """Return the stream of one rank, with its batches on `device`.
 
-    Raises UsageError or DataError when folders, weights and batch do not fit together.
+    Raises UsageError or DataError if folders, weights and batch do not fit together.
     """
-    seed, by_tokens = recipe.run.seed, recipe.batch.global_tokens is not None
-    sources = build_sources(folders, recipe.data.weights, seed, by_tokens)
+    by_tokens = recipe.batch.global_tokens is not None
+    sources = build_sources(folders, recipe.data.weights, recipe.run.seed, by_tokens)
     check_size(folders, recipe, share)
+
     masking = Masking(recipe.masking.kind, recipe.masking.prob, recipe.masking.max_predictions)
-    drawing = MaskingSchedule(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
-    return Stream(sources, share, drawing, seed, shape_of(folders, recipe, share), device)
+    schedule = MaskingSchedule(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
+    batch_format = BatchFormat(shape_of(folders, recipe, share), device)
+    return Stream(sources, share, schedule, recipe.run.seed, batch_format)
 
 
 def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
-    """Raises DataError when all folders together do not fill one global batch: rows would recur within a step."""
+    """Raise DataError if all folders together do not fill one global batch: rows would recur within a step."""
     unit = "rows" if recipe.batch.global_tokens is None else "tokens"
-    found = sum(folder.manifest.totals[unit] for folder in folders)
-    if found < share.size:
+    available = sum(folder.manifest.totals[unit] for folder in folders)
+    if available < share.size:
         raise DataError(
-            f"{', '.join(folder.folder for folder in folders)}: {found:,} {unit}, fewer than one global batch of "
+            f"{', '.join(folder.folder for folder in folders)}: {available:,} {unit}, fewer than one global batch of "
             f"{share.size:,}. Use more text, --dupe_factor, or a smaller batch."
         )
 
 
 def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> BatchShape | None:
-    """The one shape of all micro-batches, None for `exact`."""
-    batch, longest = recipe.batch, max(folder.max_length for folder in folders)
+    """Return the shape to which all micro-batches are padded, or None if batch.shape is `exact`."""
+    batch = recipe.batch
     if batch.shape == "exact":
         return None
-    totals = [folder.manifest.totals for folder in folders]
-    mean = sum(total["tokens"] for total in totals) / sum(total["rows"] for total in totals)
-    prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
+
+    longest = max(folder.max_length for folder in folders)
+    tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
+    rows = sum(folder.manifest.totals["rows"] for folder in folders)
+    mask_prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
+
     if batch.micro_batch is not None:
-        return shape_for(batch.micro_batch * longest, mean, longest, prob, batch.shape == "padded")
-    # A batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more than a row.
-    most_tokens = share.size + sum(folder.max_length for folder in folders)
-    most = -(-most_tokens // share.micro_batches_per_step) + longest
-    return shape_for(most, mean, longest, prob, batch.shape == "padded")
+        most_tokens = batch.micro_batch * longest
+    else:
+        # A global batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more
+        # than a row.
+        most_tokens_per_step = share.size + sum(folder.max_length for folder in folders)
+        most_tokens = -(-most_tokens_per_step // share.micro_batches_per_step) + longest
+    return shape_for(most_tokens, tokens / rows, longest, mask_prob, padded=batch.shape == "padded")

@@ -1,9 +1,10 @@
-"""Global batch k, cut into the micro-batches of one rank and masked.
+"""Global batch k, divided into one rank's micro-batches and masked.
 
-The rows of a global batch are dealt over all micro-batches by length, like cards back and forth, so that every rank
-computes nearly the same number of tokens. Which rank gets which rows is the only thing that the world size decides.
+The rows of global batch k follow from its number (mixture.py, sampler.py), so a run resumes by asking for the next one.
+Its rows are assigned to all micro-batches of all ranks by length, so that every rank computes nearly the same number of
+tokens. The world size decides which rank gets which rows, and nothing else: masks are drawn from each row's own key.
 
-Letters: B rows, T tokens, K masked places.
+Shape suffixes: B rows, K masked tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from schemas.masking import Masking, Masks, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
-from trainer.data.dataset import NO_LABEL, PairRows, join_rows
+from trainer.data.collate import pack
 from trainer.data.mixture import Source, SourceRows, rows_of_step
 from trainer.data.padding import BatchShape, pad_to_shape
+from trainer.data.pair_rows import PairRows, join_rows
 from trainer.data.prefetch import DeviceFeed, SentBatches
 from trainer.data.sop import redraw_order
 from trainer.models.batch import PackedBatch
@@ -34,7 +36,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class RankShare:
-    """One rank's part of every global batch: `micro_batches` micro-batches of all the batch's `size` rows or tokens."""
+    """One rank's part of every global batch.
+
+    micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
+    """
 
     rank: int
     world_size: int
@@ -43,15 +48,16 @@ class RankShare:
 
     @property
     def micro_batches_per_step(self) -> int:
-        """Micro-batches of a global batch over all ranks."""
+        """The number of micro-batches of a global batch, over all ranks."""
         return self.world_size * self.micro_batches
 
 
 @dataclass(frozen=True)
 class MaskingSchedule:
-    """How masks come about: drawn as rows are read, or `stored` with them, another variant each epoch.
+    """Where masks come from: drawn when rows are read, or `stored` with the rows, another variant each epoch.
 
-    Drawn masks go from masking.prob in a straight line to `final_prob` at `last_step`, and stay there.
+    The masked share of drawn masks goes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and stays
+    there.
     """
 
     masking: Masking
@@ -60,143 +66,196 @@ class MaskingSchedule:
     last_step: int = 1
 
     def at(self, step: int) -> Masking:
+        """Return how masks are drawn at a step."""
         if self.final_prob is None:
             return self.masking
-        done = min(step / self.last_step, 1.0)
-        return replace(self.masking, prob=self.masking.prob + done * (self.final_prob - self.masking.prob))
+
+        progress = min(step / self.last_step, 1.0)
+        prob = self.masking.prob + progress * (self.final_prob - self.masking.prob)
+        return replace(self.masking, prob=prob)
+
+
+@dataclass(frozen=True)
+class BatchFormat:
+    """How a stream hands out micro-batches: on `device`, and padded to `shape` unless that is None."""
+
+    shape: BatchShape | None = None
+    device: torch.device = CPU
+
+
+UNPADDED_ON_CPU = BatchFormat()
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The rows that one micro-batch takes from one source's part of a global batch.
+
+    rows_B: numbers of the rows within the part's block. keys_B: their random keys.
+    """
+
+    part: SourceRows
+    rows_B: Ints
+    keys_B: U64
 
 
 class Stream:
-    """The batches of one rank by step. Any step can be asked for; the next one is made ready in the background."""
+    """The batches of one rank by step. Any step can be requested; the next one is prepared in the background."""
 
     def __init__(
         self,
         sources: list[Source],
         share: RankShare,
-        drawing: MaskingSchedule,
+        schedule: MaskingSchedule,
         seed: int,
-        shape: BatchShape | None = None,
-        device: torch.device = CPU,
+        batch_format: BatchFormat = UNPADDED_ON_CPU,
     ):
-        """With a `shape` every micro-batch is filled up to it."""
-        self._sources, self._share, self._drawing, self._seed, self._shape = sources, share, drawing, seed, shape
+        self._sources = sources
+        self._share = share
+        self._schedule = schedule
+        self._seed = seed
+        self._shape = batch_format.shape
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
-        self._feed = DeviceFeed(device)
-        self._ahead: dict[int, Future[SentBatches]] = {}
+
+        self._feed = DeviceFeed(batch_format.device)
+        self._prepared: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
-        self.stalled = 0.0  # seconds that callers have waited for data
+
+        self.stalled = 0.0
+        """Seconds that callers have waited for data."""
 
     def batch(self, step: int) -> list[PackedBatch]:
-        """This rank's micro-batches of global batch `step`, the first step being 0."""
-        ready = self._ahead.pop(step, None) or self._thread.submit(self._make, step)
-        self._ahead = {step + 1: self._thread.submit(self._make, step + 1)}
+        """Return this rank's micro-batches of global batch `step`, counted from 0."""
+        future = self._prepared.pop(step, None)
+        if future is None:
+            future = self._thread.submit(self._prepare, step)
+
+        # Prepare the next step while the caller computes this one; forget any other that was prepared.
+        self._prepared = {step + 1: self._thread.submit(self._prepare, step + 1)}
+
         started = perf_counter()
         try:
-            made = ready.result()
+            sent = future.result()
         finally:
             self.stalled += perf_counter() - started
-        return self._feed.receive(made)
+        return self._feed.receive(sent)
 
     def close(self) -> None:
+        """Stop the background threads, and close the folders."""
         self._thread.shutdown(cancel_futures=True)
         for source in self._sources:
             source.folder.close()
 
-    def _make(self, step: int) -> SentBatches:
-        return self._feed.send(self.micro_batches_at(rows_of_step(self._sources, step, self._share.size), step))
+    def _prepare(self, step: int) -> SentBatches:
+        bounds = rows_of_step(self._sources, step, self._share.size)
+        return self._feed.send(self.micro_batches_at(bounds, step))
 
     def micro_batches_at(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
-        """This rank's micro-batches of the rows at the places `bounds` of each source, masked as at `step`."""
-        parts = [
-            SourceRows.of(source, stretch, self._seed)
-            for source, (first, last) in zip(self._sources, bounds, strict=True)
-            for stretch in source.order.row_ranges(first, last)
-            if len(stretch.rows_N)
-        ]
-        hands = assign_rows(np.concatenate([part.lengths() for part in parts]), self._share)
-        return [self._micro_batch(parts, hand, step) for hand in hands]
+        """Return this rank's micro-batches of some rows, masked as at `step`, on the CPU.
 
-    def _micro_batch(self, parts: list[SourceRows], hand: Ints, step: int) -> PackedBatch:
-        """The rows `hand`, numbered over all parts and rising, masked and laid end to end."""
-        begins = offsets_of(np.array([len(part.row_range.rows_N) for part in parts]))
-        cuts = np.searchsorted(hand, begins)
-        chosen = [part.row_range.rows_N[hand[a:b] - begin]
-                  for part, begin, a, b in zip(parts, begins, cuts, cuts[1:], strict=False)]  # fmt: skip
-        keys = [part.keys(picked) for part, picked in zip(parts, chosen, strict=True)]
-        rows = join_rows([self._rows(*each) for each in zip(parts, chosen, keys, strict=True)])
-        masks = self._stored(parts, chosen, rows) if self._drawing.stored else self._drawn(keys, rows, step)
+        bounds: for each source (first, last), which stands for the places `first` to `last` - 1 of its order.
+        """
+        # One part for each block of each source that the rows touch: usually one, two at a block's edge.
+        parts = []
+        for source, (first, last) in zip(self._sources, bounds, strict=True):
+            for row_range in source.order.row_ranges(first, last):
+                if len(row_range.rows_N) > 0:
+                    parts.append(SourceRows.of(source, row_range, self._seed))
+
+        # Number the rows of all parts end to end, and keep those that are assigned to this rank.
+        lengths_B = np.concatenate([part.lengths() for part in parts])
+        assigned = assign_rows(lengths_B, self._share)
+        return [self._micro_batch(parts, row_numbers, step) for row_numbers in assigned]
+
+    def _micro_batch(self, parts: list[SourceRows], row_numbers: Ints, step: int) -> PackedBatch:
+        """Return one micro-batch. `row_numbers` ascend and count over the rows of all parts, end to end."""
+        chosen = _choose_rows(parts, row_numbers)
+        rows = join_rows([self._read(one) for one in chosen])
+        masks = self._stored_masks(chosen, rows) if self._schedule.stored else self._drawn_masks(chosen, rows, step)
+
         batch = pack(rows, masks)
-        return batch if self._shape is None else pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
+        if self._shape is None:
+            return batch
+        return pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
 
-    def _rows(self, part: SourceRows, picked: Ints, keys_B: U64) -> PairRows:
-        """Rows of one part; SOP's order is drawn again, but for stored masks, whose places it would move."""
-        rows = part.block.rows.take(picked)
-        if part.folder.objective != "sop" or self._drawing.stored:
+    def _read(self, chosen: ChosenRows) -> PairRows:
+        """Return the chosen rows. SOP's order is redrawn, except with stored masks, whose positions it would move."""
+        rows = chosen.part.block.rows.take(chosen.rows_B)
+        if chosen.part.folder.objective != "sop" or self._schedule.stored:
             return rows
-        return redraw_order(rows, keys_B, self._vocabulary.separators)
+        return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
 
-    def _drawn(self, keys: list[U64], rows: PairRows, step: int) -> Masks:
+    def _drawn_masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
         return draw_masks(
             rows.ids_T,
             rows.offsets_B1,
             rows.word_starts_T,
-            np.concatenate(keys),
-            self._drawing.at(step),
+            np.concatenate([one.keys_B for one in chosen]),
+            self._schedule.at(step),
             self._vocabulary,
         )
 
-    def _stored(self, parts: list[SourceRows], chosen: list[Ints], rows: PairRows) -> Masks:
-        """Of each row the variant number epoch modulo K."""
-        begins = np.split(rows.offsets_B1[:-1], np.cumsum([len(picked) for picked in chosen])[:-1])
-        found = [
-            part.block.stored.take(picked, part.row_range.epoch % part.block.stored.variants, begins_B)
-            for part, picked, begins_B in zip(parts, chosen, begins, strict=True)
-            if part.block.stored is not None
-        ]
-        counts_B = np.concatenate([np.diff(masks.offsets_B1) for masks in found])
+    def _stored_masks(self, chosen: list[ChosenRows], rows: PairRows) -> Masks:
+        """Return the masks that the rows carry: in epoch e, variant number e modulo the number of variants."""
+        # Where each row begins in the micro-batch, part by part.
+        ends = np.cumsum([len(one.rows_B) for one in chosen])
+        row_starts = np.split(rows.offsets_B1[:-1], ends[:-1])
+
+        masks = []
+        for one, row_starts_B in zip(chosen, row_starts, strict=True):
+            stored = one.part.block.stored
+            if stored is not None:
+                variant = one.part.row_range.epoch % stored.variants
+                masks.append(stored.take(one.rows_B, variant, row_starts_B))
+
+        counts_B = np.concatenate([np.diff(part.offsets_B1) for part in masks])
         return Masks(
-            np.concatenate([masks.positions_K for masks in found]),
-            np.concatenate([masks.seen_K for masks in found]),
+            np.concatenate([part.positions_K for part in masks]),
+            np.concatenate([part.seen_K for part in masks]),
             offsets_of(counts_B),
         )
 
 
-def assign_rows(lengths_B: Ints, share: RankShare) -> list[Ints]:
-    """The rows of one rank's micro-batches: sorted by length, dealt to all micro-batches back and forth.
+def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]:
+    """Find the parts to which rows belong. `row_numbers` ascend and count over the rows of all parts, end to end."""
+    # Part i holds the numbers from part_starts[i] on; those of them that are wanted lie at cuts[i] : cuts[i + 1].
+    rows_per_part = [len(part.row_range.rows_N) for part in parts]
+    part_starts = offsets_of(np.array(rows_per_part))
+    cuts = np.searchsorted(row_numbers, part_starts)
 
-    Their tokens differ by less than the longest row. Raises DataError when there are fewer rows than micro-batches.
+    chosen = []
+    for i, part in enumerate(parts):
+        numbers_in_part = row_numbers[cuts[i] : cuts[i + 1]] - part_starts[i]
+        rows_B = part.row_range.rows_N[numbers_in_part]
+        chosen.append(ChosenRows(part, rows_B, part.keys(rows_B)))
+    return chosen
+
+
+def assign_rows(lengths_B: Ints, share: RankShare) -> list[Ints]:
+    """Return the numbers of the rows of each of one rank's micro-batches, ascending.
+
+    Rows are sorted by length and assigned to all micro-batches back and forth, so the micro-batches' tokens differ by
+    less than the longest row. Raises DataError if there are fewer rows than micro-batches.
+
+    Example: with rows sorted as a b c d e f g and three micro-batches, the rounds are (a b c), (f e d), (g - -), and
+    the micro-batches hold a f g, b e, and c d.
     """
-    if len(lengths_B) < share.micro_batches_per_step:
+    micro_batches = share.micro_batches_per_step
+    if len(lengths_B) < micro_batches:
         raise DataError(
-            f"A global batch of {len(lengths_B)} rows cannot be dealt to {share.micro_batches_per_step} micro-batches. "
+            f"A global batch of {len(lengths_B)} rows cannot be divided into {micro_batches} micro-batches. "
             "Enlarge the batch, or use fewer ranks or larger micro-batches."
         )
-    none = np.full(-len(lengths_B) % share.micro_batches_per_step, -1)
-    rounds = np.concatenate([np.argsort(-lengths_B, kind="stable"), none]).reshape(-1, share.micro_batches_per_step)
+
+    # One line for each round, one column for each micro-batch; -1 fills the last round. Every other round runs
+    # backwards: otherwise the first micro-batch would get the longest row of every round.
+    longest_first = np.argsort(-lengths_B, kind="stable")
+    filler = np.full(-len(lengths_B) % micro_batches, -1)
+    rounds = np.concatenate([longest_first, filler]).reshape(-1, micro_batches)
     rounds[1::2] = rounds[1::2, ::-1]
-    mine = [np.sort(rounds[:, hand]) for hand in range(share.rank, share.micro_batches_per_step, share.world_size)]
-    return [hand[hand >= 0] for hand in mine]
 
-
-def pack(rows: PairRows, masks: Masks) -> PackedBatch:
-    """Rows and their masks as one packed micro-batch."""
-    lengths_B = rows.lengths()
-    sequence_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
-    positions_T = np.arange(len(rows.ids_T)) - np.repeat(rows.offsets_B1[:-1], lengths_B)
-    seen_T = rows.ids_T.astype(np.int64)
-    labels_K = seen_T[masks.positions_K]
-    seen_T[masks.positions_K] = masks.seen_K
-    return PackedBatch(
-        ids_T=torch.from_numpy(seen_T),
-        segments_T=torch.from_numpy((positions_T >= np.repeat(rows.segment_b_B, lengths_B)).astype(np.int64)),
-        positions_T=torch.from_numpy(positions_T),
-        sequence_T=torch.from_numpy(sequence_T),
-        sequence_starts_S=torch.from_numpy(rows.offsets_B1[:-1].copy()),
-        longest=int(lengths_B.max()),
-        masked_positions_K=torch.from_numpy(masks.positions_K),
-        labels_K=torch.from_numpy(labels_K),
-        pair_labels_S=torch.from_numpy(rows.labels_B),
-        tokens=len(rows.ids_T),
-        predicted=len(labels_K),
-        paired=int((rows.labels_B != NO_LABEL).sum()),
-    )
+    # A rank takes every world_size-th column.
+    assigned = []
+    for column in range(share.rank, micro_batches, share.world_size):
+        row_numbers = np.sort(rounds[:, column])
+        assigned.append(row_numbers[row_numbers >= 0])
+    return assigned

@@ -1,14 +1,19 @@
-"""Several pair folders as one stream, mixed by their weights.
+"""Mixes several folders of pairs into one stream, by their weights.
 
-The places of the stream are shared out by Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight
-w is due at time (2j - 1) / 2w, and the stream takes rows in the order of these times. So a folder's count never falls,
-every batch has exactly its size, and every row comes once an epoch. (Largest remainders do not have this property:
-the count of a small folder may fall as the stream grows, the Alabama paradox.)
+Each folder keeps its own endless order and epochs (sampler.py). The stream's places are divided among the folders by
+Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight w is due at time (2j - 1) / 2w, and the
+stream takes rows in the order of these times. So a folder's count never falls as the stream grows, every batch has
+exactly its size, and every row comes once an epoch. (Largest remainders do not have this property: the count of a small
+folder may fall as the stream grows, the Alabama paradox.)
 
-After n places, a folder of weight w among k folders has given w * n of them to within (1 + w * (k - 2)) / 2: less than
-one place for up to three folders, and for any folder that is small. Each folder keeps its own endless order and epochs.
+After n places, a folder of weight w among k folders (weights that sum to 1) has given w * n rows to within
+(1 + w * (k - 2)) / 2: less than one row for up to three folders, and for any folder that is small.
 
-Letters: B rows.
+The rows of global batch k follow by arithmetic: each folder has given c(k * size) rows before the batch and
+c((k + 1) * size) after it, where c is `apportion`. The rows in between, by the folder's own order, are its part of the
+batch.
+
+Shape suffixes: B rows.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ from numpy.typing import NDArray
 
 from schemas.errors import DataError
 from schemas.randomness import U64, key, numbers
-from trainer.data.dataset import Block, PairFolder
+from trainer.data.dataset import PairFolder
+from trainer.data.pair_rows import Block
 from trainer.data.sampler import Order, RowRange
 
 Ints = NDArray[np.int64]
@@ -31,7 +37,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Source:
-    """One folder, its order, and its weight in the stream: its share is weight / sum of all sources' weights."""
+    """One folder, its order, and its weight: its share of the stream is weight / sum of all sources' weights."""
 
     folder: PairFolder
     order: Order
@@ -40,56 +46,71 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows of a global batch that lie in one block of one source. bases: by shard, where the keys of its rows begin."""
+    """The rows of a global batch that lie in one block of one source.
+
+    shard_keys: for each shard of the folder, the key from which its rows' keys are drawn; 0 for shards outside the
+    block.
+    """
 
     folder: PairFolder
     row_range: RowRange
     block: Block
-    bases: U64
+    shard_keys: U64
 
     @classmethod
-    def of(cls, source: Source, stretch: RowRange, seed: int) -> SourceRows:
+    def of(cls, source: Source, row_range: RowRange, seed: int) -> SourceRows:
+        """Read the range's block, and start reading the one after it."""
         folder = source.folder
-        bases = np.zeros(len(folder.manifest.shards), dtype=np.uint64)
-        for shard in stretch.shards:
-            bases[shard] = key(seed, "mask", stretch.epoch, folder.manifest.shards[shard].fingerprint)
-        block = folder.block(stretch.shards)
-        folder.ahead(source.order.after(stretch))
-        return cls(folder, stretch, block, bases)
+        shards = folder.manifest.shards
+
+        # Keyed by a shard's content, so masks change neither with a shard's number nor with the mixture.
+        shard_keys = np.zeros(len(shards), dtype=np.uint64)
+        for shard in row_range.shards:
+            shard_keys[shard] = key(seed, "mask", row_range.epoch, shards[shard].fingerprint)
+
+        block = folder.block(row_range.shards)
+        folder.read_ahead(source.order.block_after(row_range))
+        return cls(folder, row_range, block, shard_keys)
 
     def lengths(self) -> Ints:
-        offsets, rows = self.block.rows.offsets_B1, self.row_range.rows_N
+        """Return the number of tokens in each row of the range."""
+        offsets = self.block.rows.offsets_B1
+        rows = self.row_range.rows_N
         return offsets[rows + 1] - offsets[rows]
 
-    def keys(self, chosen: Ints) -> U64:
-        """Each row's key for its masks: from the seed, the epoch and the row's own identity."""
-        return numbers(self.bases[self.block.shard_B[chosen]], self.block.row_B[chosen])
+    def keys(self, rows_B: Ints) -> U64:
+        """Return the random key of each of these rows: drawn from the seed, the epoch and the row's identity."""
+        shard_keys_B = self.shard_keys[self.block.shard_B[rows_B]]
+        row_numbers_B = self.block.row_B[rows_B]
+        return numbers(shard_keys_B, row_numbers_B)
 
 
 def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
-    """The folders with their shares, by default as large as they are, so that all end their epochs together.
+    """Return the folders as sources of one stream. Places count tokens if `by_tokens`, else rows.
 
-    Raises DataError when their vocabularies differ or one holds no row.
+    By default a folder's weight is its size, so that all folders end their epochs together. Raises DataError if their
+    vocabularies differ or one holds no row.
     """
     first = folders[0]
     for folder in folders:
         if folder.vocabulary.fingerprint != first.vocabulary.fingerprint:
             raise DataError(
                 f"{folder.folder} has vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} tokens), "
-                f"but {first.folder} has {first.vocabulary.fingerprint} ({first.vocabulary.size}). "
-                "Rebuild one with the other's."
+                f"but {first.folder} has {first.vocabulary.fingerprint} ({first.vocabulary.size} tokens). "
+                "Rebuild one with the other's vocabulary."
             )
         if not folder.manifest.totals["rows"]:
-            raise DataError(f"{folder.folder} holds no row to train on.")
-    whole_weights = integer_weights(folders, weights, by_tokens)
-    return [
-        Source(folder, order_of(folder, seed, by_tokens), weight)
-        for folder, weight in zip(folders, whole_weights, strict=True)
-    ]
+            raise DataError(f"{folder.folder} holds no rows to train on. Rebuild it from more text.")
+
+    sources = []
+    for folder, weight in zip(folders, integer_weights(folders, weights, by_tokens), strict=True):
+        order = order_of(folder, seed, by_tokens)
+        sources.append(Source(folder, order, weight))
+    return sources
 
 
 def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_tokens: bool) -> list[int]:
-    """Return whole numbers in the same proportions as `weights`, or as the folders' sizes when there are none."""
+    """Return integers in the same proportions as `weights`, or as the folders' sizes if there are no weights."""
     if weights is None:
         unit = "tokens" if by_tokens else "rows"
         return [folder.manifest.totals[unit] for folder in folders]
@@ -101,17 +122,27 @@ def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_t
 
 
 def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
-    shards = folder.manifest.shards
-    rows, tokens = [shard.rows for shard in shards], [shard.tokens for shard in shards]
+    """Return the endless order of a folder's rows."""
+    fingerprint = folder.manifest.fingerprint
+    rows_per_shard = [shard.rows for shard in folder.manifest.shards]
     if not by_tokens:
-        return Order(rows, folder.manifest.fingerprint, seed)
-    return Order(rows, folder.manifest.fingerprint, seed, tokens, lambda block: folder.block(block).rows.lengths())
+        return Order(rows_per_shard, fingerprint, seed)
+
+    def row_lengths(shards: tuple[int, ...]) -> Ints:
+        return folder.block(shards).rows.lengths()
+
+    tokens_per_shard = [shard.tokens for shard in folder.manifest.shards]
+    return Order(rows_per_shard, fingerprint, seed, tokens_per_shard, row_lengths)
 
 
 def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
-    """Each source's first and last place in the global batch of `size` places with the number `step`."""
-    before, after = (rows_per_source(sources, n * size) for n in (step, step + 1))
-    return list(zip(before, after, strict=True))
+    """Return each source's part of global batch `step`, counted from 0, of `size` places.
+
+    A part (first, last) is the places `first` to `last` - 1 of the source's own order.
+    """
+    counts_before = rows_per_source(sources, step * size)
+    counts_after = rows_per_source(sources, (step + 1) * size)
+    return list(zip(counts_before, counts_after, strict=True))
 
 
 def rows_per_source(sources: list[Source], n: int) -> list[int]:
@@ -120,7 +151,7 @@ def rows_per_source(sources: list[Source], n: int) -> list[int]:
 
 
 def apportion(weights: list[int], n: int) -> list[int]:
-    """Share out the first n places of a Webster sequence by weights above 0.
+    """Divide the first n places of a Webster sequence by weights above 0.
 
     Row j of a source is due at time (2j - 1) / (2 * weight); sources that tie take turns by their number. The counts
     are those of the n earliest rows, so they never fall as n grows. Costs O(k log k) for k sources, whatever n is.
@@ -140,8 +171,13 @@ def apportion(weights: list[int], n: int) -> list[int]:
 
 def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
     """Add to `counts` the `number` earliest rows that are not counted yet."""
-    upcoming = [(_due(count + 1, weight), i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    # A heap of each source's next row; equal times are ordered by the source's number.
+    upcoming = []
+    for i, weight in enumerate(weights):
+        upcoming.append((_due(counts[i] + 1, weight), i))
     heapq.heapify(upcoming)
+
+    # Count the earliest row, and replace it by the next one of its source.
     for _ in range(number):
         _, i = upcoming[0]
         counts[i] += 1
@@ -151,8 +187,11 @@ def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
 def _drop_latest(counts: list[int], weights: list[int], number: int) -> None:
     """Remove from `counts` the `number` latest of the rows that are counted."""
     # Negated, because a heap yields its smallest element; a source without rows is never the latest.
-    latest = [(-_due(count, weight), -i) for i, (count, weight) in enumerate(zip(counts, weights, strict=True))]
+    latest = []
+    for i, weight in enumerate(weights):
+        latest.append((-_due(counts[i], weight), -i))
     heapq.heapify(latest)
+
     for _ in range(number):
         i = -latest[0][1]
         counts[i] -= 1
@@ -160,5 +199,5 @@ def _drop_latest(counts: list[int], weights: list[int], number: int) -> None:
 
 
 def _due(j: int, weight: int) -> Fraction:
-    """Return the time of row number j, counted from 1, of a source."""
+    """Return the time of a source's row number j, counted from 1."""
     return Fraction(2 * j - 1, 2 * weight)

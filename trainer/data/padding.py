@@ -1,9 +1,10 @@
-"""One shape a step: a micro-batch filled up to a fixed number of tokens, sequences and masked places.
+"""Pads micro-batches to one fixed shape: a constant number of tokens, sequences and masked positions.
 
-A compiled model or a CUDA graph then meets one shape. What fills a batch is inert: sequences of padding of their own,
-which no other looks at, sequences of no tokens, and places to predict whose label is ignored.
+A compiled model or a CUDA graph then sees a single shape. Padding does not change any result: its tokens form sequences
+of their own, which no other sequence attends to; missing sequences have no tokens; and missing masked positions have a
+label that the loss ignores.
 
-Letters: B micro-batches of a step over all ranks, T tokens, S sequences, K masked places.
+Shape suffixes: T tokens, S sequences, K masked tokens, F filler sequences (those made of padding).
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trainer.data.dataset import NO_LABEL
-from trainer.models.batch import PackedBatch
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
-ALIGN = 64  # tokens; matrix units want multiples of a power of two
+TOKEN_MULTIPLE = 64
+"""Matrix units are fastest with multiples of a power of two."""
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How many of each; `longest` bounds a sequence. Sequences and masked places double when a batch has more.
+    """The shape of a micro-batch.
 
-    With `padded` every row is filled up to `longest`, and the number of tokens follows from that.
+    tokens, sequences, masked: how many of each. The last two are doubled for a batch that has more. longest: the
+    maximum number of tokens in a sequence. padded: every row is filled up to `longest`, and the number of tokens
+    follows from that.
     """
 
     tokens: int
@@ -34,51 +37,82 @@ class BatchShape:
 
 
 def shape_for(tokens: int, mean_length: float, longest: int, mask_prob: float, padded: bool) -> BatchShape:
-    """A shape that a micro-batch of at most `tokens` tokens in rows of about `mean_length` will fit."""
-    tokens = -(-tokens // ALIGN) * ALIGN
+    """Return a shape for micro-batches of at most `tokens` tokens, in rows of about `mean_length` tokens.
+
+    Numbers of sequences and of masked tokens vary between batches. The shape leaves room for nearly all of them.
+    """
+    tokens = _round_up(tokens, TOKEN_MULTIPLE)
     rows = tokens / mean_length
+
+    # Room for four times the square root of the mean more: as rare as four standard deviations of a Poisson number.
     sequences = int(rows + 4 * rows**0.5) + 4
-    return BatchShape(tokens, sequences, -(-int(1.02 * mask_prob * tokens + rows) // 8) * 8, longest, padded)
+
+    # Each row's number of masked tokens is rounded and at least 1, which may add up to a token for each row.
+    masked = _round_up(int(1.02 * mask_prob * tokens + rows), 8)
+    return BatchShape(tokens, sequences, masked, longest, padded)
 
 
 def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBatch:
-    """The batch in its fixed shape."""
-    lengths = _padding(batch, shape)
-    missing, fillers, sequences = int(lengths.sum()), len(lengths), len(batch.sequence_starts_S)
-    empty = doubled(shape.sequences, sequences + fillers) - sequences - fillers
-    idle = doubled(shape.masked, len(batch.masked_positions_K)) - len(batch.masked_positions_K)
-    number = torch.repeat_interleave(torch.arange(fillers), lengths)
-    begins = torch.cumsum(lengths, 0) - lengths
+    """Return the batch padded to the shape."""
+    lengths_F = _filler_lengths(batch, shape)
+    fillers = len(lengths_F)
+    missing_tokens = int(lengths_F.sum())
+    sequences = len(batch.sequence_starts_S)
+
+    # What is still missing after the fillers: sequences without tokens, and masked positions whose label is ignored.
+    filled_sequences = sequences + fillers
+    missing_sequences = _double_until(shape.sequences, filled_sequences) - filled_sequences
+    masked = len(batch.masked_positions_K)
+    missing_masked = _double_until(shape.masked, masked) - masked
+
+    # Of each token of padding: the filler it belongs to, and its position in there.
+    filler_of_token = torch.repeat_interleave(torch.arange(fillers), lengths_F)
+    starts_F = torch.cumsum(lengths_F, 0) - lengths_F
+    filler_positions = torch.arange(missing_tokens) - starts_F[filler_of_token]
+
+    filler_starts = starts_F + len(batch.ids_T)
+    empty_starts = torch.zeros(missing_sequences, dtype=torch.int64)
     return replace(
         batch,
-        ids_T=_longer(batch.ids_T, missing, pad_id),
-        segments_T=_longer(batch.segments_T, missing, 0),
-        positions_T=torch.cat([batch.positions_T, torch.arange(missing) - begins[number]]),
-        sequence_T=torch.cat([batch.sequence_T, number + sequences]),
-        first_S=torch.cat([batch.sequence_starts_S, begins + len(batch.ids_T), torch.zeros(empty, dtype=torch.int64)]),
+        ids_T=_extend(batch.ids_T, missing_tokens, pad_id),
+        segments_T=_extend(batch.segments_T, missing_tokens, 0),
+        positions_T=torch.cat([batch.positions_T, filler_positions]),
+        sequence_T=torch.cat([batch.sequence_T, filler_of_token + sequences]),
+        sequence_starts_S=torch.cat([batch.sequence_starts_S, filler_starts, empty_starts]),
         longest=shape.longest,
-        masked_K=_longer(batch.masked_positions_K, idle, 0),
-        labels_K=_longer(batch.labels_K, idle, NO_LABEL),
-        pair_labels_S=_longer(batch.pair_labels_S, fillers + empty, NO_LABEL),
+        masked_positions_K=_extend(batch.masked_positions_K, missing_masked, 0),
+        labels_K=_extend(batch.labels_K, missing_masked, IGNORE_INDEX),
+        pair_labels_S=_extend(batch.pair_labels_S, fillers + missing_sequences, IGNORE_INDEX),
     )
 
 
-def _padding(batch: PackedBatch, shape: BatchShape) -> Tensor:
-    """Lengths of the sequences of padding: what each row lacks, or what the whole batch lacks in as few as it takes."""
+def _filler_lengths(batch: PackedBatch, shape: BatchShape) -> Tensor:
+    """Return the length of each filler sequence."""
+    # For padded rows: one filler for each row that is shorter than the longest.
     if shape.padded:
-        lengths_S = torch.diff(batch.sequence_starts_S, append=torch.tensor([len(batch.ids_T)]))
+        end = torch.tensor([len(batch.ids_T)])
+        lengths_S = torch.diff(batch.sequence_starts_S, append=end)
         return (shape.longest - lengths_S)[lengths_S < shape.longest]
-    missing = shape.tokens - len(batch.ids_T)
-    whole, rest = divmod(missing, shape.longest)
-    return torch.tensor([shape.longest] * whole + [rest] * (rest > 0), dtype=torch.int64)
+
+    # Otherwise as few fillers as possible: whole ones, and the rest.
+    whole, rest = divmod(shape.tokens - len(batch.ids_T), shape.longest)
+    lengths = [shape.longest] * whole
+    if rest > 0:
+        lengths.append(rest)
+    return torch.tensor(lengths, dtype=torch.int64)
 
 
-def doubled(expected: int, needed: int) -> int:
-    """The expected number, or the first of its doubles that is enough."""
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _double_until(expected: int, needed: int) -> int:
+    """Double the expected number until it is enough: few different shapes, however much a batch needs."""
     while expected < needed:
         expected *= 2
     return expected
 
 
-def _longer(values: Tensor, by: int, fill_with: int) -> Tensor:
-    return torch.cat([values, values.new_full((by,), fill_with)])
+def _extend(values: Tensor, count: int, value: int) -> Tensor:
+    """Append `value` `count` times."""
+    return torch.cat([values, values.new_full((count,), value)])

@@ -1,7 +1,7 @@
-"""Micro-batches on a GPU before they are needed: copied from pinned memory, beside what the GPU computes.
+"""Copies micro-batches to a GPU before they are needed, from pinned memory, while the GPU computes.
 
-The thread that makes a step ready also starts its copies, on a CUDA stream of their own; the one that trains only lets
-its own stream wait for them. At any time one step is in use and the next is on its way.
+The thread that prepares a step also starts its copies, on a CUDA stream used for nothing else. The thread that trains
+only makes its own stream wait for them. At any time one step is in use and the next one is being copied.
 """
 
 from __future__ import annotations
@@ -15,42 +15,51 @@ from trainer.models.batch import PackedBatch
 
 @dataclass(frozen=True)
 class SentBatches:
-    """Micro-batches on their way, and the event that tells of their arrival; None on a CPU, where they are already."""
+    """Micro-batches whose copies have been started.
+
+    arrival: the CUDA event after the last copy; None on a CPU, where nothing is copied.
+    """
 
     batches: list[PackedBatch]
     arrival: torch.Event | None
 
 
 class DeviceFeed:
-    """The way to one device."""
+    """Copies micro-batches to one device."""
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def adopt_thread(self) -> None:
-        """Make this device the current one of the calling thread, which is to call `send`.
+        """Make this device the current one of the calling thread. Call it once in a thread that calls `send`.
 
-        torch.cuda.stream ends by setting the thread's current device again. In a new thread that is GPU 0, where every
-        rank of the node would then have a context of its own: half a gigabyte each.
+        torch.cuda.stream ends by setting the thread's previous device again. In a new thread that is GPU 0, where every
+        rank of the node would then have a CUDA context: half a gigabyte each.
         """
-        if self._copies is not None:
+        if self._copy_stream is not None:
             torch.cuda.set_device(self._device)
 
     def send(self, batches: list[PackedBatch]) -> SentBatches:
-        """Start the copies and return at once. torch keeps the pinned memory until they have ended."""
-        if self._copies is None:
+        """Start the copies and return without waiting. torch keeps the pinned memory until they have ended."""
+        if self._copy_stream is None:
             return SentBatches(batches, None)
-        with torch.cuda.stream(self._copies):
+
+        with torch.cuda.stream(self._copy_stream):
             sent = [batch.pinned().to(self._device) for batch in batches]
-            return SentBatches(sent, self._copies.record_event())
+            return SentBatches(sent, self._copy_stream.record_event())
 
     def receive(self, sent: SentBatches) -> list[PackedBatch]:
-        """What was sent, to be used by the caller's current CUDA stream."""
-        if sent.arrival is not None:
-            current = torch.cuda.current_stream(self._device)
-            current.wait_event(sent.arrival)
-            for batch in sent.batches:
-                for tensor in batch.tensors().values():
-                    tensor.record_stream(current)  # its memory was the copying stream's and is now this one's
+        """Return the batches for use on the caller's current CUDA stream, which waits for them; the caller does not."""
+        if sent.arrival is None:
+            return sent.batches
+
+        current_stream = torch.cuda.current_stream(self._device)
+        current_stream.wait_event(sent.arrival)
+
+        # The memory was allocated on the copy stream. Tell torch's allocator that another stream uses it, too, so that
+        # it is not given away while that stream still computes.
+        for batch in sent.batches:
+            for tensor in batch.tensors().values():
+                tensor.record_stream(current_stream)
         return sent.batches

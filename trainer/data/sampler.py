@@ -1,11 +1,19 @@
-"""Which rows make up the global batches, in an order that follows from (data, seed, place) alone.
+"""Finds the rows of any global batch by arithmetic, so a resumed run replays nothing.
 
-Every epoch visits every row once. Shards are shuffled, taken BLOCK_SHARDS at a time, and the rows of such a block are
-shuffled together, so a reader holds one block and reads every shard once an epoch. A place in the endless sequence is
-a number of rows, or of tokens when batches hold a number of tokens: a row is in the batch in which its first token
-lies. To find the rows at a place is arithmetic on the manifest and one permutation of a block; nothing is replayed.
+The rows of one folder form an endless sequence that depends on (data, seed) alone. Every epoch visits every row once:
+the shards are shuffled and taken BLOCK_SHARDS at a time, and the rows of such a block are shuffled together. A reader
+thus holds one block at a time and reads every shard once an epoch.
 
-Letters: N rows of one block.
+A place in this sequence is counted in rows, or in tokens when batches hold a number of tokens. In tokens, a row belongs
+to the batch in which its first token lies. Global batch k (counted from 0) holds the places k * size to
+(k + 1) * size - 1. Finding its rows takes one division, a search among the blocks of an epoch, and one permutation of a
+block.
+
+Example: 20 shards of 100 rows each, and batches of 256 rows. An epoch has 2,000 places, in blocks of 800, 800 and 400.
+Batch 10 begins at place 2,560 = 1 * 2,000 + 560, which is place 560 of epoch 1. It takes the last 240 rows of that
+epoch's first block (places 560 to 799 in the block's own order), and the first 16 rows of its second block.
+
+Shape suffixes: N rows of one block.
 """
 
 from __future__ import annotations
@@ -21,12 +29,18 @@ from schemas.ragged import offsets_of
 from schemas.randomness import key, permutation
 
 BLOCK_SHARDS = 8
+"""Shards whose rows are shuffled together. Changing it changes the order of every run's rows."""
+
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Rows of one block in their order: numbers in the block, whose `shards` lie end to end."""
+    """Consecutive rows of the sequence that lie in one block.
+
+    shards: the shards of the block. Their rows, end to end in this order, are numbered from 0.
+    rows_N: the numbers of the rows, in the order in which the sequence visits them.
+    """
 
     epoch: int
     shards: tuple[int, ...]
@@ -34,58 +48,100 @@ class RowRange:
 
 
 class Order:
-    """The endless sequence of rows over shards with `rows[i]` rows and, where places are tokens, `tokens[i]` tokens."""
+    """The endless sequence of the rows of one folder."""
 
     def __init__(
         self,
-        rows: list[int],
+        rows_per_shard: list[int],
         fingerprint: str,
         seed: int,
-        tokens: list[int] | None = None,
-        lengths: Callable[[tuple[int, ...]], Ints] | None = None,
+        tokens_per_shard: list[int] | None = None,
+        row_lengths: Callable[[tuple[int, ...]], Ints] | None = None,
     ):
-        """`lengths` gives the tokens of every row of some shards end to end; with it places are tokens."""
-        self._rows = np.array(rows, dtype=np.int64)
-        self._sizes = self._rows if tokens is None else np.array(tokens, dtype=np.int64)
-        self._lengths = lengths
-        self.epoch_size = int(self._sizes.sum())
+        """Places are rows, or tokens if the last two arguments are given.
+
+        `fingerprint` identifies the data. `row_lengths` returns the number of tokens of every row of a block, given
+        the block's shards; it is only called for blocks that are needed.
+        """
+        self._rows_per_shard = np.array(rows_per_shard, dtype=np.int64)
+        self._places_per_shard = self._rows_per_shard
+        if tokens_per_shard is not None:
+            self._places_per_shard = np.array(tokens_per_shard, dtype=np.int64)
+
+        self._row_lengths = row_lengths
         self._identity = (seed, fingerprint)
-        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
-        self._shard_order = lru_cache(maxsize=4)(self._shuffle_shards)  # a batch looks at it several times
+        self.epoch_size = int(self._places_per_shard.sum())
+
+        # Neighboring batches lie in the same block or in the next one, and each looks at the order several times.
+        self._shuffled_rows = lru_cache(maxsize=2)(self._shuffle_rows)
+        self._shuffled_shards = lru_cache(maxsize=4)(self._shuffle_shards)
 
     def row_ranges(self, first: int, last: int) -> Iterator[RowRange]:
-        """The rows at places `first` to `last` - 1."""
-        while first < last:
-            epoch, place = divmod(first, self.epoch_size)
-            shards = self._shard_order(epoch)
-            ends = np.cumsum(np.add.reduceat(self._sizes[shards], np.arange(0, len(shards), BLOCK_SHARDS)))
-            block = int(np.searchsorted(ends, place, side="right"))
-            begin, end = int(ends[block - 1]) if block else 0, min(int(ends[block]), place + last - first)
-            rows_N, starts_N = self._shuffled(epoch, block)
-            low, high = np.searchsorted(starts_N, [place - begin, end - begin])
+        """Yield the rows at places `first` to `last` - 1: one range for each block that these places touch.
+
+        In tokens, a range is empty if no row begins at its places.
+        """
+        place = first
+        while place < last:
+            epoch, place_in_epoch = divmod(place, self.epoch_size)
+
+            # The last block that begins at or before this place holds it (blocks without rows are passed over).
+            bounds = self._block_bounds(epoch)
+            block = int(np.searchsorted(bounds, place_in_epoch, side="right")) - 1
+            block_begin = int(bounds[block])
+            block_end = int(bounds[block + 1])
+
+            # This range ends with the block, or with the wanted places.
+            end_in_epoch = min(block_end, place_in_epoch + last - place)
+            wanted_places = [place_in_epoch - block_begin, end_in_epoch - block_begin]
+
+            # Take the rows of the block that begin at these places.
+            rows_N, starts_N = self._shuffled_rows(epoch, block)
+            low, high = np.searchsorted(starts_N, wanted_places)
             yield RowRange(epoch, self.block(epoch, block), rows_N[low:high])
-            first += end - place
+
+            place += end_in_epoch - place_in_epoch
 
     def block(self, epoch: int, block: int) -> tuple[int, ...]:
-        """The shards of a block; empty past the epoch's last one."""
-        return tuple(self._shard_order(epoch)[block * BLOCK_SHARDS :][:BLOCK_SHARDS].tolist())
+        """Return the shards of a block, or an empty tuple past the epoch's last block."""
+        first_shard = block * BLOCK_SHARDS
+        shards = self._shuffled_shards(epoch)[first_shard : first_shard + BLOCK_SHARDS]
+        return tuple(shards.tolist())
 
-    def after(self, stretch: RowRange) -> tuple[int, ...]:
-        """The shards of the block after a stretch's own, perhaps the next epoch's first."""
-        order = self._shard_order(stretch.epoch)
-        block = int(np.flatnonzero(order == stretch.shards[0])[0]) // BLOCK_SHARDS
-        return self.block(stretch.epoch, block + 1) or self.block(stretch.epoch + 1, 0)
+    def block_after(self, row_range: RowRange) -> tuple[int, ...]:
+        """Return the shards of the block that follows a range's block; after an epoch's last, the next one's first."""
+        # A range does not carry its block's number, but the order of shards gives it back.
+        shard_order = self._shuffled_shards(row_range.epoch)
+        first_shard_place = int(np.flatnonzero(shard_order == row_range.shards[0])[0])
+        block = first_shard_place // BLOCK_SHARDS
+
+        following = self.block(row_range.epoch, block + 1)
+        if following:
+            return following
+        return self.block(row_range.epoch + 1, 0)
+
+    def _block_bounds(self, epoch: int) -> Ints:
+        """Return the places in an epoch at which its blocks begin, and the epoch's end."""
+        shards = self._shuffled_shards(epoch)
+        first_shards = np.arange(0, len(shards), BLOCK_SHARDS)
+        places_per_block = np.add.reduceat(self._places_per_shard[shards], first_shards)
+        return offsets_of(places_per_block)
 
     def _shuffle_shards(self, epoch: int) -> Ints:
-        """Return the shards in the order of an epoch, as an array that cannot be written: callers share it."""
-        order = permutation(len(self._rows), key(*self._identity, "shard order", epoch))
-        order.flags.writeable = False
-        return order
+        """Return the shards in the order of an epoch. The array is read-only, because callers share it."""
+        shards = permutation(len(self._rows_per_shard), key(*self._identity, "shard order", epoch))
+        shards.flags.writeable = False
+        return shards
 
-    def _shuffle(self, epoch: int, block: int) -> tuple[Ints, Ints]:
-        """(rows_N, starts_N): a block's rows in their order, and the place in the block where each begins."""
+    def _shuffle_rows(self, epoch: int, block: int) -> tuple[Ints, Ints]:
+        """Return (rows_N, starts_N): a block's rows in shuffled order, and the place in the block where each begins."""
         shards = self.block(epoch, block)
-        order_N = permutation(int(self._rows[list(shards)].sum()), key(*self._identity, "row order", epoch, block))
-        if self._lengths is None:
-            return order_N, np.arange(len(order_N))
-        return order_N, offsets_of(self._lengths(shards)[order_N])[:-1]
+        row_count = int(self._rows_per_shard[list(shards)].sum())
+        rows_N = permutation(row_count, key(*self._identity, "row order", epoch, block))
+
+        # In rows, the i-th row begins at place i; in tokens, where the rows before it end.
+        if self._row_lengths is None:
+            return rows_N, np.arange(row_count)
+
+        lengths_N = self._row_lengths(shards)[rows_N]
+        return rows_N, offsets_of(lengths_N)[:-1]

@@ -1,6 +1,8 @@
-"""The batch as the model sees it: S sequences laid end to end in T tokens, with the K tokens to predict.
+"""The batch as the model sees it: S sequences laid end to end in T tokens, K of which are to be predicted.
 
-Attention is the one place that has to know where sequences end; `SequenceOffsets` tells it.
+Attention is the one place that must know where sequences end; it learns it from `SequenceOffsets`.
+
+Shape suffixes: T tokens, S sequences, K masked tokens, L tokens of the longest sequence. S1 means S + 1.
 """
 
 from __future__ import annotations
@@ -11,19 +13,25 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-NO_LABEL = -100  # what cross-entropy passes over
+IGNORE_INDEX = -100
+"""The label of a position or sequence that has none: torch's cross-entropy ignores it."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """One micro-batch. Integers are int64.
+    """One micro-batch. All tensors are int64.
 
-    ids_T: what the model sees. segments_T: 0 in A, 1 in B. positions_T: place in the sequence. sequence_T: number of
-    the sequence. first_S: where each sequence begins. longest: L. masked_K: places to predict. labels_K: the true ids
-    there. pair_labels_S: 0, 1, or -100 where there is no pair label.
-
-    tokens, predicted and paired count what is real: text, labels and pair labels. What else there is fills a fixed
-    shape: padding lies in sequences of its own, and its places to predict have the label -100.
+    ids_T: the token ids that the model sees.
+    segments_T: 0 in segment A, 1 in B.
+    positions_T: each token's position within its sequence.
+    sequence_T: the number of each token's sequence.
+    sequence_starts_S: where each sequence begins.
+    longest: L, the number of tokens in the longest sequence, or more.
+    masked_positions_K: the tokens to predict, as indices into ids_T.
+    labels_K: their true ids.
+    pair_labels_S: 0 or 1, or IGNORE_INDEX without a pair label.
+    tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/padding.py):
+        its tokens form sequences of their own, and its labels are IGNORE_INDEX.
     """
 
     ids_T: Tensor
@@ -40,49 +48,61 @@ class PackedBatch:
     paired: int
 
     def to(self, device: torch.device) -> PackedBatch:
-        """The same batch on a device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        """Return the batch on a device. Copies from pinned memory run asynchronously."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> PackedBatch:
-        """The same batch in memory that a GPU can read while the CPU continues."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
-        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+        """Return the batch in pinned memory, which a GPU can read while the CPU continues."""
+        return self._map(Tensor.pin_memory)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by their fields' names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
+    def _map(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """Return the batch with a function applied to every tensor."""
+        return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
+
 
 class SequenceOffsets:
-    """Where the sequences of a packed batch lie. Sequences of no tokens, which fill a fixed shape, lie at the end.
+    """Where the sequences of a packed batch lie, in the forms that the attention kernels need.
 
-    longest: L, tokens of the longest sequence. ends_S1: (S + 1,) int32, 0, then where each sequence ends. places_T:
-    (T,) int64, each token's place in a grid of S rows of L tokens, counted row by row. filled_S11L: (S, 1, 1, L) bool,
-    the places of that grid that may be looked at; the first of each row may always, so that softmax has something to
-    divide by in a sequence of no tokens.
+    Sequences without tokens, which pad a batch to a fixed shape, come last.
 
-    All are plain attributes without a way back to the host: torch.compile cannot read a cached_property, which takes a
-    lock in Python 3.11, and a model without a grid computes them in a few small kernels a batch.
+    longest: L, the number of tokens in the longest sequence, or more.
+    ends_S1: (S + 1,) int32: 0, then where each sequence ends. Flash attention's `cu_seqlens`.
+    grid_places_T: (T,) int64: each token's place in a grid of S rows of L tokens, counted row by row.
+    grid_mask_S11L: (S, 1, 1, L) bool: which places of that grid may be attended to. The first place of a row always
+        may, so that softmax does not divide by zero in a sequence without tokens.
+
+    All are plain attributes and are computed without copying anything to the host: torch.compile cannot trace a
+    cached_property, which takes a lock in Python 3.11, and computing them takes a few small kernels a batch even if
+    no grid is used.
     """
 
     def __init__(self, batch: PackedBatch):
         self.longest = batch.longest
 
+        # Count the tokens of each sequence, then add up.
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
         counts_S1 = ones_T.new_zeros(len(batch.sequence_starts_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
         self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)
 
-        self.places_T = batch.sequence_T * self.longest + batch.positions_T
-        lengths_S1 = self.ends_S1.diff()[:, None]
-        filled_SL = torch.arange(self.longest, device=lengths_S1.device) < lengths_S1.clamp(min=1)
-        self.filled_S11L = filled_SL[:, None, None]
+        # Row by row: a sequence's row has `longest` places, of which its tokens take the first.
+        self.grid_places_T = batch.sequence_T * self.longest + batch.positions_T
+
+        # A place may be attended to if it lies within its sequence; the first always may (see above).
+        lengths_S = self.ends_S1.diff()
+        places_L = torch.arange(self.longest, device=lengths_S.device)
+        mask_SL = places_L < lengths_S.clamp(min=1)[:, None]
+        self.grid_mask_S11L = mask_SL[:, None, None]
+
         self._lengths: list[int] | None = None
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens in each sequence that has any. The first call copies them to the host."""
+        """The number of tokens in each sequence that has any. The first call copies them to the host."""
         if self._lengths is None:
-            self._lengths = [length for length in self.ends_S1.diff().tolist() if length]
+            self._lengths = [length for length in self.ends_S1.diff().tolist() if length > 0]
         return self._lengths

@@ -1,7 +1,9 @@
 """The encoder that all families share: embeddings, Transformer layers, and a pooler for the pair head.
 
-Families differ by the fields of `EncoderShape` alone (families.py). Query, key and value come from one matrix product.
-Letters: T tokens, R rows that are read of the last layer, S sequences, D width, E width of the embeddings.
+Families differ only in the fields of `EncoderShape` (families.py). Query, key and value come from one matrix product.
+The names of the modules are the names of tensors in checkpoints, so they must not change.
+
+Shape suffixes: T tokens, R rows of the last layer that are computed, S sequences, D hidden size, E embedding size.
 """
 
 from __future__ import annotations
@@ -20,13 +22,18 @@ from trainer.models.batch import PackedBatch, SequenceOffsets
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """Sizes of an encoder and what its family does differently.
+    """The sizes of an encoder, and what its family does differently. Most names are those of a Hugging Face config.
 
-    positions: rows of the position table, of which the first token takes number first_position. type_vocab_size: 1 is a
-    constant that all tokens share. embedding_size: width of the embeddings, E; factorised: a matrix widens them to D.
-    num_hidden_groups: how many layers have weights of their own; each serves num_hidden_layers / num_hidden_groups
-    in a row. gelu: the exact function or its tanh approximation. pre_norm: normalise what enters attention and
-    feed-forward, not what they add up to. pair_head: pooler and pair label.
+    positions: rows of the position table.
+    first_position: the row of that table which a sequence's first token uses.
+    type_vocab_size: number of segments. With 1, all tokens share one constant vector.
+    embedding_size: E, the width of the embeddings.
+    factorized: a matrix projects the embeddings from E to D.
+    num_hidden_groups: how many layers have weights of their own. Each is applied num_hidden_layers / num_hidden_groups
+        times in a row.
+    gelu: the exact function ("none") or its tanh approximation, as in torch.
+    pre_norm: normalize the input of attention and of feed-forward, instead of the sum of input and output.
+    pair_head: the model has a pooler and predicts pair labels.
     """
 
     family: str
@@ -39,7 +46,7 @@ class EncoderShape:
     first_position: int
     type_vocab_size: int
     embedding_size: int
-    factorised: bool
+    factorized: bool
     num_hidden_groups: int
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
@@ -50,7 +57,7 @@ class EncoderShape:
 
 
 class Embeddings(nn.Module):
-    """Token, position and segment vectors, added, normalised (but with pre_norm) and dropped out."""
+    """Adds token, position and segment vectors, normalizes the sum (unless pre_norm) and applies dropout."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -62,93 +69,110 @@ class Embeddings(nn.Module):
         self.shape = shape
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """(T, E)."""
+        """Return (T, E)."""
         segment = self.segment(batch.segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight
         x_TE = self.token(batch.ids_T) + self.position(batch.positions_T + self.shape.first_position) + segment
         return self.dropout(self.norm(x_TE))
 
 
 class Attention(nn.Module):
-    """Every token looks at every token of its own sequence."""
+    """Multi-head self-attention: every token attends to every token of its own sequence."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.heads, self.dropout = shape.num_attention_heads, shape.attention_probs_dropout_prob
-        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
-        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
+        hidden_size = shape.hidden_size
+        self.heads = shape.num_attention_heads
+        self.dropout = shape.attention_probs_dropout_prob
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
+        self.out = nn.Linear(hidden_size, hidden_size)
 
-    def forward(self, x_TD: Tensor, spans: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
-        """(T, D) -> (R, D)."""
+    def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
+        """Compute (T, D) -> (R, D)."""
         dropout = self.dropout if self.training else 0.0
-        return self.out(rows_of(attend(self.qkv(x_TD), self.heads, spans, dropout), rows_R))
+        y_TD = attend(self.qkv(x_TD), self.heads, offsets, dropout)
+        return self.out(select_rows(y_TD, rows_R))
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each added to its input. What is normalised is the sum; with pre_norm, the input."""
+    """Attention and feed-forward, each added to its input. The sum is normalized, or with pre_norm the input."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        hidden_size = shape.hidden_size
         self.attention = Attention(shape)
-        self.attention_norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
-        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
-        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
-        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+        self.attention_norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
+        self.up = nn.Linear(hidden_size, shape.intermediate_size)
+        self.down = nn.Linear(shape.intermediate_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
-        self.gelu, self.pre_norm = shape.gelu, shape.pre_norm
+        self.gelu = shape.gelu
+        self.pre_norm = shape.pre_norm
 
-    def forward(self, x_TD: Tensor, spans: SequenceOffsets, rows_R: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (R, D) when only some rows are read."""
+    def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None = None) -> Tensor:
+        """Compute (T, D) -> (T, D), or (R, D) if only some rows are needed."""
+        # Pre-norm: x itself is only added to, never normalized; the encoder's last norm does it once.
         if self.pre_norm:
-            y_RD = self.attention(self.attention_norm(x_TD), spans, rows_R)
-            x_RD = rows_of(x_TD, rows_R) + self.dropout(y_RD)
+            y_RD = self.attention(self.attention_norm(x_TD), offsets, rows_R)
+            x_RD = select_rows(x_TD, rows_R) + self.dropout(y_RD)
             return x_RD + self.dropout(self.feed_forward(self.norm(x_RD)))
-        y_RD = self.attention(x_TD, spans, rows_R)
-        x_RD = self.attention_norm(rows_of(x_TD, rows_R) + self.dropout(y_RD))
+
+        # Post-norm, as in the original Transformer.
+        y_RD = self.attention(x_TD, offsets, rows_R)
+        x_RD = self.attention_norm(select_rows(x_TD, rows_R) + self.dropout(y_RD))
         return self.norm(x_RD + self.dropout(self.feed_forward(x_RD)))
 
     def feed_forward(self, x_RD: Tensor) -> Tensor:
+        """Compute (R, D) -> (R, D)."""
         return self.down(F.gelu(self.up(x_RD), approximate=self.gelu))
 
 
 class Encoder(nn.Module):
-    """Embeddings and layers; the pooler reads each sequence's first token for the pair head.
+    """Embeddings and layers. The pooler reads each sequence's first token for the pair head.
 
-    With `recompute` a layer keeps its input alone for the backward pass and is computed a second time there.
+    With `recompute`, a layer keeps only its input for the backward pass and is computed a second time there.
     """
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
+        hidden_size = shape.hidden_size
         self.embeddings = Embeddings(shape)
-        self.widen = nn.Linear(shape.embedding_size, shape.hidden_size) if shape.factorised else nn.Identity()
+        self.widen = nn.Linear(shape.embedding_size, hidden_size) if shape.factorized else nn.Identity()
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_groups))
-        self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
-        self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size) if shape.pair_head else None
-        self.depth, self.recompute = shape.num_hidden_layers, False
+        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
+        self.pooler = nn.Linear(hidden_size, hidden_size) if shape.pair_head else None
+        self.depth = shape.num_hidden_layers
+        self.recompute = False
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
-        """(T, D), the last layer's output, or (R, D), where it is read: the rest of it is then not computed."""
-        spans = SequenceOffsets(batch)
+        """Return the last layer's output, (T, D), or (R, D) at these rows: the others are then not computed."""
+        offsets = SequenceOffsets(batch)
         x_TD = self.widen(self.embeddings(batch))
+
         for i in range(self.depth):
+            # With fewer layers than the depth (ALBERT's groups), each is applied several times in a row.
             layer = self.layers[i * len(self.layers) // self.depth]
-            rows = rows_R if i == self.depth - 1 else None
+
+            # Attention needs all tokens of the layers below; only the last layer can leave rows out.
+            is_last = i == self.depth - 1
+            rows = rows_R if is_last else None
+
             if self.recompute and self.training:
-                x_TD = checkpoint(layer, x_TD, spans, rows, use_reentrant=False)  # draws the same dropout again
+                x_TD = checkpoint(layer, x_TD, offsets, rows, use_reentrant=False)  # draws the same dropout again
             else:
-                x_TD = layer(x_TD, spans, rows)
+                x_TD = layer(x_TD, offsets, rows)
         return self.norm(x_TD)
 
     def compile_layers(self) -> None:
-        """Let torch.compile make one kernel of many steps. Each number of tokens or rows is compiled again."""
+        """Let torch.compile fuse each layer's operations. Each number of tokens or rows is compiled separately."""
         for layer in self.layers:
             layer.compile(dynamic=False)
 
     def pool(self, first_SD: Tensor) -> Tensor:
-        """The last layer at each sequence's first token -> (S, D), one vector a sequence."""
+        """Compute the vector of each sequence, (S, D), from the last layer at its first token, (S, D)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(first_SD))
 
 
-def rows_of(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
-    """(R, D): the named rows, or all."""
+def select_rows(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
+    """Return (R, D): these rows, or all of them if `rows_R` is None."""
     return x_TD if rows_R is None else x_TD.index_select(0, rows_R)

@@ -1,8 +1,8 @@
-"""What each family is: BERT, and how the others differ from it.
+"""The model families: BERT, and how the others differ from it.
 
 bert            post-norm layers, two segments, a pair label       Devlin et al., arXiv:1810.04805
 roberta         no pair label, one segment, positions from 2       Liu et al., arXiv:1907.11692, fairseq
-albert          factorised embeddings, shared layers, tanh GELU    Lan et al., arXiv:1909.11942, google-research/albert
+albert          factorized embeddings, shared layers, tanh GELU    Lan et al., arXiv:1909.11942, google-research/albert
 megatron-bert   pre-norm layers, for depth                         Shoeybi et al., arXiv:1909.08053
 """
 
@@ -16,8 +16,13 @@ from trainer.models.encoder import EncoderShape
 if TYPE_CHECKING:
     from trainer.config.schema import ModelSection
 
+ALBERT_EMBEDDING_SIZE = 128
+ALBERT_GROUPS = 1
+"""What all of ALBERT's published models have; model.embedding_size and model.num_hidden_groups change it."""
+
 
 def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
+    """BERT, from which the other families are derived."""
     return EncoderShape(
         family=model.family,
         vocab_size=vocabulary_size,
@@ -29,7 +34,7 @@ def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
         first_position=0,
         type_vocab_size=2,
         embedding_size=model.hidden_size,
-        factorised=False,
+        factorized=False,
         num_hidden_groups=model.num_hidden_layers,
         hidden_dropout_prob=model.hidden_dropout_prob,
         attention_probs_dropout_prob=model.attention_probs_dropout_prob,
@@ -41,10 +46,9 @@ def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
 
 
 def roberta(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """fairseq counts positions from the id of <pad>, 1, plus 1: the table has two rows that no token takes."""
-    base = bert(model, vocabulary_size)
+    """RoBERTa. fairseq counts positions from the id of <pad>, 1, plus 1: the first two rows of the table are unused."""
     return replace(
-        base,
+        bert(model, vocabulary_size),
         positions=model.max_position_embeddings + 2,
         first_position=2,
         type_vocab_size=1,
@@ -54,12 +58,18 @@ def roberta(model: ModelSection, vocabulary_size: int) -> EncoderShape:
 
 
 def albert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    base = bert(model, vocabulary_size)
-    embedding, groups = model.embedding_size or 128, model.num_hidden_groups or 1
-    return replace(base, embedding_size=embedding, factorised=True, num_hidden_groups=groups, gelu="tanh")
+    """ALBERT: small embeddings that a matrix widens, and few layers that are applied many times."""
+    return replace(
+        bert(model, vocabulary_size),
+        embedding_size=model.embedding_size or ALBERT_EMBEDDING_SIZE,
+        factorized=True,
+        num_hidden_groups=model.num_hidden_groups or ALBERT_GROUPS,
+        gelu="tanh",
+    )
 
 
 def megatron_bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
+    """Megatron-BERT: BERT with pre-norm layers, which train at greater depth."""
     return replace(bert(model, vocabulary_size), pre_norm=True)
 
 
@@ -67,5 +77,5 @@ FAMILIES = {"bert": bert, "roberta": roberta, "albert": albert, "megatron-bert":
 
 
 def encoder_shape(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """The encoder of a recipe's [model] for a vocabulary of so many tokens."""
+    """Return the shape of a recipe's [model] for a vocabulary of this size."""
     return FAMILIES[model.family](model, vocabulary_size)

@@ -1,9 +1,10 @@
-"""What a model computes for a token, and how much a device can: the two sides of MFU.
+"""What a model computes for a token, and how much a device can compute: the two sides of MFU.
 
-Floating-point operations of the model as it is written down, forward and backward, three times the forward: what a
-trainer saves (the last layer where nothing reads it) or does twice (recomputed layers) is not subtracted or added, so
-that figures of different trainers compare (Chowdhery et al., arXiv:2204.02311, appendix B). The last layer is computed
-at one token in six here, so MFU counts up to 2.6 % (24 layers) or 5.2 % (12 layers) more than what is executed.
+MFU is model FLOPs utilization (Chowdhery et al., arXiv:2204.02311, appendix B): the floating-point operations of the
+model as it is defined, forward and backward, over what the device could do in the same time. What a trainer saves (the
+last layer where nothing reads it) or does twice (recomputed layers) is neither subtracted nor added, so that figures of
+different trainers compare. Here the last layer is computed at one token in six, so MFU counts up to 2.6 % (24 layers)
+or 5.2 % (12 layers) more than what is executed.
 """
 
 from __future__ import annotations
@@ -40,29 +41,42 @@ PEAKS = {
     "MI300X": 1307e12,
     "MI325X": 1307e12,
 }
-"""Dense bf16 operations a second with float32 sums, from the makers' data sheets, by words of the device's name.
+"""Dense bf16 operations per second with float32 accumulation, from the manufacturers' data sheets.
 
-The first whose words are all there counts. MI250X: of one of its two dies, which is what torch sees as a device.
+A device has the peak of the first key that its name contains. MI250X: of one of its two dies, which is what torch sees
+as a device.
 """
 
 
 def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> float:
-    """Operations to train on one token.
+    """Return the operations to train on one token.
 
-    mean_seen: how many tokens a token looks at, the sum of squared lengths over the sum of lengths. masked: the share
-    of tokens that are predicted, where alone the head is computed.
+    mean_seen: the mean number of tokens that a token attends to, sum(length**2) / sum(length) over all rows.
+    masked: the share of tokens that are predicted; the head is computed only there.
     """
-    D, E, V = shape.hidden_size, shape.embedding_size, shape.vocab_size
-    matrices = shape.num_hidden_layers * (4 * D * D + 2 * D * shape.intermediate_size) + (
-        E * D if shape.factorised else 0
-    )
-    attention = 2 * shape.num_hidden_layers * D * mean_seen
+    # Multiplications of the forward pass, with D the hidden size, E the embedding size and V the vocabulary.
+    D = shape.hidden_size
+    E = shape.embedding_size
+    V = shape.vocab_size
+
+    attention_matrices = 4 * D * D  # query, key, value and output
+    feed_forward_matrices = 2 * D * shape.intermediate_size
+    matrices = shape.num_hidden_layers * (attention_matrices + feed_forward_matrices)
+    if shape.factorized:
+        matrices += E * D
+
+    scores_and_values = 2 * shape.num_hidden_layers * D * mean_seen
     head = masked * (D * E + E * V)
-    return 6 * (matrices + attention + head)
+
+    # A multiplication and an addition each, once forward and twice backward: for the inputs and for the weights.
+    return 6 * (matrices + scores_and_values + head)
 
 
 def peak_flops(device: str) -> float | None:
-    """Return a device's peak by its name, or None when it is not in the table. Example: `"NVIDIA H200"` -> `989e12`."""
+    """Return the peak of a device with this name, or None if it is not in the table.
+
+    Example: `"NVIDIA H200"` -> `989e12`.
+    """
     for name, peak in PEAKS.items():
         if re.search(rf"\b{name}\b", device):  # whole words: "A10" is not in "A100"
             return peak

@@ -1,7 +1,7 @@
-"""The same weights under the names that transformers gives them, in both directions, and its config.json.
+"""Converts weights and shapes to and from those of Hugging Face transformers.
 
-One table for each family: our module -> theirs, without the `.weight` or `.bias` behind it. Query, key and value are
-one matrix here and three there.
+For each family, a table maps the names of our modules to those of transformers' class, without the `.weight` or `.bias`
+at the end. Query, key and value are one matrix here and three there.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ ARCHITECTURES = {
     "albert": "AlbertForPreTraining",
     "megatron-bert": "MegatronBertForPreTraining",
 }
-"""The class of each family with all of our heads; what AutoModelForPreTraining opens."""
+"""For each family, the class that has all of our heads; AutoModelForPreTraining opens it."""
 
 
 @dataclass(frozen=True)
-class Names:
-    """base: what all but the heads' names begin with. outside: modules outside the layers. layer: where layer {} is.
-    inside: modules in a layer; three names are the parts of one matrix of ours, in order.
+class WeightNames:
+    """The names of a family's modules in transformers.
+
+    base: the prefix of all modules except the heads.
+    outside: our module -> theirs, for modules outside the layers.
+    layer: the prefix of layer {}.
+    inside: our module -> theirs, within a layer. Several names are the parts of one matrix of ours, in order.
     """
 
     base: str
     outside: dict[str, str]
     layer: str
-    inside: dict[str, str]
+    inside: dict[str, tuple[str, ...]]
 
 
-def _around_layers(base: str) -> dict[str, str]:
+def _embeddings_and_pooler(base: str) -> dict[str, str]:
     return {
         "encoder.embeddings.token": f"{base}.embeddings.word_embeddings",
         "encoder.embeddings.position": f"{base}.embeddings.position_embeddings",
@@ -53,78 +57,107 @@ _BERT_HEADS = {
     "mlm_head.norm": "cls.predictions.transform.LayerNorm",
     "pair_head": "cls.seq_relationship",
 }
-_BERT_LAYER = {
-    "attention.qkv": "attention.self.query attention.self.key attention.self.value",
-    "attention.out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "norm": "output.LayerNorm",
+_ROBERTA_HEADS = {
+    "mlm_head": "lm_head",
+    "mlm_head.dense": "lm_head.dense",
+    "mlm_head.norm": "lm_head.layer_norm",
 }
-NAMES = {
-    "bert": Names("bert", _around_layers("bert") | _BERT_HEADS, "bert.encoder.layer.{}", _BERT_LAYER),
-    "roberta": Names(
-        "roberta",
-        _around_layers("roberta")
-        | {"mlm_head": "lm_head", "mlm_head.dense": "lm_head.dense", "mlm_head.norm": "lm_head.layer_norm"},
-        "roberta.encoder.layer.{}",
-        _BERT_LAYER,
+_ALBERT_HEADS = {
+    "mlm_head": "predictions",
+    "mlm_head.dense": "predictions.dense",
+    "mlm_head.norm": "predictions.LayerNorm",
+    "pair_head": "sop_classifier.classifier",
+}
+
+_BERT_LAYER = {
+    "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.out": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "up": ("intermediate.dense",),
+    "down": ("output.dense",),
+    "norm": ("output.LayerNorm",),
+}
+_ALBERT_LAYER = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "attention.out": ("attention.dense",),
+    "attention_norm": ("attention.LayerNorm",),
+    "up": ("ffn",),
+    "down": ("ffn_output",),
+    "norm": ("full_layer_layer_norm",),
+}
+
+WEIGHT_NAMES = {
+    "bert": WeightNames(
+        base="bert",
+        outside=_embeddings_and_pooler("bert") | _BERT_HEADS,
+        layer="bert.encoder.layer.{}",
+        inside=_BERT_LAYER,
     ),
-    "albert": Names(
-        "albert",
-        _around_layers("albert")
+    "roberta": WeightNames(
+        base="roberta",
+        outside=_embeddings_and_pooler("roberta") | _ROBERTA_HEADS,
+        layer="roberta.encoder.layer.{}",
+        inside=_BERT_LAYER,
+    ),
+    "albert": WeightNames(
+        base="albert",
+        outside=_embeddings_and_pooler("albert")
+        | _ALBERT_HEADS
         | {
             "encoder.widen": "albert.encoder.embedding_hidden_mapping_in",
             "encoder.pooler": "albert.pooler",
-            "mlm_head": "predictions",
-            "mlm_head.dense": "predictions.dense",
-            "mlm_head.norm": "predictions.LayerNorm",
-            "pair_head": "sop_classifier.classifier",
         },
-        "albert.encoder.albert_layer_groups.{}.albert_layers.0",
-        {
-            "attention.qkv": "attention.query attention.key attention.value",
-            "attention.out": "attention.dense",
-            "attention_norm": "attention.LayerNorm",
-            "up": "ffn",
-            "down": "ffn_output",
-            "norm": "full_layer_layer_norm",
-        },
+        layer="albert.encoder.albert_layer_groups.{}.albert_layers.0",
+        inside=_ALBERT_LAYER,
     ),
-    "megatron-bert": Names(
-        "bert",
-        _around_layers("bert") | _BERT_HEADS | {"encoder.norm": "bert.encoder.ln"},
-        "bert.encoder.layer.{}",
-        _BERT_LAYER | {"attention_norm": "attention.ln", "norm": "ln"},
+    "megatron-bert": WeightNames(
+        base="bert",
+        outside=_embeddings_and_pooler("bert") | _BERT_HEADS | {"encoder.norm": "bert.encoder.ln"},
+        layer="bert.encoder.layer.{}",
+        inside=_BERT_LAYER | {"attention_norm": ("attention.ln",), "norm": ("ln",)},
     ),
 }
 
 
 def their_names(ours: str, family: str) -> list[str]:
-    """Example: `their_names("encoder.layers.3.up.bias", "albert")[0]` ends in `albert_layers.0.ffn.bias`."""
-    names, (module, kind) = NAMES[family], ours.rsplit(".", 1)
+    """Return transformers' names of the tensors that one tensor of ours is made of.
+
+    Example: `their_names("encoder.layers.3.up.bias", "albert")[0]` ends in `albert_layers.0.ffn.bias`.
+    """
+    names = WEIGHT_NAMES[family]
+    module, kind = ours.rsplit(".", 1)
     if not module.startswith("encoder.layers."):
         return [f"{names.outside[module]}.{kind}"]
+
     _, _, number, inside = module.split(".", 3)
-    return [f"{names.layer.format(number)}.{part}.{kind}" for part in names.inside[inside].split()]
+    layer = names.layer.format(number)
+    return [f"{layer}.{part}.{kind}" for part in names.inside[inside]]
 
 
 def to_theirs(weights: dict[str, Tensor], family: str) -> dict[str, Tensor]:
-    """Our weights under their names. The decoder is tied to the embeddings there as it is here, and not listed."""
+    """Return our weights under transformers' names.
+
+    The projection onto the vocabulary is tied to the embeddings there as it is here, and is not listed.
+    """
     renamed: dict[str, Tensor] = {}
     for ours, weight in weights.items():
         names = their_names(ours, family)
-        renamed.update(zip(names, (part.contiguous() for part in weight.chunk(len(names))), strict=True))
+        for name, part in zip(names, weight.chunk(len(names)), strict=True):
+            renamed[name] = part.contiguous()
     return renamed
 
 
 def to_ours(tensors: dict[str, Tensor], ours: Iterable[str], family: str) -> dict[str, Tensor]:
-    """The weights called `ours`, out of tensors under their names."""
-    return {name: torch.cat([tensors[part] for part in their_names(name, family)]) for name in ours}
+    """Return the weights with the names `ours`, from tensors under transformers' names."""
+    weights: dict[str, Tensor] = {}
+    for name in ours:
+        parts = [tensors[part] for part in their_names(name, family)]
+        weights[name] = torch.cat(parts)
+    return weights
 
 
 def config_of(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    """config.json of the family's class in transformers."""
+    """Return the config.json of the family's class in transformers."""
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[shape.family]],
         "model_type": shape.family,
@@ -142,12 +175,13 @@ def config_of(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
         "pad_token_id": vocabulary.special_id("pad"),
         "tie_word_embeddings": True,
     }
-    if shape.family in ("roberta", "albert"):  # BERT's published configs name neither
-        config |= {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
-    if shape.factorised:
-        config |= {
-            "embedding_size": shape.embedding_size,
-            "num_hidden_groups": shape.num_hidden_groups,
-            "inner_group_num": 1,
-        }
+
+    if shape.family in ("roberta", "albert"):  # BERT's published configs have neither
+        config["bos_token_id"] = vocabulary.special_id("cls")
+        config["eos_token_id"] = vocabulary.special_id("sep")
+
+    if shape.factorized:
+        config["embedding_size"] = shape.embedding_size
+        config["num_hidden_groups"] = shape.num_hidden_groups
+        config["inner_group_num"] = 1
     return config

@@ -1,7 +1,7 @@
-"""What a Hugging Face folder holds: its config, its tensors, its tokens. Nothing in it is trusted or run.
+"""Reads the config, the tensors and the tokens of a Hugging Face folder. Nothing in it is trusted or executed.
 
-Tensors are read from safetensors alone. A pickle (pytorch_model.bin) is refused, for opening one runs whatever code is
-in it.
+Tensors are read from safetensors only. Pickles (pytorch_model.bin) are refused, because opening one runs whatever code
+is in it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from torch import Tensor
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import FILE, parse_vocabulary
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+WORDPIECE_TOKENS = "vocab.txt"
+BYTEBPE_TOKENS = "vocab.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """config.json. Raises UsageError when there is no such folder, DataError when the file is not a JSON object."""
+    """Return config.json. Raises UsageError if there is no such folder, DataError if the file is not a JSON object."""
     path = Path(folder) / CONFIG
     if not path.exists():
         raise UsageError(
@@ -33,47 +37,64 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: str) -> dict[str, Tensor]:
-    """All floating-point tensors in float32, out of one file or of the files that an index names."""
+    """Return all floating-point tensors in float32, from one file or from the files that an index names."""
     tensors: dict[str, Tensor] = {}
     for path in weight_files(Path(folder)):
         try:
             with safe_open(path, framework="pt") as file:
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
+                for name in file.keys():  # noqa: SIM118  it is not a dict
+                    tensor = file.get_tensor(name)
+                    if tensor.is_floating_point():
+                        tensors[name] = tensor.to(torch.float32)
         except (SafetensorError, OSError) as error:
             raise DataError(f"{path} cannot be read as safetensors ({error}). Download it again.") from error
-        tensors |= {name: tensor.to(torch.float32) for name, tensor in found.items() if tensor.is_floating_point()}
     return tensors
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Raises UsageError when a folder holds no safetensors, and says so when it holds pickles instead."""
+    """Return the safetensors files of a folder.
+
+    Raises UsageError if there are none, which names the pickles that the folder holds instead, and DataError if the
+    index names files outside the folder.
+    """
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
     if (folder / INDEX).exists():
-        names = sorted({str(name) for name in dict(_json_object(folder / INDEX).get("weight_map", {})).values()})
-        outside = [name for name in names if Path(name).name != name]
-        if outside or not names:
-            raise DataError(f"{folder / INDEX} must name files beside it, but names {outside or 'none'}.")
-        return [folder / name for name in names]
+        return _files_of_index(folder)
+
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise UsageError(
             f"model.init_from {folder} holds {', '.join(pickles)} but no {WEIGHTS}. Opening a pickle runs whatever "
-            "code is in it, so none is opened here. Give a folder with safetensors: where you trust the file, "
+            "code is in it, so none is opened here. Give a folder with safetensors: if you trust the file, "
             "transformers' save_pretrained writes one."
         )
     raise UsageError(f"model.init_from {folder} holds no {WEIGHTS}. Give a folder with safetensors.")
 
 
+def _files_of_index(folder: Path) -> list[Path]:
+    """Return the files that an index names, all of which must lie next to it."""
+    weight_map = dict(_json_object(folder / INDEX).get("weight_map", {}))
+    names = sorted({str(name) for name in weight_map.values()})
+    outside = [name for name in names if Path(name).name != name]
+    if outside or not names:
+        raise DataError(f"{folder / INDEX} must name files in its own folder, but names {outside or 'none'}.")
+    return [folder / name for name in names]
+
+
 def read_tokens(folder: str) -> tuple[str, ...] | None:
-    """The tokens in order of their ids, from whichever file holds them; None when none does."""
-    tokenizer, words, table = (Path(folder) / name for name in (FILE, "vocab.txt", "vocab.json"))
+    """Return the tokens in the order of their ids, from whichever file holds them, or None if none does."""
+    tokenizer = Path(folder) / FILE
     if tokenizer.exists():
         return parse_vocabulary(tokenizer.read_bytes(), str(tokenizer)).tokens
-    if words.exists():
-        return tuple(words.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
-    if table.exists():
-        ids = _json_object(table)
+
+    wordpiece = Path(folder) / WORDPIECE_TOKENS
+    if wordpiece.exists():
+        return tuple(wordpiece.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+
+    bytebpe = Path(folder) / BYTEBPE_TOKENS
+    if bytebpe.exists():
+        ids = _json_object(bytebpe)
         return tuple(sorted(ids, key=lambda token: ids[token]))
     return None
 
@@ -83,6 +104,7 @@ def _json_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path} is not JSON ({error}). Download the folder again.") from error
+
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a JSON object. Download the folder again.")
     return content

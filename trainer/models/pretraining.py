@@ -1,8 +1,11 @@
-"""An encoder with the heads it is trained by: masked LM at the masked places alone, and the pair label.
+"""An encoder with its pretraining heads: masked language modeling (MLM), at the masked tokens only, and pair labels.
 
-Projecting onto the vocabulary only where something was masked saves 85% of the head's work, a fifth of all of
-BERT-base's at length 128. The last layer, too, is computed only where a head reads it. Losses leave as sums, because
-what to divide by is a matter of the whole global batch.
+Projecting onto the vocabulary only where a token was masked saves 85% of the head's work, a fifth of all of BERT-base's
+at length 128. The last layer, too, is computed only where a head reads it. Losses are returned as sums, because what to
+divide them by depends on the whole global batch.
+
+Shape suffixes: K masked tokens, S sequences, R = S + K (or K) rows of the last layer, D hidden size, E embedding size,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.models.batch import NO_LABEL, PackedBatch
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import Encoder, EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
@@ -23,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class Losses(NamedTuple):
-    """Sums over a micro-batch, float32: of the masked LM loss over K tokens, of the pair loss over labeled rows."""
+    """Sums over a micro-batch, in float32.
+
+    mlm_sum and mlm_correct: cross-entropy and right predictions over the masked tokens. pair_sum and pair_correct: the
+    same over the sequences that have a pair label.
+    """
 
     mlm_sum: Tensor
     mlm_correct: Tensor
@@ -32,7 +39,7 @@ class Losses(NamedTuple):
 
 
 class MaskedLMHead(nn.Module):
-    """Dense, GELU, norm, and a projection onto the token embeddings with a bias of its own."""
+    """A dense layer, GELU, a norm, and a projection onto the token embeddings, with a bias."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -42,12 +49,13 @@ class MaskedLMHead(nn.Module):
         self.gelu = shape.gelu
 
     def forward(self, x_KD: Tensor, embedding_VE: Tensor) -> Tensor:
-        """(K, V) logits."""
-        return F.linear(self.norm(F.gelu(self.dense(x_KD), approximate=self.gelu)), embedding_VE, self.bias)
+        """Return the (K, V) logits."""
+        x_KE = self.norm(F.gelu(self.dense(x_KD), approximate=self.gelu))
+        return F.linear(x_KE, embedding_VE, self.bias)
 
 
 class PretrainingModel(nn.Module):
-    """A family's model for pretraining: `forward` gives losses, `logits` gives what they are computed from."""
+    """A family's model for pretraining: `forward` returns losses, `logits` what they are computed from."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -57,33 +65,42 @@ class PretrainingModel(nn.Module):
         self.pair_head = nn.Linear(shape.hidden_size, 2) if shape.pair_head else None
 
     def logits(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
-        """(K, V) at the masked places, and (S, 2) for the pairs or None in a family without pair labels."""
-        firsts = batch.sequence_starts_S if self.pair_head is not None else batch.sequence_starts_S[:0]
-        x_RD = self.encoder(batch, torch.cat([firsts, batch.masked_positions_K]))
-        first_SD, masked_KD = x_RD.split([len(firsts), len(batch.masked_positions_K)])
+        """Return (K, V) logits at the masked tokens, and (S, 2) for the pairs, or None without a pair head."""
+        # The heads read the masked tokens, and for the pairs the first token of each sequence.
+        first_tokens = batch.sequence_starts_S if self.pair_head is not None else batch.sequence_starts_S[:0]
+        rows_R = torch.cat([first_tokens, batch.masked_positions_K])
+        x_RD = self.encoder(batch, rows_R)
+        first_SD, masked_KD = x_RD.split([len(first_tokens), len(batch.masked_positions_K)])
+
         mlm_KV = self.mlm_head(masked_KD, self.encoder.embeddings.token.weight)
-        return mlm_KV, None if self.pair_head is None else self.pair_head(self.encoder.pool(first_SD))
+        if self.pair_head is None:
+            return mlm_KV, None
+        return mlm_KV, self.pair_head(self.encoder.pool(first_SD))
 
     def forward(self, batch: PackedBatch) -> Losses:
+        """Return the losses, summed over the micro-batch."""
         mlm_KV, pair_S2 = self.logits(batch)
         mlm_sum, mlm_correct = summed_loss(mlm_KV, batch.labels_K)
         if pair_S2 is None:
             return Losses(mlm_sum, mlm_correct, torch.zeros_like(mlm_sum), torch.zeros_like(mlm_sum))
-        return Losses(mlm_sum, mlm_correct, *summed_loss(pair_S2, batch.pair_labels_S))
+
+        pair_sum, pair_correct = summed_loss(pair_S2, batch.pair_labels_S)
+        return Losses(mlm_sum, mlm_correct, pair_sum, pair_correct)
 
     def labeled_pairs(self, batch: PackedBatch) -> int:
-        """How many rows the pair loss is a sum over: none in a family that does not predict pair labels."""
+        """Return how many sequences the pair loss sums over: 0 in a family without a pair head."""
         return batch.paired if self.pair_head is not None else 0
 
 
 def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """(cross-entropy, number of right answers), both summed in float32 over the places that have a label."""
-    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=NO_LABEL)
-    return loss, (logits_NC.argmax(-1) == labels_N).sum().float()
+    """Return (cross-entropy, number of right predictions), in float32, over the rows that have a label."""
+    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=IGNORE_INDEX)
+    correct = (logits_NC.argmax(-1) == labels_N).sum().float()  # no prediction equals IGNORE_INDEX
+    return loss, correct
 
 
 def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
-    """A model with initial weights that depend on the seed alone."""
+    """Return a model with initial weights that depend on the seed alone."""
     built = PretrainingModel(encoder_shape(model, vocabulary_size))
     initialize(built, built.shape, model.initializer_range, seed)
     return built

@@ -1,92 +1,136 @@
-"""Begin with published weights: a Hugging Face folder into one of our models, checked before anything is changed.
+"""Initializes a model with published weights: those of a Hugging Face folder, checked before anything is changed.
 
-The encoder must be there to the last tensor; a head that the folder lacks keeps its fresh weights. Folders of a bare
-encoder (BertModel), and old ones whose norms have a gamma and a beta, load as they are.
+The encoder must be complete; a head that the folder lacks keeps its initial weights. Folders of a bare encoder
+(BertModel), and old ones whose norms have a gamma and a beta, load as they are.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_convert import NAMES, config_of, their_names, to_ours
+from trainer.models.hf_convert import WEIGHT_NAMES, config_of, their_names, to_ours
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
 from trainer.models.pretraining import PretrainingModel
 
 HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.")
-DECIDED_BY_RECIPE = {
-    "architectures", "vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob",
-    "pad_token_id", "bos_token_id", "eos_token_id",
-}  # fmt: skip
-"""Keys of config.json that do not change what the weights mean, or are checked by themselves."""
-ALWAYS = {"position_embedding_type": "absolute", "is_decoder": False}
+"""Prefixes of our tensors that a folder may lack."""
+
+UNCHECKED_KEYS = {
+    "architectures",
+    "vocab_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+}
+"""Keys of config.json that do not change what the weights mean, or that are checked in another way."""
+
+REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False}
+"""Keys that our exports leave out, with the only values that our models can compute."""
+
+OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias", ".decoder.bias": ".bias"}
+"""Ends of tensor names in old releases, and what they are called now."""
+
+BARE_PARTS = ("embeddings", "encoder", "pooler")
+"""What names begin with in a folder of a bare encoder; elsewhere they begin with the base, as `bert.`."""
+
+MAX_FAULTS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """The tensors of a folder, under today's names, and the family that they are to fill."""
+
+    folder: str
+    family: str
+    tensors: dict[str, Tensor]
 
 
 def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
-    """Fill a model with a folder's weights; returns the heads that the folder lacks, which stay as they are.
+    """Fill a model with a folder's weights. Returns the heads that the folder lacks, which stay as they are.
 
-    Raises UsageError when the folder is of another architecture or holds no safetensors, DataError when a tensor is
-    missing or misshapen or when its vocabulary is not `vocabulary`. The model is then unchanged.
+    Raises UsageError if the folder is of another architecture or holds no safetensors, and DataError if a tensor is
+    missing or has a wrong shape, or if the folder's vocabulary is not `vocabulary`. The model is then unchanged.
     """
-    config, family = read_config(folder), model.shape.family
+    config = read_config(folder)
     check_config(config, model, vocabulary, folder)
     check_published_vocabulary(config, vocabulary, folder)
-    tensors = under_new_names(read_tensors(folder), NAMES[family].base)
-    check_tied(tensors, family, folder)
-    absent = tuple(head for head in HEADS if not any(name in tensors for name in names_in(head, model)))
-    wanted = {name: p for name, p in model.named_parameters() if not name.startswith(absent)}
-    check_tensors(tensors, wanted, family, folder)
+
+    family = model.shape.family
+    tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[family].base)
+    published = PublishedWeights(folder, family, tensors)
+    check_tied(published)
+
+    absent_heads = tuple(head for head in HEADS if not any(name in tensors for name in names_in(head, model)))
+    parameters = {}
+    for name, parameter in model.named_parameters():
+        if not name.startswith(absent_heads):
+            parameters[name] = parameter
+    check_tensors(published, parameters)
+
     with torch.no_grad():
-        for name, weight in to_ours(tensors, wanted, family).items():
-            wanted[name].copy_(weight)
-    return [head.strip(".") for head in absent if names_in(head, model)]
+        for name, weight in to_ours(tensors, parameters, family).items():
+            parameters[name].copy_(weight)
+
+    # A head that our family does not have is not missed.
+    return [head.strip(".") for head in absent_heads if names_in(head, model)]
 
 
 def names_in(head: str, model: PretrainingModel) -> list[str]:
-    """Their names of a head's tensors; none when our family has no such head."""
-    ours = [name for name, _ in model.named_parameters() if name.startswith(head)]
-    return [part for name in ours for part in their_names(name, model.shape.family)]
+    """Return transformers' names of a head's tensors; none if the model has no such head."""
+    names = []
+    for ours, _ in model.named_parameters():
+        if ours.startswith(head):
+            names += their_names(ours, model.shape.family)
+    return names
 
 
-def under_new_names(tensors: dict[str, Tensor], base: str) -> dict[str, Tensor]:
-    """Norms of old releases have a gamma and a beta; a bare encoder's names lack what a whole model's begin with."""
+def with_current_names(tensors: dict[str, Tensor], base: str) -> dict[str, Tensor]:
+    """Return the tensors of an old release or of a bare encoder under the names of the family's class of today."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        for old, new in ((".gamma", ".weight"), (".beta", ".bias"), (".decoder.bias", ".bias")):
-            if name.endswith(old):
-                name = name.removesuffix(old) + new
-        bare = name.split(".")[0] in ("embeddings", "encoder", "pooler")
-        renamed[f"{base}.{name}" if bare else name] = tensor
+        current_name = name
+        for old, new in OLD_ENDINGS.items():
+            if current_name.endswith(old):
+                current_name = current_name.removesuffix(old) + new
+
+        if current_name.split(".")[0] in BARE_PARTS:
+            current_name = f"{base}.{current_name}"
+        renamed[current_name] = tensor
     return renamed
 
 
 def check_config(config: dict[str, Any], model: PretrainingModel, vocabulary: Vocabulary, folder: str) -> None:
-    """Raises UsageError with every difference between a folder's config.json and what the recipe would export."""
-    ours = config_of(model.shape, vocabulary) | ALWAYS
-    differences = [
-        f"{key} is {config[key]!r}, the recipe makes it {ours[key]!r}"
-        for key in ours
-        if key in config and key not in DECIDED_BY_RECIPE and config[key] != ours[key]
-    ]
+    """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
+    ours = config_of(model.shape, vocabulary) | REQUIRED_VALUES
+    differences = []
+    for key, value in ours.items():
+        if key in config and key not in UNCHECKED_KEYS and config[key] != value:
+            differences.append(f"{key} is {config[key]!r}, the recipe makes it {value!r}")
+
     if differences:
         raise UsageError(
             f"model.init_from {folder} is not the recipe's model: {'; '.join(differences)}. "
-            "Change [model] to fit the folder, or give another one."
+            "Change [model] to fit the folder, or give another folder."
         )
 
 
 def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
-    """Raises DataError unless the folder's token ids mean what the pairs' ids mean."""
-    remedy = "Build the pairs with the folder's vocabulary, or give a folder trained with theirs."
+    """Raise DataError unless the folder's token ids mean what the pairs' ids mean."""
+    remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
     size = config.get("vocab_size", vocabulary.size)
     if size != vocabulary.size:
         raise DataError(
             f"model.init_from {folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}"
         )
+
     tokens = read_tokens(folder) or ()
     for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
         if theirs != ours:
@@ -96,34 +140,49 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
             )
 
 
-def check_tied(tensors: dict[str, Tensor], family: str, folder: str) -> None:
-    """Raises DataError when the folder projects onto the vocabulary by another matrix than its embeddings."""
-    decoder = tensors.get(NAMES[family].outside["mlm_head"] + ".decoder.weight")
-    embeddings = tensors.get(NAMES[family].outside["encoder.embeddings.token"] + ".weight")
-    if decoder is not None and embeddings is not None and not torch.equal(decoder, embeddings):
+def check_tied(published: PublishedWeights) -> None:
+    """Raise DataError if the folder projects onto the vocabulary with another matrix than its embeddings."""
+    outside = WEIGHT_NAMES[published.family].outside
+    decoder = published.tensors.get(outside["mlm_head"] + ".decoder.weight")
+    embeddings = published.tensors.get(outside["encoder.embeddings.token"] + ".weight")
+    if decoder is None or embeddings is None:
+        return
+
+    if not torch.equal(decoder, embeddings):
         raise DataError(
-            f"model.init_from {folder} has a decoder of its own beside its token embeddings; here the two are one "
-            "matrix. Give a folder with tie_word_embeddings."
+            f"model.init_from {published.folder} has a decoder that differs from its token embeddings; here the two "
+            "are one matrix. Give a folder with tie_word_embeddings."
         )
 
 
-def check_tensors(tensors: dict[str, Tensor], wanted: dict[str, Any], family: str, folder: str) -> None:
-    """Raises DataError with every tensor that is missing or has another shape than ours, or holds NaN or infinity."""
+def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise DataError with every tensor that is missing, has another shape than ours, or holds NaN or infinity."""
     faults = []
-    for name, parameter in wanted.items():
-        parts = their_names(name, family)
+    for name, parameter in parameters.items():
+        # Query, key and value are three tensors there: each has a third of our rows.
+        parts = their_names(name, published.family)
         rows, *rest = parameter.shape
         shape = [rows // len(parts), *rest]
         for part in parts:
-            if part not in tensors:
-                faults.append(f"{part} is missing")
-            elif list(tensors[part].shape) != shape:
-                faults.append(f"{part} is {list(tensors[part].shape)}, expected {shape}")
-            elif not tensors[part].isfinite().all():
-                faults.append(f"{part} holds numbers that are not finite")
+            fault = _fault_of(published.tensors.get(part), shape)
+            if fault is not None:
+                faults.append(f"{part} {fault}")
+
     if faults:
-        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        hidden = len(faults) - MAX_FAULTS_SHOWN
+        more = f"; and {hidden} more" if hidden > 0 else ""
         raise DataError(
-            f"model.init_from {folder} does not hold the recipe's model: {'; '.join(faults[:5])}{more}. "
-            "Download the folder again, or change [model] to fit it."
+            f"model.init_from {published.folder} does not hold the recipe's model: "
+            f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
         )
+
+
+def _fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:
+    """Return what is wrong with a tensor that must have this shape, or None."""
+    if tensor is None:
+        return "is missing"
+    if list(tensor.shape) != shape:
+        return f"is {list(tensor.shape)}, expected {shape}"
+    if not tensor.isfinite().all():
+        return "holds values that are not finite"
+    return None

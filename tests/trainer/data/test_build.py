@@ -20,7 +20,7 @@ def build(pairs: object, *changes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "told"),
+    ("changes", "code", "message"),
     [
         (["masking.stored=true", "masking.prob=0.15"], 3, "holds no masks for masking.stored"),
         (["batch.global_batch=8000000"], 3, "fewer than one global batch of 8,000,000"),
@@ -29,9 +29,9 @@ def build(pairs: object, *changes: str) -> None:
         (["data.pairs=[]"], 2, "names no folder"),
     ],
 )
-def test_what_does_not_fit_is_refused(pairs: Path, changes: list[str], code: int, told: str) -> None:
+def test_what_does_not_fit_is_refused(pairs: Path, changes: list[str], code: int, message: str) -> None:
     build(pairs)
-    with pytest.raises(ClozelineError, match=told) as caught:
+    with pytest.raises(ClozelineError, match=message) as caught:
         build(pairs, *changes)
     assert caught.value.exit_code == code
 

@@ -15,11 +15,11 @@ from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
-from trainer.data.dataset import NO_LABEL, PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream, assign_rows
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream, assign_rows
 from trainer.data.mixture import build_sources, rows_of_step
 from trainer.data.padding import BatchShape, shape_for
-from trainer.models.batch import PackedBatch
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 
 @pytest.fixture
@@ -40,13 +40,14 @@ def streaming(
     micro_batches: int = 1,
     size: int = 24,
     by_tokens: bool = False,
-    drawing: MaskingSchedule = WHOLE_WORDS,
+    schedule: MaskingSchedule = WHOLE_WORDS,
     shape: BatchShape | None = None,
     weights: list[float] | None = None,
 ) -> Iterator[Stream]:
     folders = [PairFolder(str(path)) for path in (pairs if isinstance(pairs, list) else [pairs])]
     sources = build_sources(folders, weights, 3, by_tokens)
-    stream = Stream(sources, RankShare(rank, world_size, micro_batches, size), drawing, 3, shape)
+    share = RankShare(rank, world_size, micro_batches, size)
+    stream = Stream(sources, share, schedule, 3, BatchFormat(shape))
     yield stream
     stream.close()
 
@@ -56,11 +57,12 @@ def rows_of(batch: PackedBatch) -> list[str]:
     found = []
     for sequence, label in enumerate(batch.pair_labels_S.tolist()):
         tokens = (batch.sequence_T == sequence).nonzero().flatten()
-        real = batch.labels_K != NO_LABEL
+        real = batch.labels_K != IGNORE_INDEX
         masks = ((batch.sequence_T[batch.masked_positions_K] == sequence) & real).nonzero().flatten()
         places = batch.positions_T[batch.masked_positions_K[masks]].tolist()
         truths = batch.labels_K[masks].tolist()
-        seen, segments = batch.ids_T[tokens].tolist(), batch.segments_T[tokens].tolist()
+        seen = batch.ids_T[tokens].tolist()
+        segments = batch.segments_T[tokens].tolist()
         found.append(json.dumps([seen, segments, places, truths, label]))
     return found
 
@@ -99,7 +101,7 @@ def test_resumes_of_resumes_on_other_ranks_equal_the_unbroken_stream(pairs: Path
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_differ_between_epochs_and_rows_do_not(pairs: Path, kind: Kind) -> None:
     size = read_manifest(str(pairs), "pairs").totals["rows"]
-    with streaming(pairs, size=size, drawing=MaskingSchedule(Masking(kind))) as one:
+    with streaming(pairs, size=size, schedule=MaskingSchedule(Masking(kind))) as one:
         first, second = (one.batch(epoch)[0] for epoch in (0, 1))
 
     def restored(batch: PackedBatch) -> list[str]:
@@ -113,7 +115,7 @@ def test_masks_differ_between_epochs_and_rows_do_not(pairs: Path, kind: Kind) ->
 
 def test_the_first_rows_are_what_they_were() -> None:
     """Rows and masks of a resumed run depend on it: a change here is a change of major version."""
-    pairs = Path(__file__).parent.parent / "golden" / "v1" / "pairs"
+    pairs = Path(__file__).parents[2] / "golden" / "v1" / "pairs"
     with streaming(pairs, size=4) as one:
         rows = [row for step in range(16) for row in rows_of(one.batch(step)[0])]
     assert hashlib.sha256("\n".join(rows).encode()).hexdigest() == GOLDEN_64_ROWS
@@ -132,21 +134,22 @@ def test_stored_masks_are_used_as_they_are(command, text: Path, vocab: Path, tmp
     for shard in found.shards:
         for row in shards.decode_table((tmp_path / "p" / shard.path).read_bytes(), "x", schema).to_pylist():
             for variant in (0, 1):
-                positions, ids = row["mask_positions"][variant], list(row["input_ids"])
+                positions = row["mask_positions"][variant]
+                ids = list(row["input_ids"])
                 truths = [ids[i] for i in positions]
                 for i, token in zip(positions, row["mask_tokens"][variant], strict=True):
                     ids[i] = token
                 segments = [int(i >= row["segment_b_start"]) for i in range(len(ids))]
                 expected[variant][json.dumps([ids, segments, positions, truths, row["pair_label"]])] += 1
-    with streaming(tmp_path / "p", size=24, drawing=MaskingSchedule(Masking(), stored=True)) as one:
+    with streaming(tmp_path / "p", size=24, schedule=MaskingSchedule(Masking(), stored=True)) as one:
         rows = [row for step in range(-(-3 * found.totals["rows"] // 24)) for row in rows_of(one.batch(step)[0])]
     n = found.totals["rows"]
     assert [Counter(rows[i * n : (i + 1) * n]) for i in range(3)] == [expected[0], expected[1], expected[0]]
 
 
 def test_a_schedule_of_mask_shares(pairs: Path) -> None:
-    drawing = MaskingSchedule(Masking(prob=0.5), final_prob=0.1, last_step=10)
-    with streaming(pairs, size=200, drawing=drawing) as one:
+    schedule = MaskingSchedule(Masking(prob=0.5), final_prob=0.1, last_step=10)
+    with streaming(pairs, size=200, schedule=schedule) as one:
         shares = [
             len(batch.masked_positions_K) / len(batch.ids_T) for step in (0, 5, 10, 50) for batch in one.batch(step)
         ]
@@ -220,9 +223,9 @@ def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
 @settings(max_examples=100, deadline=None)
 def test_ranks_get_nearly_equal_tokens(lengths: list[int], world_size: int) -> None:
     lengths_B = np.array(lengths)
-    hands = [assign_rows(lengths_B, RankShare(rank, world_size, 1, 0))[0] for rank in range(world_size)]
-    assert sorted(np.concatenate(hands).tolist()) == list(range(24))
-    tokens = [lengths_B[hand].sum() for hand in hands]
+    micro_batches = [assign_rows(lengths_B, RankShare(rank, world_size, 1, 0))[0] for rank in range(world_size)]
+    assert sorted(np.concatenate(micro_batches).tolist()) == list(range(24))
+    tokens = [lengths_B[rows].sum() for rows in micro_batches]
     assert max(tokens) - min(tokens) <= max(lengths) - min(lengths)
 
 
@@ -256,9 +259,11 @@ def test_a_foreign_vocabulary_in_the_folder_is_refused(pairs: Path, tmp_path: Pa
 @pytest.mark.gpu
 def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
     with streaming(pairs) as here:
-        there = Stream(build_sources([PairFolder(str(pairs))], None, 3, False), RankShare(0, 1, 1, 24), WHOLE_WORDS, 3,
-                       device=torch.device("cuda", 0))  # fmt: skip
+        sources = build_sources([PairFolder(str(pairs))], None, 3, False)
+        on_first_gpu = BatchFormat(device=torch.device("cuda", 0))
+        there = Stream(sources, RankShare(0, 1, 1, 24), WHOLE_WORDS, 3, on_first_gpu)
         for step in range(4):
-            on_cpu, on_gpu = here.batch(step)[0].tensors(), there.batch(step)[0].tensors()
+            on_cpu = here.batch(step)[0].tensors()
+            on_gpu = there.batch(step)[0].tensors()
             assert all(on_gpu[name].is_cuda and torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)
         there.close()

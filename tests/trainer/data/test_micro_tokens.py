@@ -59,5 +59,5 @@ def test_the_number_of_micro_batches_is_enough(lengths: list[int], micro_tokens:
     if len(lengths) < share.micro_batches_per_step:
         return
     for rank in range(world_size):
-        for hand in assign_rows(lengths_B, RankShare(rank, world_size, micro_batches, size)):
-            assert lengths_B[hand].sum() <= micro_tokens
+        for rows in assign_rows(lengths_B, RankShare(rank, world_size, micro_batches, size)):
+            assert lengths_B[rows].sum() <= micro_tokens

@@ -27,7 +27,7 @@ def largest_deviation(weight: Fraction, sources: int) -> Fraction:
 
 def rows_served(source: Source, first: int, last: int) -> list[int]:
     """The rows of one source at the places `first` to `last` - 1 of its own sequence."""
-    found = [stretch.rows_N for stretch in source.order.row_ranges(first, last)]
+    found = [row_range.rows_N for row_range in source.order.row_ranges(first, last)]
     return np.concatenate(found).tolist() if found else []
 
 
@@ -97,7 +97,8 @@ def test_any_step_can_be_asked_for() -> None:
     """A resumed run asks for one step only, however far it is."""
     sources = mixture(FIVE_FOLDERS)
     far = 10**12
-    before, after = rows_of_step(sources, far - 1, 256), rows_of_step(sources, far, 256)
+    before = rows_of_step(sources, far - 1, 256)
+    after = rows_of_step(sources, far, 256)
     assert [last for _, last in before] == [first for first, _ in after]
     assert sum(last for _, last in after) == 256 * (far + 1)
 

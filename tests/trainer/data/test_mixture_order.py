@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.errors import DataError
 from schemas.randomness import key, numbers
-from trainer.data.dataset import Block, PairRows
 from trainer.data.mixture import Source, SourceRows, apportion, build_sources, integer_weights, order_of, rows_of_step
+from trainer.data.pair_rows import Block, PairRows
 from trainer.data.sampler import Order, RowRange
 
 
@@ -36,7 +36,7 @@ class Folder:
     def _lengths(self, shard: int) -> np.ndarray:
         return 3 + (shard + np.arange(self.counts[shard])) % 4
 
-    def ahead(self, shards: tuple[int, ...]) -> None:
+    def read_ahead(self, shards: tuple[int, ...]) -> None:
         self.asked.append(shards)
 
     def block(self, shards: tuple[int, ...]) -> Block:
@@ -55,26 +55,27 @@ def folder(*arguments: Any, **named: Any) -> Any:
 def test_a_part_has_the_lengths_and_keys_of_its_rows() -> None:
     held = folder("a")
     order = Order([4, 2, 5], "a", 9)
-    stretch = RowRange(3, (2, 0), np.array([7, 0, 5, 8]))
-    order.after = lambda one: ("after", one)  # type: ignore[assignment]
+    row_range = RowRange(3, (2, 0), np.array([7, 0, 5, 8]))
+    order.block_after = lambda one: ("after", one)  # type: ignore[assignment]
 
-    part = SourceRows.of(Source(held, order, 1), stretch, 11)
+    part = SourceRows.of(Source(held, order, 1), row_range, 11)
 
-    assert (part.folder, part.row_range) == (held, stretch)
+    assert (part.folder, part.row_range) == (held, row_range)
     assert part.block.shard_B.tolist() == [2] * 5 + [0] * 4
-    assert held.asked == [("after", stretch)]
-    assert part.bases.dtype == np.uint64
-    assert part.bases.tolist() == [key(11, "mask", 3, "a0"), 0, key(11, "mask", 3, "a2")]
+    assert held.asked == [("after", row_range)]
+    assert part.shard_keys.dtype == np.uint64
+    assert part.shard_keys.tolist() == [key(11, "mask", 3, "a0"), 0, key(11, "mask", 3, "a2")]
     identities = [(0, 2), (2, 0), (0, 0), (0, 3)]
     assert part.lengths().tolist() == [3 + (shard + row) % 4 for shard, row in identities]
     expected = [numbers(np.uint64(key(11, "mask", 3, f"a{shard}")), row).item() for shard, row in identities]
-    assert part.keys(stretch.rows_N).tolist() == expected
-    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.bases[2], 2).item()]
+    assert part.keys(row_range.rows_N).tolist() == expected
+    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.shard_keys[2], 2).item()]
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_sources_are_weighted_by_their_size_unless_asked(by_tokens: bool) -> None:
-    first, second = folder("a"), folder("b", rows=(6, 1))
+    first = folder("a")
+    second = folder("b", rows=(6, 1))
     sizes = [11, 7] if not by_tokens else [first.manifest.totals["tokens"], second.manifest.totals["tokens"]]
 
     sources = build_sources([first, second], None, 5, by_tokens)
@@ -110,9 +111,9 @@ def test_folders_that_do_not_fit_are_named() -> None:
     with pytest.raises(DataError) as caught:
         build_sources([folder("a"), folder("b"), folder("c", "other")], None, 0, False)
     assert str(caught.value) == (
-        "c has vocabulary other (105 tokens), but a has one (103). Rebuild one with the other's."
+        "c has vocabulary other (105 tokens), but a has one (103 tokens). Rebuild one with the other's vocabulary."
     )
-    with pytest.raises(DataError, match=r"^b holds no row to train on\.$"):
+    with pytest.raises(DataError, match=r"^b holds no rows to train on\. Rebuild it from more text\.$"):
         build_sources([folder("a"), folder("b", rows=(0,))], None, 0, False)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from schemas.masking import Masking
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.models.batch import PackedBatch
 
@@ -53,13 +53,13 @@ def runtime(monkeypatch) -> Runtime:
     monkeypatch.setattr(torch.cuda, "stream", made.stream)
     monkeypatch.setattr(torch.cuda, "set_device", made.set_device)
     monkeypatch.setattr(PackedBatch, "pinned", lambda self: self)
-    monkeypatch.setattr(PackedBatch, "to_step", lambda self, device: self)
+    monkeypatch.setattr(PackedBatch, "to", lambda self, device: self)
     return made
 
 
 def test_the_loader_s_thread_sets_no_other_device(runtime: Runtime, pairs: Path) -> None:
     sources = build_sources([PairFolder(str(pairs))], None, 3, False)
-    stream = Stream(sources, RankShare(0, 1, 1, 24), MaskingSchedule(Masking()), 3, device=OURS)
+    stream = Stream(sources, RankShare(0, 1, 1, 24), MaskingSchedule(Masking()), 3, BatchFormat(device=OURS))
     for step in range(3):
         stream.batch(step)
     stream.close()

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.randomness import key, permutation
-from trainer.data import sampler as ordering
+from trainer.data import sampler
 from trainer.data.sampler import Order
 
 
 def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray:
     """(count, 3): epoch, shard and row in the shard of the rows at some places."""
     found = [np.zeros((0, 3), dtype=np.int64)]
-    for stretch in order.row_ranges(start, start + count):
-        block = [(stretch.epoch, shard, row) for shard in stretch.shards for row in range(rows[shard])]
-        found.append(np.array(block, dtype=np.int64).reshape(-1, 3)[stretch.rows_N])
+    for row_range in order.row_ranges(start, start + count):
+        block = [(row_range.epoch, shard, row) for shard in row_range.shards for row in range(rows[shard])]
+        found.append(np.array(block, dtype=np.int64).reshape(-1, 3)[row_range.rows_N])
     return np.concatenate(found)
 
 
@@ -59,7 +59,7 @@ def test_the_order_is_what_it_was() -> None:
 
 
 def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "BLOCK_SHARDS", 2)
+    monkeypatch.setattr(sampler, "BLOCK_SHARDS", 2)
     shards = rows_at(Order([10] * 8, "f", 0), 0, 80, [10] * 8)[:, 1]
     assert all(len(set(shards[i : i + 20].tolist())) == 2 for i in range(0, 80, 20))
 
@@ -71,7 +71,8 @@ def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: i
     lengths = [np.random.default_rng(shard).integers(5, 40, n) for shard, n in enumerate(rows)]
     tokens = [int(part.sum()) for part in lengths]
     order = Order(rows, "f", seed, tokens, lambda block: np.concatenate([lengths[shard] for shard in block]))
-    seen, first = [], 0
+    seen = []
+    first = 0
     while first < 2 * order.epoch_size:
         batch = rows_at(order, first, min(size, 2 * order.epoch_size - first), rows).tolist()
         assert sum(lengths[shard][row] for _, shard, row in batch) < size + 40
@@ -102,26 +103,26 @@ def plain_epoch(rows: list[int], seed: int, epoch: int, lengths: list[list[int]]
 
 
 def assert_equal_to_plain(order: Order, epochs: list[list[PlainRow]], first: int, last: int) -> None:
-    """One stretch for each block that the places touch, each with the rows that begin in them."""
+    """One range for each block that the places touch, each with the rows that begin in them."""
     expected = {}
     for number, epoch_rows in enumerate(epochs):
         for epoch, shards, row, begin in epoch_rows:
             if first <= number * order.epoch_size + begin < last:
                 expected.setdefault((epoch, shards), []).append(row)
 
-    stretches = list(order.row_ranges(first, last))
+    row_ranges = list(order.row_ranges(first, last))
 
-    found = {(s.epoch, s.shards): s.rows_N.tolist() for s in stretches if len(s.rows_N)}
+    found = {(s.epoch, s.shards): s.rows_N.tolist() for s in row_ranges if len(s.rows_N)}
     assert found == expected
     assert list(found) == list(expected)
-    assert len({(s.epoch, s.shards) for s in stretches}) == len(stretches)
+    assert len({(s.epoch, s.shards) for s in row_ranges}) == len(row_ranges)
 
 
 @pytest.mark.parametrize("unit", ["rows", "tokens"])
 @given(rows=SHARDS, seed=st.integers(0, 9), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: int, data: st.DataObject) -> None:
-    """Whatever stretch of the sequence is asked for, over the ends of blocks and epochs."""
+    """Whatever range of the sequence is asked for, over the ends of blocks and epochs."""
     lengths = [np.random.default_rng(shard).integers(5, 40, n).tolist() for shard, n in enumerate(rows)]
     if unit == "rows":
         order = Order(rows, "f", seed)
@@ -142,11 +143,11 @@ def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: 
 def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
     """Within an epoch, and from an epoch's last block to the next one's first."""
     order = Order([3] * shards, "f", 1)
-    stretches = list(order.row_ranges(0, 4 * order.epoch_size))
+    row_ranges = list(order.row_ranges(0, 4 * order.epoch_size))
 
-    assert len(stretches) == 4 * -(-shards // 8)
-    for stretch, following in pairwise(stretches):
-        assert order.after(stretch) == following.shards
+    assert len(row_ranges) == 4 * -(-shards // 8)
+    for row_range, following in pairwise(row_ranges):
+        assert order.block_after(row_range) == following.shards
 
 
 def test_blocks_past_the_end_are_empty() -> None:
@@ -166,11 +167,11 @@ def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.Monke
         shuffled.append(n)
         return permutation(n, seed)
 
-    monkeypatch.setattr(ordering, "permutation", counted)
+    monkeypatch.setattr(sampler, "permutation", counted)
     order = Order([10] * 50, "f", 0)
     for start in range(0, 1000, 10):
-        for stretch in order.row_ranges(start, start + 10):
-            order.after(stretch)
+        for row_range in order.row_ranges(start, start + 10):
+            order.block_after(row_range)
     assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 
 

@@ -23,7 +23,8 @@ def rows_of(batch: PackedBatch, vocabulary: Vocabulary) -> list[Row]:
     found = []
     for sequence, label in enumerate(batch.pair_labels_S.tolist()):
         of_row = batch.sequence_T == sequence
-        ids, segments = truth[of_row].tolist(), batch.segments_T[of_row].tolist()
+        ids = truth[of_row].tolist()
+        segments = batch.segments_T[of_row].tolist()
         a, b = (tuple(i for i, s in zip(ids, segments, strict=True) if s == k and i not in specials) for k in (0, 1))
         assert ids[0] == vocabulary.special_id("cls") and ids[-1] == vocabulary.special_id("sep")
         found.append((b, a, label) if label else (a, b, label))
@@ -56,7 +57,8 @@ def test_a_row_is_the_shards_own_or_exchanged(sop_pairs: list[Path]) -> None:
     stored = []
     for number in range(len(folder.manifest.shards)):
         for row in folder.read_shard(number).to_pylist():
-            ids, cut = row["input_ids"], row["segment_b_start"]
+            ids = row["input_ids"]
+            cut = row["segment_b_start"]
             a, b = (tuple(i for i in part if i not in special) for part in (ids[:cut], ids[cut:]))
             stored.append((b, a) if row["pair_label"] else (a, b))
     folder.close()

@@ -1,4 +1,4 @@
-"""The ways of attention against each other, and what a GPU would be asked to do: kernels registered here stand in."""
+"""The attention kernels against each other, and what a GPU would be asked to do: kernels registered here stand in."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -117,33 +117,33 @@ def flash() -> Iterator[list[float]]:
     library._destroy()
 
 
-def results(way, dropout: float = 0.0, empty: int = 0) -> tuple[Tensor, Tensor]:
-    """What a way computes of the same random numbers, and the gradient."""
-    spans = SequenceOffsets(batch_of(LENGTHS, empty))
+def results(kernel, dropout: float = 0.0, empty: int = 0) -> tuple[Tensor, Tensor]:
+    """What a kernel computes of the same random numbers, and the gradient."""
+    offsets = SequenceOffsets(batch_of(LENGTHS, empty))
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    y_TD = way(qkv, spans, dropout)
+    y_TD = kernel(qkv, offsets, dropout)
     weights = torch.randn(y_TD.shape, generator=torch.Generator().manual_seed(1))
     return y_TD.detach(), torch.autograd.grad((y_TD * weights).sum(), qkv)[0]
 
 
-@pytest.mark.parametrize("way", [attend_packed, attend_padded])
+@pytest.mark.parametrize("kernel", [attend_packed, attend_padded])
 @pytest.mark.parametrize("empty", [0, 3])
-def test_every_way_computes_the_same(flash, way, empty: int) -> None:
-    for found, expected in zip(results(way, empty=empty), results(attend_one_by_one), strict=True):
+def test_every_kernel_computes_the_same(flash, kernel, empty: int) -> None:
+    for found, expected in zip(results(kernel, empty=empty), results(attend_one_by_one), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", [attend_packed, attend_padded, attend_one_by_one])
-def test_every_way_drops_attention_weights(flash, way) -> None:
+@pytest.mark.parametrize("kernel", [attend_packed, attend_padded, attend_one_by_one])
+def test_every_kernel_drops_attention_weights(flash, kernel) -> None:
     """Differently for each seed, equally for the same one, and on average not at all."""
-    plain, _ = results(way)
+    plain, _ = results(kernel)
     torch.manual_seed(3)
-    first, gradient = results(way, 0.3)
+    first, gradient = results(kernel, 0.3)
     torch.manual_seed(3)
-    again, same_gradient = results(way, 0.3)
+    again, same_gradient = results(kernel, 0.3)
     assert torch.equal(first, again) and torch.equal(gradient, same_gradient)
     assert not torch.allclose(first, plain, atol=1e-2)
-    mean = torch.stack([results(way, 0.3)[0] for _ in range(200)]).mean(0)
+    mean = torch.stack([results(kernel, 0.3)[0] for _ in range(200)]).mean(0)
     assert float((mean - plain).norm() / plain.norm()) < 0.1
 
 
@@ -181,12 +181,12 @@ def test_a_grid_is_one_call_a_layer_and_reads_nothing_back(monkeypatch) -> None:
     many = batch_of([7] * 64)
     model = random_model(section("bert"), SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
     calls = {}
-    for way in ("one by one", "padded"):
-        monkeypatch.setattr(attention, "kernel_for", lambda *_, way=way: way)
+    for kernel in ("one by one", "padded"):
+        monkeypatch.setattr(attention, "kernel_for", lambda *_, kernel=kernel: kernel)
         with Counts() as counts:
             loss = model(many).mlm_sum
         loss.backward()
-        calls[way] = {
+        calls[kernel] = {
             "attention": sum(n for name, n in counts.calls.items() if "scaled_dot_product" in name),
             "read back": counts.calls.get("_local_scalar_dense", 0) + counts.calls.get("item", 0),
         }
@@ -206,26 +206,28 @@ def test_a_grid_needs_no_value_on_the_host(monkeypatch) -> None:
         model(many)
 
 
-@pytest.mark.parametrize("way", ["packed", "padded"])
-def test_compiled_layers_have_no_graph_breaks(flash, monkeypatch, way: str) -> None:
+@pytest.mark.parametrize("kernel", ["packed", "padded"])
+def test_compiled_layers_have_no_graph_breaks(flash, monkeypatch, kernel: str) -> None:
     """Such as a lock, a read of a value or a kernel without a shape function. fullgraph=True raises at the first."""
-    monkeypatch.setattr(attention, "kernel_for", lambda *_: way)
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: kernel)
     torch._dynamo.reset()
-    spans = SequenceOffsets(batch_of(LENGTHS))
+    offsets = SequenceOffsets(batch_of(LENGTHS))
     qkv = torch.randn(sum(LENGTHS), 48, requires_grad=True)
 
-    def layers(qkv: Tensor, spans: SequenceOffsets) -> Tensor:
-        return torch.cat([attention.attend(qkv, 2, spans, 0.0) for _ in range(2)])
+    def layers(qkv: Tensor, offsets: SequenceOffsets) -> Tensor:
+        return torch.cat([attention.attend(qkv, 2, offsets, 0.0) for _ in range(2)])
 
-    found = torch.compile(layers, fullgraph=True, backend="aot_eager")(qkv, spans)
+    found = torch.compile(layers, fullgraph=True, backend="aot_eager")(qkv, offsets)
     (gradient,) = torch.autograd.grad(found.square().sum(), qkv)
-    expected = layers(qkv, spans)
+    expected = layers(qkv, offsets)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), qkv)[0])
 
 
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-WAYS = [
+BF16 = torch.bfloat16
+FP16 = torch.float16
+FP32 = torch.float32
+KERNELS = [
     ("cpu", FP32, 64, (0, 0), "one by one"),
     ("cpu", BF16, 64, (0, 0), "one by one"),
     ("cuda", BF16, 64, (8, 0), "packed"),
@@ -244,6 +246,6 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("device", "dtype", "head", "capability", "way"), WAYS)
-def test_flash_attention_is_only_asked_for_what_it_can_do(device, dtype, head, capability, way) -> None:
-    assert kernel_for(device, dtype, head, capability) == way
+@pytest.mark.parametrize(("device", "dtype", "head", "capability", "kernel"), KERNELS)
+def test_flash_attention_is_only_asked_for_what_it_can_do(device, dtype, head, capability, kernel) -> None:
+    assert kernel_for(device, dtype, head, capability) == kernel

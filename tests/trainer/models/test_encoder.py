@@ -45,7 +45,8 @@ def micro_batches(pairs: Path, share: RankShare) -> list[PackedBatch]:
 def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNamespace:
     """A family's model, the same one in transformers, and a batch of twelve rows of its kind of pairs."""
     path = byte_rows if request.param == "roberta" else pairs
-    folder, batch = PairFolder(str(path)), micro_batches(path, RankShare(0, 1, 1, 12))[0]
+    folder = PairFolder(str(path))
+    batch = micro_batches(path, RankShare(0, 1, 1, 12))[0]
     model = random_model(section(request.param), folder.vocabulary)
     theirs = as_theirs(model, folder.vocabulary, tmp_path_factory.mktemp(request.param))
     assert not theirs.training and theirs.dtype == torch.float32
@@ -67,7 +68,7 @@ def test_hidden_states_and_logits_equal_transformers(case) -> None:
     hidden_TD = case.model.encoder(case.batch)
     check(case, "hidden states", hidden_TD, output.hidden_states[-1][case.place])
     mlm_KV, pair_S2 = case.model.logits(case.batch)
-    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_K]
+    theirs_KV = mlm_logits(output)[case.place][case.batch.masked_positions_K]
     check(case, "masked LM logits", mlm_KV, theirs_KV)
     theirs_S2 = pair_logits(output)
     assert (pair_S2 is None) == (theirs_S2 is None) == (case.family == "roberta")
@@ -76,14 +77,15 @@ def test_hidden_states_and_logits_equal_transformers(case) -> None:
 
 
 def test_loss_and_gradients_equal_transformers(case) -> None:
-    model, batch = case.model, case.batch
+    model = case.model
+    batch = case.batch
     labels = torch.full_like(case.inputs["input_ids"], -100)
-    labels[case.place[0][batch.masked_K], case.place[1][batch.masked_K]] = batch.labels_K
+    labels[case.place[0][batch.masked_positions_K], case.place[1][batch.masked_positions_K]] = batch.labels_K
     name = {"albert": "sentence_order_label"}.get(case.family, "next_sentence_label")
     pair_labels = {} if case.family == "roberta" else {name: batch.pair_labels_S}
     expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
-    loss = losses.mlm_sum / len(batch.masked_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
+    loss = losses.mlm_sum / len(batch.masked_positions_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
     check(case, "loss", loss, expected)
     model.zero_grad()
     case.theirs.zero_grad()
@@ -108,12 +110,14 @@ def test_weights_go_over_and_back(case) -> None:
 
 def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
     """Outputs, loss and gradients."""
-    model, batch = case.model, case.batch
+    model = case.model
+    batch = case.batch
     together = model(batch)
     gradients = gradient(model, together.mlm_sum + together.pair_sum)
     mlm_KV, pair_S2 = model.logits(batch)
-    sums, apart = torch.zeros(()), []
-    for s in range(len(batch.first_S)):
+    sums = torch.zeros(())
+    apart = []
+    for s in range(len(batch.sequence_starts_S)):
         mlm_alone, pair_alone = model.logits(alone(batch, s))
         apart.append(mlm_alone)
         if pair_S2 is not None:
@@ -145,7 +149,8 @@ def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
     shape = shape_for(512, 25.0, 32, 0.15, padded=False)
     filled = pad_to_shape(case.batch, shape, case.vocabulary.special_id("pad"))
     assert len(filled.ids_T) == 512 > len(case.batch.ids_T)
-    one, other = case.model(case.batch), case.model(filled)
+    one = case.model(case.batch)
+    other = case.model(filled)
     torch.testing.assert_close(torch.stack(list(other)), torch.stack(list(one)), atol=1e-4, rtol=1e-6)
 
 
@@ -214,14 +219,15 @@ def test_initial_weights_are_the_published_ones_and_follow_from_the_seed_alone(f
 
 
 def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:
-    folder, batch = PairFolder(str(pairs)), micro_batches(pairs, RankShare(0, 1, 1, 12))[0]
+    folder = PairFolder(str(pairs))
+    batch = micro_batches(pairs, RankShare(0, 1, 1, 12))[0]
     counts = {}
     for family in ("bert", "roberta"):
         recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
         model = build_model(recipe.model, folder.vocabulary.size, 0)
         counts[family] = model.labeled_pairs(batch)
-        told = " ".join(notes(recipe, [folder], model))
-        assert (told == f"The pair labels of {pairs} are not predicted: roberta has no pair head.") == (
+        message = " ".join(notes(recipe, [folder], model))
+        assert (message == f"The pair labels of {pairs} are not predicted: roberta has no pair head.") == (
             not counts[family]
         )
         assert (model(batch).pair_sum.item() > 0) == (family == "bert")
@@ -252,7 +258,7 @@ def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "change", "told"),
+    ("family", "change", "message"),
     [
         ("bert", "model.num_attention_heads=5", "model.num_attention_heads 5 does not divide model.hidden_size 48"),
         ("albert", "model.num_hidden_groups=3", "model.num_hidden_groups 3 does not divide model.num_hidden_layers 4"),
@@ -260,12 +266,12 @@ def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
         ("gpt", "run.seed=0", "model.family: .*'megatron-bert', found 'gpt'"),
     ],
 )
-def test_shapes_that_cannot_be(family: str, change: str, told: str) -> None:
+def test_shapes_that_cannot_be(family: str, change: str, message: str) -> None:
     small = [
         "model.hidden_size=48",
         "model.num_attention_heads=3",
         "model.num_hidden_layers=4",
         f"model.family={family}",
     ]
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         load_recipe("trainer/recipes/tiny.toml", [*small, change])

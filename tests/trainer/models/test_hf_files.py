@@ -43,7 +43,8 @@ def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, t
 
 def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, published: Path, tmp_path: Path) -> None:
     """And its export is read again, its tokenizer too."""
-    pairs, family = tmp_path / "pairs", published.name
+    pairs = tmp_path / "pairs"
+    family = published.name
     objective = {"bert": "nsp", "albert": "sop"}[family]
     flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
     done = command("pairs", *flags)

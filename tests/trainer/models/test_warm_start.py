@@ -39,7 +39,8 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_begins_with_the_folder_s_weights(vocab: Path, byte_vocab: Path, tmp_path: Path, family) -> None:
     vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
-    published, fresh = random_model(section(family), vocabulary), build_model(section(family), vocabulary.size, 5)
+    published = random_model(section(family), vocabulary)
+    fresh = build_model(section(family), vocabulary.size, 5)
     folder = write_hf(published, vocabulary, tmp_path)
     assert warm_start(fresh, str(folder), vocabulary) == []
     assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
@@ -76,7 +77,8 @@ LAYOUTS: dict[str, tuple[Callable[[dict], dict], list[str]]] = {
 def test_layouts_that_were_published(case, layout: str) -> None:
     change, absent = LAYOUTS[layout]
     rewrite(case.folder, change)
-    before, published = state(case.fresh), state(case.published)
+    before = state(case.fresh)
+    published = state(case.published)
     assert warm_start(case.fresh, str(case.folder), case.vocabulary) == absent
     for name, weight in state(case.fresh).items():
         kept = name.startswith(tuple(absent))
@@ -139,7 +141,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "a tensor missing": (drop(UP), DataError, f"{UP} is missing"),
     "half a head": (drop("cls.predictions.bias"), DataError, "cls.predictions.bias is missing"),
     "a tensor misshapen": (put(UP, torch.zeros(80, 47)), DataError, rf"{UP} is \[80, 47\], expected \[80, 48\]"),
-    "not a number": (put(UP, torch.full((80, 48), torch.nan)), DataError, f"{UP} holds numbers that are not finite"),
+    "not a number": (put(UP, torch.full((80, 48), torch.nan)), DataError, f"{UP} holds values that are not finite"),
     "another size of vocabulary": (
         config(vocab_size=30522),
         DataError,
@@ -153,13 +155,13 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "a decoder of its own": (
         put("cls.predictions.decoder.weight", torch.zeros(160, 48)),
         DataError,
-        "a decoder of its own beside its token embeddings",
+        "a decoder that differs from its token embeddings",
     ),
     "cut short": (only("model.safetensors", b"\x10\0\0\0\0\0\0\0{}"), DataError, "cannot be read as safetensors"),
     "an index that leads outside": (
         only("model.safetensors.index.json", INDEX),
         DataError,
-        "must name files beside it",
+        "must name files in its own folder",
     ),
     "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
     "a config that is no JSON": (
@@ -174,10 +176,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_cannot_be_begun_with(case, fault: str) -> None:
     """Told before anything is changed."""
-    change, error, told = FAULTS[fault]
+    change, error, message = FAULTS[fault]
     change(case.folder)
     before = state(case.fresh)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         warm_start(case.fresh, str(case.folder), case.vocabulary)
     assert all(torch.equal(weight, before[name]) for name, weight in state(case.fresh).items())
 
@@ -204,12 +206,14 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     """Its weights at a learning rate of next to nothing; a resume does not look at it; what is wrong ends the run."""
     shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
     common = {f"model__{name}": value for name, value in shape.items()} | {"optimizer__lr": 1e-12}
-    out, begun, told = tmp_path / "run", {"model__init_from": case.folder, "run__stop_at": 1}, ""
+    out = tmp_path / "run"
+    begun = {"model__init_from": case.folder, "run__stop_at": 1}
+    message = ""
     for changes in (begun, {"model__init_from": tmp_path / "gone", "run__stop_at": 2}):
         done = training.warm(1, out, **(common | changes))
         assert done.returncode == 0, done.stderr
-        told += done.stdout
-    assert f"Beginning with the weights of {case.folder}." in told and "Resuming from" in told
+        message += done.stdout
+    assert f"Beginning with the weights of {case.folder}." in message and "Resuming from" in message
     saved = load_file(out / "checkpoints/step-00000001/model.safetensors")
     for name, weight in state(case.published).items():
         torch.testing.assert_close(saved[name], weight, atol=1e-9, rtol=0)

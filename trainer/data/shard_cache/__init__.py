@@ -1,0 +1,1 @@
+"""Local copies of remote shards, shared by all processes of a machine."""

@@ -1,8 +1,11 @@
-"""Copies of remote shards on a local disk: fetched ahead, bounded, shared by all processes of a host.
+"""Keeps copies of remote shards on a local disk: fetched ahead, bounded in size, shared by all processes of a host.
 
-A copy is named by its sha256, so runs, ranks and folders share copies and a rebuilt shard is another file. It is
-written under a partial name, checked and renamed, so it is there whole or not at all. Whoever fetches a shard holds a
-lock that the kernel takes back when the process dies; that is also how a partial file tells whether it is abandoned.
+A copy is named by its sha256, so runs, ranks and folders share copies, and a rebuilt shard is another file. A copy is
+written under a partial name, checked and renamed, so it is there completely or not at all. Whoever fetches a shard
+holds its lock, which the kernel releases when the process dies; a partial file whose lock is free is abandoned.
+
+A shard is fetched by one of two threads: the caller of `path`, which waits for it, or the background thread, which
+works through the shards given to `fetch_ahead`. They meet at the shard's lock, as processes do.
 """
 
 from __future__ import annotations
@@ -19,68 +22,91 @@ from trainer.data.shard_cache.download import FailedTryError, WrongBytesError, p
 from trainer.data.shard_cache.files import COPY, CacheFiles
 
 WAITS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds between the tries to fetch a shard; there is one try more than there are waits."""
-ATTEMPTS = 5  # to read a copy that other processes may remove
-CLOSING = 5.0
-"""Seconds that close() waits for the thread, which stops at the next block."""
+"""Seconds between the tries to fetch a shard; there is one more try than there are waits."""
+
+READ_ATTEMPTS = 5
+"""Attempts to read a copy that other processes may remove before it is opened."""
+
+CLOSE_SECONDS = 5.0
+"""How long close() waits for the background thread, which stops at the next piece of a shard."""
 
 
 class ShardCache:
-    """Copies of a remote folder's shards in a local folder, fetched ahead, bounded, shared between processes.
+    """Copies of a remote folder's shards in a local folder.
 
-    Make one in the process that uses it: neither its thread nor a connection to a store survives a fork.
+    Create it in the process that uses it: neither its thread nor a connection to a store survives a fork.
     """
 
-    def __init__(self, folder: str, shards: list[Shard], cache: str, most_bytes: int):
+    def __init__(self, folder: str, shards: list[Shard], cache: str, max_bytes: int):
+        """Use the local folder `cache`, whose copies may have `max_bytes` in all.
+
+        Raises UsageError if the folder cannot be used or a shard does not fit, and DataError for a bad sha256.
+        """
         self._folder = folder
-        self._fs, self._root = storage.filesystem(folder)
+        self._store, self._root = storage.filesystem(folder)
         self._closing = threading.Event()
-        self._copies = CacheFiles(cache, most_bytes, self._pause)
+        self._copies = CacheFiles(cache, max_bytes, self._pause)
+
+        # What went wrong while a shard was fetched ahead, by sha256, until path() raises it.
         self._failures: dict[str, Exception] = {}
-        self._wishes: deque[Shard] = deque()
+
+        # The shards to fetch ahead. The condition guards the queue and announces changes of it, and close().
+        self._queue: deque[Shard] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+
         for shard in shards:
             self._check(shard)
 
     def path(self, shard: Shard) -> str:
-        """A local path whose bytes have the manifest's size and sha256; blocks until it is there.
+        """Return a local path whose bytes have the manifest's size and sha256. Waits until it is there.
 
-        Open it at once, and call again on FileNotFoundError: in a tight cache another process may have removed it
-        to make room. Once it is open or mapped, removing it does no harm.
+        Open it at once, and call again on FileNotFoundError: if the cache is nearly full, another process may have
+        removed the copy to make room. Once it is open or mapped, removing it does no harm.
         """
         with self._copies.errors():
-            if not self._copies.whole(shard):
+            if not self._copies.is_complete(shard):
                 with self._copies.lock(shard.sha256):
-                    if failure := self._failures.pop(shard.sha256, None):
-                        raise failure
-                    if not self._copies.whole(shard):
-                        self._download(shard)
+                    self._fetch_locked(shard)
+
         self._failures.pop(shard.sha256, None)
         return self._copies.path(shard)
 
+    def _fetch_locked(self, shard: Shard) -> None:
+        """Fetch a shard whose lock is held, unless somebody else did so while we waited for the lock."""
+        failure = self._failures.pop(shard.sha256, None)
+        if failure is not None:
+            raise failure
+        if not self._copies.is_complete(shard):
+            self._download(shard)
+
     def read(self, shard: Shard) -> bytes:
-        """The shard's bytes, fetched when they are not there."""
-        for _ in range(ATTEMPTS):
+        """Return the shard's bytes, which are fetched if there is no copy."""
+        for _ in range(READ_ATTEMPTS):
             with contextlib.suppress(FileNotFoundError), open(self.path(shard), "rb") as file:
                 return file.read()
         raise UsageError(
             f"The cache {self._copies.folder} is too small for the processes that share it: copies were removed "
-            "before they could be read. Allow it more (data.cache_gigabytes)."
+            "before they could be read. Increase data.cache_gigabytes."
         )
 
-    def ahead(self, shards: list[Shard]) -> None:
-        """Start fetching these in the background, in this order, as far as they fit; forgets earlier wishes."""
-        wishes: deque[Shard] = deque()
-        room = self._copies.most_bytes
+    def fetch_ahead(self, shards: list[Shard]) -> None:
+        """Start fetching these shards in the background, in this order, as far as they fit.
+
+        They replace the shards of earlier calls that have not been started.
+        """
+        queue: deque[Shard] = deque()
+        room = self._copies.max_bytes
         for shard in shards:
             room -= shard.bytes
-            if room < 0:  # it would push out one that is needed before it
+            if room < 0:  # it would evict a shard that is needed before it
                 break
-            wishes.append(shard)
+            queue.append(shard)
+
         with self._changed:
-            self._wishes = wishes
+            self._queue = queue
             self._changed.notify_all()
+
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="shard cache", daemon=True)
             self._thread.start()
@@ -91,54 +117,68 @@ class ShardCache:
         with self._changed:
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(CLOSING)
+            self._thread.join(CLOSE_SECONDS)
 
     def _pause(self, seconds: float) -> None:
+        """Sleep. Raises ClosedError as soon as the cache is closed."""
         if self._closing.wait(seconds):
             raise ClosedError("the cache was closed")
 
     def _work(self) -> None:
-        while (shard := self._next_wish()) is not None:
-            # a folder that cannot even be locked is found to be so by path() too, which reports it
-            with contextlib.suppress(ClozelineError, ClosedError), self._copies.errors():
-                self._fetch_ahead(shard)
-
-    def _next_wish(self) -> Shard | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._wishes or self._closing.is_set())
-            return None if self._closing.is_set() else self._wishes.popleft()
-
-    def _fetch_ahead(self, shard: Shard) -> None:
-        """Fetch a shard unless it is there, is just being fetched by somebody else, or has failed already."""
-        with self._copies.lock(shard.sha256, wait=False) as held:
-            if not held or shard.sha256 in self._failures or self._copies.touch(shard) == shard.bytes:
+        """Fetch the queue's shards until the cache is closed."""
+        while True:
+            shard = self._next_in_queue()
+            if shard is None:
                 return
+
+            # A folder in which nothing can be locked also fails in path(), which reports it.
+            with contextlib.suppress(ClozelineError, ClosedError), self._copies.errors():
+                self._fetch_in_background(shard)
+
+    def _next_in_queue(self) -> Shard | None:
+        """Wait for the next shard to fetch. Returns None once the cache is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing.is_set())
+            if self._closing.is_set():
+                return None
+            return self._queue.popleft()
+
+    def _fetch_in_background(self, shard: Shard) -> None:
+        """Fetch a shard unless there is a copy, somebody else is fetching it, or it has failed already."""
+        with self._copies.lock(shard.sha256, wait=False) as locked:
+            if not locked or shard.sha256 in self._failures:
+                return
+            if self._copies.touch(shard) == shard.bytes:
+                return
+
+            # Record a failure while the lock is held: path() looks for it as soon as it has the lock.
             try:
                 self._download(shard)
-            except Exception as error:  # kept while the lock is held: path() looks for it as soon as it has the lock
+            except Exception as error:
                 self._failures[shard.sha256] = error
 
     def _download(self, shard: Shard) -> None:
-        """Fetch a shard, whose lock is held, again and again while what went wrong may pass."""
+        """Fetch a shard whose lock is held. Errors that may be temporary are tried again, wrong bytes once."""
         self._check(shard)
-        wrong = 0
+        wrong_bytes = 0
         for wait in (*WAITS, None):
             try:
-                return self._fetch(shard)
+                return self._try_once(shard)
             except FailedTryError as failure:
-                wrong += isinstance(failure, WrongBytesError)
-                if wait is None or wrong == 2 or not failure.may_pass:
-                    raise self._given_up(shard, failure) from failure
+                if isinstance(failure, WrongBytesError):
+                    wrong_bytes += 1
+                if wait is None or wrong_bytes == 2 or not failure.may_pass:
+                    raise self._final_error(shard, failure) from failure
                 self._pause(wait)
 
-    def _fetch(self, shard: Shard) -> None:
-        """One try. It need not survive a power cut: path() checks every copy that it finds."""
+    def _try_once(self, shard: Shard) -> None:
+        """Fetch a shard. The copy need not survive a power cut: path() checks every copy that it finds."""
         partial = self._copies.reserve(shard)
         try:
             with open(partial, "r+b") as file:
-                for piece in pieces(self._fs, storage.join(self._root, shard.path), shard):
+                for piece in pieces(self._store, storage.join(self._root, shard.path), shard):
                     file.write(piece)
-                    self._pause(0)
+                    self._pause(0)  # ends the download if the cache was closed
             self._copies.publish(partial, shard)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -146,16 +186,20 @@ class ShardCache:
             raise
 
     def _check(self, shard: Shard) -> None:
+        """Raise DataError if the sha256 is not one, for it becomes a file name; UsageError if the shard never fits."""
         url = storage.join(self._folder, shard.path)
-        if not COPY.fullmatch(f"{shard.sha256}.arrow"):  # it becomes a file name
-            raise DataError(f"The manifest of {url} says sha256 {shard.sha256!r}, which is none. Rebuild the folder.")
-        if shard.bytes > self._copies.most_bytes:
+        if not COPY.fullmatch(f"{shard.sha256}.arrow"):
+            raise DataError(
+                f"The manifest of {url} says sha256 {shard.sha256!r}, which is not a SHA-256 hash. Rebuild the folder."
+            )
+        if shard.bytes > self._copies.max_bytes:
             raise UsageError(
                 f"{url} has {shard.bytes:,} bytes, but the cache {self._copies.folder} may hold "
-                f"{self._copies.most_bytes:,}. Allow it more, enough for several shards."
+                f"{self._copies.max_bytes:,}. Increase data.cache_gigabytes, so that several shards fit."
             )
 
-    def _given_up(self, shard: Shard, failure: FailedTryError) -> DataError:
+    def _final_error(self, shard: Shard, failure: FailedTryError) -> DataError:
+        """Return the error after the last try, with what the user can do."""
         url = storage.join(self._folder, shard.path)
         if isinstance(failure, WrongBytesError):
             return DataError(f"{url} {failure}. Copy it again or rebuild the folder with --overwrite.")
@@ -163,14 +207,14 @@ class ShardCache:
             return DataError(f"{url} does not exist, but its manifest names it. Copy it there or rebuild the folder.")
         if not failure.may_pass:
             return DataError(
-                f"{url}, a shard of {shard.bytes:,} bytes, may not or cannot be read: {failure}. "
-                "Check the address, the credentials and their right to read it."
+                f"{url}, a shard of {shard.bytes:,} bytes, cannot be read: {failure}. "
+                "Check the address, the credentials, and their permission to read it."
             )
         return DataError(
-            f"{url}, a shard of {shard.bytes:,} bytes, could not be read in {len(WAITS) + 1} tries; the last ended "
-            f"with {failure}. Check the network and the store, then start the same command again."
+            f"{url}, a shard of {shard.bytes:,} bytes, could not be read in {len(WAITS) + 1} tries; the last one "
+            f"failed with {failure}. Check the network and the store, then run the same command again."
         )
 
 
 class ClosedError(RuntimeError):
-    """close() came while there was still something to wait for."""
+    """The cache was closed while a thread was still fetching or waiting."""

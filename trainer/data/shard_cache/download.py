@@ -1,4 +1,4 @@
-"""The bytes of one remote shard, checked as they come; what may pass is told from what will not."""
+"""Downloads one remote shard, checks its bytes as they come, and tells temporary errors from lasting ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 from schemas.manifest import Shard
 
 SILENCE = 60.0
-"""Seconds that a store may take to open a file or to give the next BLOCK; then the try has failed."""
-BLOCK = 4 << 20
-PASSING_KINDS = (
+"""Seconds that a store may take to open a file or to return the next piece; then the try has failed."""
+
+PIECE_BYTES = 4 << 20
+
+TEMPORARY_KINDS = (
     "Timeout",
     "Connection",
     "Disconnected",
@@ -23,11 +25,14 @@ PASSING_KINDS = (
     "Streaming",
     "Checksum",
 )
-"""Parts of the names of those errors of botocore, aiohttp and others that another try may not meet."""
+"""Parts of the names of temporary errors of botocore, aiohttp and others."""
+
+REQUEST_TIMEOUT = 408
+TOO_MANY_REQUESTS = 429
 
 
 class FailedTryError(Exception):
-    """A try did not bring the shard."""
+    """A try to fetch a shard failed. may_pass: another try may succeed."""
 
     def __init__(self, message: str, may_pass: bool = True):
         super().__init__(message)
@@ -35,31 +40,37 @@ class FailedTryError(Exception):
 
 
 class WrongBytesError(FailedTryError):
-    """What came is not what the manifest says."""
+    """The bytes that came are not those of the manifest."""
 
 
-def pieces(fs: Any, path: str, shard: Shard) -> Iterator[bytes]:
-    """The bytes of a remote shard, checked when the last one has come. Raises FailedTryError."""
-    remote = _in_time(lambda: fs.open(path, "rb", block_size=BLOCK))
-    digest, size = hashlib.sha256(), 0
-    while piece := _in_time(lambda: remote.read(BLOCK)):
+def pieces(store: Any, path: str, shard: Shard) -> Iterator[bytes]:
+    """Yield the bytes of a remote shard; they are checked when the last piece has come. Raises FailedTryError."""
+    remote = _call_in_time(lambda: store.open(path, "rb", block_size=PIECE_BYTES))
+    digest = hashlib.sha256()
+    size = 0
+
+    while True:
+        piece = _call_in_time(lambda: remote.read(PIECE_BYTES))
+        if not piece:
+            break
+
         size += len(piece)
         if size > shard.bytes:
             raise WrongBytesError(f"has more bytes than the {shard.bytes:,} that its manifest says")
         digest.update(piece)
         yield piece
-    _in_time(remote.close)
+
+    _call_in_time(remote.close)
     if size < shard.bytes:
         raise WrongBytesError(f"has {size:,} bytes, but its manifest says {shard.bytes:,}")
     if digest.hexdigest() != shard.sha256:
-        found = digest.hexdigest()[:12]
-        raise WrongBytesError(f"has sha256 {found}..., but its manifest says {shard.sha256[:12]}...")
+        raise WrongBytesError(f"has sha256 {digest.hexdigest()[:12]}..., but its manifest says {shard.sha256[:12]}...")
 
 
-def _in_time(call: Callable[[], Any]) -> Any:
-    """What a call to a store returns. Raises FailedTryError when it fails or takes longer than SILENCE.
+def _call_in_time(call: Callable[[], Any]) -> Any:
+    """Return what a call to a store returns. Raises FailedTryError if it fails or takes longer than SILENCE.
 
-    A call that hangs cannot be stopped. It stays behind in a thread of its own, which holds up no exit.
+    A call that hangs cannot be stopped. It stays behind in a daemon thread, which does not delay the process's exit.
     """
     answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
 
@@ -74,39 +85,50 @@ def _in_time(call: Callable[[], Any]) -> Any:
         result, error = answers.get(timeout=SILENCE)
     except Empty:
         raise FailedTryError(f"no answer for {SILENCE:g} seconds") from None
+
     if error is not None:
-        raise FailedTryError(f"{type(error).__name__}: {error}", _may_pass(error)) from error
+        raise FailedTryError(f"{type(error).__name__}: {error}", _is_temporary(error)) from error
     return result
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether another try may not meet this error of a store.
+def _is_temporary(error: BaseException) -> bool:
+    """Return whether another try may succeed after this error of a store.
 
-    The errors of a store's package are known by what they carry and how they are called: it may not be installed.
+    Errors of a store's package are recognized by their attributes and names, because it may not be installed.
     """
     if isinstance(error, TimeoutError):
         return True
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)):
         return False
-    if status := _status(error):
-        return status >= 500 or status in (408, 429)
-    if str(error).startswith("Forbidden"):  # gcsfs says so in a bare OSError
+
+    status = _http_status(error)
+    if status is not None:
+        return status >= 500 or status in (REQUEST_TIMEOUT, TOO_MANY_REQUESTS)
+    if str(error).startswith("Forbidden"):  # how gcsfs reports status 403, in a bare OSError
         return False
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if isinstance(error, OSError) or any(part in kinds for part in PASSING_KINDS):
+
+    if isinstance(error, OSError):
         return True
-    return error.__context__ is not None and _may_pass(error.__context__)
+    class_names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if any(part in class_names for part in TEMPORARY_KINDS):
+        return True
+
+    # A package may wrap the error that it met.
+    return error.__context__ is not None and _is_temporary(error.__context__)
 
 
-def _status(error: BaseException | None) -> int:
-    """The HTTP status that an error or its cause carries, else 0."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        stated = [getattr(error, name, None) for name in ("status", "code", "status_code")]
+def _http_status(error: BaseException) -> int | None:
+    """Return the HTTP status of 400 or above that an error or one of its causes carries."""
+    current: BaseException | None = error
+    while current is not None:
+        # aiohttp has `status`, gcsfs `code`, requests `status_code`; botocore a nested dictionary.
+        candidates = [getattr(current, name, None) for name in ("status", "code", "status_code")]
+        response = getattr(current, "response", None)
         if isinstance(response, dict):
-            stated.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-        for status in stated:
-            if str(status).isdigit() and 400 <= int(str(status)) < 600:
-                return int(str(status))
-        error = error.__cause__
-    return 0
+            candidates.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+
+        for candidate in candidates:
+            if str(candidate).isdigit() and 400 <= int(str(candidate)) < 600:
+                return int(str(candidate))
+        current = current.__cause__
+    return None

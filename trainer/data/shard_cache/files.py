@@ -1,4 +1,12 @@
-"""The files of a cache folder: copies of shards, partial ones, and the locks between the processes that share it."""
+"""The files of a cache folder, and the locks between the processes that share it.
+
+    <sha256>.arrow                         a complete copy of a shard
+    <sha256>.<host>.<random>.partial       a copy that is being written, with its final size from the start
+    <sha256>.lock                          held while that shard is fetched
+    000...000.lock                         held while files are counted, removed and renamed; never during a download
+
+A lock file exists only while somebody holds it. Other files in the folder are never touched.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +20,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -20,32 +29,52 @@ from trainer.data.shard_cache.download import SILENCE
 
 STALE = 10 * SILENCE
 """Seconds without a write after which another host's partial file is abandoned; a live one waits SILENCE at most."""
-POLL = 0.05  # seconds
+
+POLL_SECONDS = 0.05
 COPY = re.compile(r"[0-9a-f]{64}\.arrow")
 PARTIAL = re.compile(r"([0-9a-f]{64})\.(.+)\.[0-9a-f]{32}\.partial")
 LOCK = re.compile(r"([0-9a-f]{64})\.lock")
-ROOM = "0" * 64
-"""The lock of the whole folder: held while files are counted, removed and renamed, never during a download."""
 HOST = os.uname().nodename
+
+FOLDER_LOCK = "0" * 64
+"""The name of the lock of the whole folder."""
+
+
+@dataclass(frozen=True, order=True)
+class CachedFile:
+    """A copy or partial file. Files sort by the time of their last use, in nanoseconds."""
+
+    last_used: int
+    size: int
+    path: str
 
 
 class CacheFiles:
-    """The files of a cache folder and the locks between the processes that share it; touches no other file in it."""
+    """The files of a cache folder, of at most `max_bytes` in all.
 
-    def __init__(self, folder: str, most_bytes: int, pause: Callable[[float], None]):
+    `pause(seconds)` sleeps while the folder is waited for; it raises an exception to give up.
+    """
+
+    def __init__(self, folder: str, max_bytes: int, pause: Callable[[float], None]):
+        """Create the folder if need be, and remove what killed processes left in it. Raises UsageError."""
         if not storage.is_local(folder):
-            raise UsageError(f"The cache folder {folder} is not local. Name a folder on a disk of this machine.")
-        self.folder, self.most_bytes, self._pause = storage.filesystem(folder)[1], most_bytes, pause
+            raise UsageError(f"The cache folder {folder} is not local. Give a folder on a disk of this machine.")
+
+        _, self.folder = storage.filesystem(folder)
+        self.max_bytes = max_bytes
+        self._pause = pause
+
         with self.errors():
             os.makedirs(self.folder, exist_ok=True)
-            with self.lock(ROOM):  # shows that the folder can be written, too
+            with self.lock(FOLDER_LOCK):  # also shows that the folder can be written
                 self._remove_abandoned()
 
     def path(self, shard: Shard) -> str:
+        """Return the path of a shard's copy, whether there is one or not."""
         return os.path.join(self.folder, f"{shard.sha256}.arrow")
 
-    def whole(self, shard: Shard) -> bool:
-        """Whether there is a copy with the manifest's size and sha256."""
+    def is_complete(self, shard: Shard) -> bool:
+        """Return whether there is a copy with the manifest's size and sha256."""
         if self.touch(shard) != shard.bytes:
             return False
         try:
@@ -55,100 +84,119 @@ class CacheFiles:
             return False
 
     def touch(self, shard: Shard) -> int | None:
-        """Make a copy the most recently used one; its size, or None when there is none."""
+        """Make a copy the most recently used one. Returns its size, or None if there is none."""
         try:
-            now = time.time_ns()  # finer than the kernel's own time of a touch
+            now = time.time_ns()  # has a finer resolution than the time that the kernel would set
             os.utime(self.path(shard), ns=(now, now))
             return os.stat(self.path(shard)).st_size
         except FileNotFoundError:
             return None
 
     def reserve(self, shard: Shard) -> str:
-        """A new partial file, in room made for it. Waits only for downloads of others, which all end in time."""
+        """Create a partial file for a shard whose lock is held, and return its path.
+
+        Removes other copies to make room. If that is not enough it waits for other downloads, all of which end in time.
+        """
         partial = os.path.join(self.folder, f"{shard.sha256}.{HOST}.{uuid.uuid4().hex}.partial")
-        _unlink(self.path(shard))  # a copy that is there is not whole
+        _unlink(self.path(shard))  # a copy that exists is not complete
+
         while True:
             self._remove_abandoned(held=shard.sha256)
-            with self.lock(ROOM):
+            with self.lock(FOLDER_LOCK):
                 if self._make_room(shard.bytes):
                     with open(partial, "xb") as file:
-                        file.truncate(shard.bytes)  # so that others count all of it from now on
+                        file.truncate(shard.bytes)  # so that other processes count all of it from now on
                     return partial
-            self._pause(POLL)
+            self._pause(POLL_SECONDS)
 
     def publish(self, partial: str, shard: Shard) -> None:
-        with self.lock(ROOM):
+        """Turn a partial file, now complete, into the shard's copy."""
+        with self.lock(FOLDER_LOCK):
             os.replace(partial, self.path(shard))
 
     def _make_room(self, needed: int) -> bool:
-        """Remove least recently used copies until so many bytes fit; False while downloads take the room."""
+        """Remove the least recently used copies until `needed` bytes fit. Returns False if downloads take the room."""
         copies = sorted(self._files(COPY))
-        total = needed + sum(size for _, size, _ in self._files(PARTIAL))
-        if total > self.most_bytes:
+        total = needed + sum(file.size for file in self._files(PARTIAL))
+        if total > self.max_bytes:
             return False
-        total += sum(size for _, size, _ in copies)
-        for _, size, path in copies:
-            if total > self.most_bytes:
-                _unlink(path)
-                total -= size
+
+        total += sum(file.size for file in copies)
+        for file in copies:
+            if total > self.max_bytes:
+                _unlink(file.path)
+                total -= file.size
         return True
 
-    def _files(self, kind: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
-        """Time of last use, size and path of each of our files of a kind."""
+    def _files(self, pattern: re.Pattern[str]) -> Iterator[CachedFile]:
+        """Yield each of our files of a kind."""
         for entry in os.scandir(self.folder):
-            if kind.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
-                    yield entry.stat().st_mtime_ns, entry.stat().st_size, entry.path
+                    yield CachedFile(entry.stat().st_mtime_ns, entry.stat().st_size, entry.path)
 
     def _remove_abandoned(self, held: str = "") -> None:
         """Remove the partial files and locks that killed processes left. `held`: the shard whose lock we hold."""
         for name in os.listdir(self.folder):
             if LOCK.fullmatch(name):
                 with self.lock(name.removesuffix(".lock"), wait=False):
-                    pass  # giving a lock back removes its file
-            elif match := PARTIAL.fullmatch(name):
+                    pass  # releasing a lock removes its file
+                continue
+
+            partial = PARTIAL.fullmatch(name)
+            if partial is not None:
+                sha256, host = partial.groups()
                 path = os.path.join(self.folder, name)
-                if self._abandoned(path, match[1], match[2], held):
+                if self._is_abandoned(path, sha256, host, held):
                     _unlink(path)
 
-    def _abandoned(self, path: str, sha256: str, host: str, held: str) -> bool:
-        if host != HOST:  # whose locks a shared disk may not show
+    def _is_abandoned(self, path: str, sha256: str, host: str, held: str) -> bool:
+        """Return whether nobody writes a partial file any more."""
+        # A shared disk may not show the locks of other hosts.
+        if host != HOST:
             with contextlib.suppress(FileNotFoundError):
                 return time.time() - os.stat(path).st_mtime > STALE
             return False
+
+        # Whoever writes a partial file holds its shard's lock.
         if sha256 == held:
             return True
-        with self.lock(sha256, wait=False) as free:
-            return free
+        with self.lock(sha256, wait=False) as lock_was_free:
+            return lock_was_free
 
     @contextlib.contextmanager
     def lock(self, name: str, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock among all threads and processes; without `wait`, False when somebody else holds it."""
+        """Hold a lock among all threads and processes. Without `wait`, yields False if somebody else holds it."""
         path = os.path.join(self.folder, f"{name}.lock")
-        while (handle := _take(path)) is None and wait:
-            self._pause(POLL)
+        handle = _take(path)
+        while handle is None and wait:
+            self._pause(POLL_SECONDS)
+            handle = _take(path)
+
         try:
             yield handle is not None
         finally:
             if handle is not None:
                 _unlink(path)
-                fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough when a fork holds the handle too
+                fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough if a forked process holds the handle, too
                 os.close(handle)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Errors of the cache folder as errors that a user can act on."""
+        """Turn errors of the cache folder into errors that a user can act on."""
         try:
             yield
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise UsageError(
-                    f"The cache folder {self.folder} cannot be used: {error}. Name a folder that can be written."
+                    f"The cache folder {self.folder} cannot be used: {error}. Give a folder that can be written."
                 ) from error
+
             free = shutil.disk_usage(self.folder).free if os.path.isdir(self.folder) else 0
             raise DataError(
                 f"The disk of the cache folder {self.folder} is full: {free:,} bytes are free, and the cache may hold "
-                f"{self.most_bytes:,}. Free some space or allow it less, then start the same command again."
+                f"{self.max_bytes:,}. Free disk space or decrease data.cache_gigabytes, then run the same command "
+                "again."
             ) from error
 
 
@@ -158,15 +206,17 @@ def _unlink(path: str) -> None:
 
 
 def _take(path: str) -> int | None:
-    """The handle of a lock file that is now ours, or None. The file is only there while somebody holds it."""
+    """Try to take a lock. Returns the open handle of its file, or None if somebody else holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    ours = False
+    taken = False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.samestat(os.fstat(handle), os.stat(path))  # else it was given back after we opened it
+        # The holder before us may have removed the file after we opened it. Then we locked a file without a name,
+        # and another process may lock a new one of that name.
+        taken = os.path.samestat(os.fstat(handle), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         pass
     finally:
-        if not ours:
+        if not taken:
             os.close(handle)
-    return handle if ours else None
+    return handle if taken else None

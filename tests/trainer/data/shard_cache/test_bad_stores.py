@@ -11,8 +11,7 @@ import pytest
 from schemas.errors import ClozelineError, DataError
 from tests.object_store import ObjectStore
 from tests.trainer.data.shard_cache.shards import DATA, NAMES, SHARDS, SIZE, Make, held, read
-from trainer.data.shard_cache import cache
-from trainer.data.shard_cache import download as fetching
+from trainer.data.shard_cache import cache, download
 from trainer.data.shard_cache.cache import ShardCache
 
 
@@ -63,10 +62,10 @@ def test_wrong_bytes_once_are_fetched_again_and_twice_are_an_error(store: Object
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 def test_a_store_that_hangs_costs_a_bounded_time(store, make: Make, monkeypatch, method: str) -> None:
-    monkeypatch.setattr(fetching, "SILENCE", 1.0)
+    monkeypatch.setattr(download, "SILENCE", 1.0)
     store.fail("hang", "0.arrow", times=1, method=method)
     assert read(make(), SHARDS[0]) == DATA[0]
-    monkeypatch.setattr(fetching, "SILENCE", 0.2)
+    monkeypatch.setattr(download, "SILENCE", 0.2)
     store.fail("hang", "1.arrow", method=method)
     begun = time.monotonic()
     with pytest.raises(DataError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):
@@ -111,13 +110,14 @@ LASTING = [
 @pytest.mark.parametrize("error", PASSING + LASTING, ids=repr)
 def test_which_errors_of_stores_may_pass(error: Exception, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(cache, "WAITS", (0.0,))
-    copies, tries = ShardCache("memory://pairs", SHARDS, str(tmp_path), SIZE), []
+    copies = ShardCache("memory://pairs", SHARDS, str(tmp_path), SIZE)
+    tries = []
 
     def fail(*_: object, **__: object) -> None:
         tries.append(1)
         raise error
 
-    monkeypatch.setattr(copies._fs, "open", fail)
+    monkeypatch.setattr(copies._store, "open", fail)
     with pytest.raises(ClozelineError, match=r"memory://pairs/0\.arrow") as caught:
         copies.path(SHARDS[0])
     assert caught.value.exit_code == 3

@@ -42,7 +42,8 @@ def test_two_processes_fetch_each_shard_once(store: ObjectStore, tmp_path: Path)
 
 
 def test_processes_in_a_tight_cache_neither_wait_forever_nor_exceed_it(store: ObjectStore, tmp_path: Path) -> None:
-    place, most = tmp_path / "cache", 0
+    place = tmp_path / "cache"
+    most = 0
     place.mkdir()
     with reader(place, room=1) as one, reader(place, room=1, shards=SHARDS[::-1]) as other:
         end = time.monotonic() + 40
@@ -76,7 +77,8 @@ def test_who_waits_for_a_killed_process_takes_over(store: ObjectStore, make: Mak
     """With room for one shard only, so that what the dead one reserved must be free again."""
     place = tmp_path / "cache"
     store.fail("slow", "0.arrow", times=1)
-    copies, found = make(room=1), []
+    copies = make(room=1)
+    found = []
     with reader(place, room=1) as process:
         until(lambda: store.count("0.arrow") == 1)
         waiting = [threading.Thread(target=lambda i=i: found.append(read(copies, SHARDS[i]))) for i in (0, 1)]

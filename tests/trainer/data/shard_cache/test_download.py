@@ -73,7 +73,7 @@ def test_a_copy_that_was_changed_on_disk_is_fetched_again(store, make: Make, dam
 def test_fetched_ahead_in_order_as_far_as_it_fits(store: ObjectStore, make: Make, tmp_path: Path) -> None:
     copies = make(room=3)
     copies.path(SHARDS[3])
-    copies.ahead([SHARDS[2], SHARDS[1], SHARDS[0], SHARDS[3]])  # the fourth would push out the first
+    copies.fetch_ahead([SHARDS[2], SHARDS[1], SHARDS[0], SHARDS[3]])  # the fourth would push out the first
     until(lambda: held(tmp_path / "cache") == sorted(NAMES[:3]))
     time.sleep(0.1)
     gets = [path for method, path in store.requests if method == "GET" and ".arrow" in path]
@@ -85,9 +85,9 @@ def test_fetched_ahead_in_order_as_far_as_it_fits(store: ObjectStore, make: Make
 def test_new_wishes_replace_old_ones(store: ObjectStore, make: Make, tmp_path: Path) -> None:
     store.fail("slow", "0.arrow", times=1)
     copies = make()
-    copies.ahead(SHARDS[:3])
+    copies.fetch_ahead(SHARDS[:3])
     until(lambda: store.count("0.arrow"))
-    copies.ahead([SHARDS[3]])
+    copies.fetch_ahead([SHARDS[3]])
     store.released.set()
     until(lambda: held(tmp_path / "cache") == sorted([NAMES[0], NAMES[3]]))
     assert store.count("1.arrow") == 0
@@ -96,9 +96,9 @@ def test_new_wishes_replace_old_ones(store: ObjectStore, make: Make, tmp_path: P
 def test_an_error_ahead_is_raised_once_for_its_own_shard(store: ObjectStore, make: Make) -> None:
     store.fail(403, "0.arrow", times=1)
     copies = make()
-    copies.ahead(SHARDS[:2])
+    copies.fetch_ahead(SHARDS[:2])
     until(lambda: store.count("1.arrow"))
-    copies.ahead(SHARDS[:2])  # asked for again before anybody was told
+    copies.fetch_ahead(SHARDS[:2])  # asked for again before anybody was told
     assert read(copies, SHARDS[1]) == DATA[1]
     with pytest.raises(DataError, match=r"pairs/0\.arrow.*credentials"):
         copies.path(SHARDS[0])
@@ -109,7 +109,7 @@ def test_who_waits_for_a_fetch_ahead_gets_its_error(store: ObjectStore, make: Ma
     monkeypatch.setattr(cache, "WAITS", (0.3,))
     store.fail(503, "0.arrow", times=2)
     copies = make()
-    copies.ahead(SHARDS[:1])
+    copies.fetch_ahead(SHARDS[:1])
     until(lambda: store.count("0.arrow"))
     with pytest.raises(DataError, match="2 tries"):
         copies.path(SHARDS[0])
@@ -120,7 +120,7 @@ def test_closing_stops_a_fetch_and_leaves_nothing(store: ObjectStore, make: Make
     monkeypatch.setattr(cache, "WAITS", (60.0,))
     store.fail(503, "0.arrow")
     copies = make()
-    copies.ahead(SHARDS)
+    copies.fetch_ahead(SHARDS)
     until(lambda: store.count("0.arrow"))
     begun = time.monotonic()
     copies.close()

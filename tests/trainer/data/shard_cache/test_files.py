@@ -65,5 +65,5 @@ def test_a_shard_larger_than_the_cache_is_a_usage_error(make: Make) -> None:
 
 
 def test_a_hash_that_is_a_path_is_refused(make: Make) -> None:
-    with pytest.raises(DataError, match="which is none"):
+    with pytest.raises(DataError, match="which is not a SHA-256 hash"):
         make(shards=[SHARDS[0].model_copy(update={"sha256": "../../x"})])

@@ -1,0 +1,142 @@
+"""Rows of pair shards as flat arrays: many rows laid end to end, without padding.
+
+Shape suffixes: B rows, T tokens of all rows, K masked tokens. A suffix of B1 means B + 1 offsets: row i occupies
+offsets_B1[i] : offsets_B1[i + 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from schemas.masking import Masks
+from schemas.ragged import offsets_of, places_of_ranges, take_ranges
+from schemas.row_checks import lengths_of
+from trainer.models.batch import IGNORE_INDEX
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """B rows laid end to end in T tokens.
+
+    word_starts_T: whether a word begins at a token. segment_b_B: place of segment B's first token within its row.
+    labels_B: 0 or 1, or IGNORE_INDEX if the row has no pair label.
+    """
+
+    ids_T: NDArray[Any]
+    word_starts_T: NDArray[np.bool_]
+    offsets_B1: Ints
+    segment_b_B: Ints
+    labels_B: Ints
+
+    def lengths(self) -> Ints:
+        """Return the number of tokens in each row, (B,)."""
+        return np.diff(self.offsets_B1)
+
+    def take(self, rows: Ints) -> PairRows:
+        """Return the rows with these numbers, in this order."""
+        # One take() of token indices copies all rows at once.
+        starts = self.offsets_B1[rows]
+        lengths = self.offsets_B1[rows + 1] - starts
+        token_places = places_of_ranges(starts, lengths)
+
+        return PairRows(
+            ids_T=self.ids_T.take(token_places),
+            word_starts_T=self.word_starts_T.take(token_places),
+            offsets_B1=offsets_of(lengths),
+            segment_b_B=self.segment_b_B[rows],
+            labels_B=self.labels_B[rows],
+        )
+
+
+def join_rows(parts: list[PairRows]) -> PairRows:
+    """Concatenate several sets of rows, in order."""
+    if len(parts) == 1:
+        return parts[0]
+
+    return PairRows(
+        ids_T=np.concatenate([part.ids_T for part in parts]),
+        word_starts_T=np.concatenate([part.word_starts_T for part in parts]),
+        offsets_B1=offsets_of(np.concatenate([part.lengths() for part in parts])),
+        segment_b_B=np.concatenate([part.segment_b_B for part in parts]),
+        labels_B=np.concatenate([part.labels_B for part in parts]),
+    )
+
+
+@dataclass(frozen=True)
+class StoredMasks:
+    """The masks that rows carry: `variants` of them for each row.
+
+    The masks are lists of different lengths, laid end to end: variant v of row i is list number i * variants + v, and
+    list n is offsets[n] : offsets[n + 1]. positions count from the row's first token; tokens are the ids to put there.
+    """
+
+    variants: int
+    positions: NDArray[np.integer]
+    tokens: NDArray[np.integer]
+    offsets: Ints
+
+    def take(self, rows_B: Ints, variant: int, row_starts_B: Ints) -> Masks:
+        """Return one variant of each of these rows, whose first tokens lie at `row_starts_B` within the batch."""
+        # Find the lists of this variant.
+        list_numbers_B = rows_B * self.variants + variant
+        starts_B = self.offsets[list_numbers_B]
+        counts_B = self.offsets[list_numbers_B + 1] - starts_B
+
+        # Stored positions count from the row's first token, those of a batch from the batch's.
+        positions_in_row_K = take_ranges(self.positions, starts_B, counts_B)
+        positions_K = positions_in_row_K + np.repeat(row_starts_B, counts_B)
+        tokens_K = take_ranges(self.tokens, starts_B, counts_B)
+        return Masks(positions_K, tokens_K, offsets_of(counts_B))
+
+
+@dataclass(frozen=True)
+class Block:
+    """All rows of several shards, end to end.
+
+    shard_B and row_B: for each row, its shard and its number within that shard. stored: None if the rows carry no
+    masks.
+    """
+
+    rows: PairRows
+    shard_B: Ints
+    row_B: Ints
+    stored: StoredMasks | None
+
+
+def rows_from_table(table: pa.Table) -> PairRows:
+    """Convert the table of a shard whose rows have been checked (schemas.row_checks).
+
+    No list is null then, so an Arrow list column's values are the rows end to end.
+    """
+    ids = table["input_ids"].combine_chunks()
+    word_starts = table["word_starts"].combine_chunks()
+    labels = table["pair_label"].combine_chunks().fill_null(IGNORE_INDEX)
+
+    return PairRows(
+        ids_T=ids.flatten().to_numpy(),
+        word_starts_T=word_starts.flatten().to_numpy(zero_copy_only=False),
+        offsets_B1=offsets_of(lengths_of(ids)),
+        segment_b_B=table["segment_b_start"].to_numpy().astype(np.int64),
+        labels_B=labels.to_numpy().astype(np.int64),
+    )
+
+
+def stored_masks_from_tables(tables: list[pa.Table], variants: int) -> StoredMasks:
+    """Convert the stored masks of several shards, each of whose rows has `variants` of them."""
+    # A column holds a list of lists for each row. One flatten() leaves one list for each variant of each row.
+    positions = [table["mask_positions"].combine_chunks().flatten() for table in tables]
+    tokens = [table["mask_tokens"].combine_chunks().flatten() for table in tables]
+
+    return StoredMasks(
+        variants=variants,
+        positions=np.concatenate([part.flatten().to_numpy() for part in positions]),
+        tokens=np.concatenate([part.flatten().to_numpy() for part in tokens]),
+        offsets=offsets_of(np.concatenate([lengths_of(part) for part in positions])),
+    )
