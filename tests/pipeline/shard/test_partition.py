@@ -1,4 +1,4 @@
-"""spread and gather together, without Beam: what goes in comes out once, in an order that nothing else decides."""
+"""partition and merge together, without Beam: what goes in comes out once, in an order that nothing else decides."""
 
 import itertools
 import json
@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates
-from pipeline.shard import partition as spreading
+from pipeline.shard import near_duplicates, partition
 from pipeline.shard.inputs import matching_files, plan_splits
 from pipeline.shard.merge import merge_shard
 from pipeline.shard.partition import ReadOptions, document_id, placements, write_runs
@@ -69,7 +68,7 @@ def test_every_document_comes_out_once(tmp_path: Path, documents: list[str], num
 
 def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = shuffle(tmp_path / "a", lines_of(documents), 3)
-    monkeypatch.setattr(spreading, "RUN_CHARACTERS", 500)
+    monkeypatch.setattr(partition, "RUN_CHARACTERS", 500)
     reordered = random.Random(1).sample(documents, len(documents))
     two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
