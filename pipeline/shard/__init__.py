@@ -8,7 +8,7 @@ The way of one document:
     encodings        text in another encoding (--encoding) becomes UTF-8
     lines, records   lines become records: the text of one document, or the reason why there is none
     parquet          rows become records
-    cleaning         control characters, odd spaces and line ends, Unicode composition, words of megabytes
+    cleaning         fixed rules for control characters, spaces, line ends, Unicode and endless words
     sentences        wrapped lines are joined, and the text is split into sentences
     partition        the first half of the shuffle: every worker writes sorted run files
     plan             all runs are counted: may this be published, and in how many shards?

@@ -54,7 +54,8 @@ def merge_shard(
         documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
         ledger += dropped
     if near is not None:
-        is_near_duplicate = np.isin(documents["document"].to_numpy(), dropped_ids(near, staging))
+        ids = documents["document"].to_numpy()
+        is_near_duplicate = np.isin(ids, dropped_ids(near, staging))
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
         ledger += dropped
 
@@ -105,7 +106,8 @@ def content_keys(table: pa.Table) -> np.ndarray:
     repeated = np.flatnonzero(group_size[group_of_document] > 1)
 
     hashes = np.zeros(len(ids), dtype=np.uint64)
-    hashes[repeated] = [key("content", *sentences) for sentences in table["sentences"].take(repeated).to_pylist()]
+    sentences_of_repeated = table["sentences"].take(repeated).to_pylist()
+    hashes[repeated] = [key("content", *sentences) for sentences in sentences_of_repeated]
     return hashes
 
 
@@ -122,7 +124,8 @@ def repeats_previous(table: pa.Table) -> np.ndarray:
 
 def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tuple[pa.Table, LedgerEntries]:
     """Return the documents that stay, and the ledger's entries for the others."""
-    dropped_by_source = Counter(table["source"].filter(pa.array(is_dropped)).to_pylist())
+    dropped_sources = table["source"].filter(pa.array(is_dropped))
+    dropped_by_source = Counter(dropped_sources.to_pylist())
     entries = [(reason, source, count) for source, count in sorted(dropped_by_source.items())]
     return table.filter(pa.array(~is_dropped)), entries
 
@@ -141,7 +144,8 @@ def shard_entry(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[s
 
 def count_by_source(table: pa.Table) -> dict[str, int]:
     """Return the number of documents by source, sorted by name."""
-    return dict(sorted(Counter(table["source"].to_pylist()).items()))
+    counts = Counter(table["source"].to_pylist())
+    return dict(sorted(counts.items()))
 
 
 def length_statistics(table: pa.Table) -> dict[str, Any]:
@@ -160,7 +164,9 @@ def length_statistics(table: pa.Table) -> dict[str, Any]:
 def text_bytes(table: pa.Table) -> int:
     """Return the UTF-8 bytes of all sentences."""
     sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
-    return int(pc.sum(pc.binary_length(sentences)).as_py() or 0)  # type: ignore[attr-defined]
+    lengths = pc.binary_length(sentences)  # type: ignore[attr-defined]
+    total = pc.sum(lengths).as_py()  # type: ignore[attr-defined]
+    return int(total or 0)  # the sum of no rows is null
 
 
 def log2_histogram(values: np.ndarray) -> list[int]:

@@ -78,9 +78,10 @@ def minhash_signature(sentences: list[str]) -> NDArray[np.uint32]:
 def encode_signatures(ids: list[int], sentences: list[list[str]]) -> dict[str, bytes]:
     """Return the files that a run leaves for `join` and `resolve`, by their suffix."""
     ids_D = np.array(ids, dtype=np.uint64)
-    minima_DM = np.array([minhash_signature(document) for document in sentences], np.uint32).reshape(-1, PERMUTATIONS)
+    signature_of_document = [minhash_signature(document) for document in sentences]
+    minima_DM = np.array(signature_of_document, np.uint32).reshape(-1, PERMUTATIONS)
 
-    stored_D = pa.array([row.tobytes() for row in minima_DM], _SIGNATURES.types[1])
+    stored_D = pa.array([row.tobytes() for row in minima_DM], _SIGNATURES.field("minima").type)
     signatures = pa.record_batch([pa.array(ids_D), stored_D], schema=_SIGNATURES)
 
     keys_N = band_keys(minima_DM).ravel()
@@ -102,7 +103,8 @@ def band_keys(minima_DM: NDArray[np.uint32]) -> NDArray[np.uint64]:
     # Each band starts from its own number, so that equal minima in different bands do not collide.
     keys_DB = np.broadcast_to(np.arange(BANDS, dtype=np.uint64), words_DBW.shape[:2])
     for i in range(_WORDS_PER_BAND):
-        keys_DB = mix((keys_DB + np.uint64(GOLDEN)) ^ words_DBW[:, :, i])
+        next_keys_DB = keys_DB + np.uint64(GOLDEN)
+        keys_DB = mix(next_keys_DB ^ words_DBW[:, :, i])
     return keys_DB
 
 
@@ -117,7 +119,8 @@ def join(bucket: int, runs: tuple[str, ...], staging: Staging) -> Report:
     if finished is not None:
         return finished
 
-    table = read_buckets([f"{run}.bands.arrow" for run in runs], bucket, bucket + 1, _BANDS, staging)
+    files = [f"{run}.bands.arrow" for run in runs]
+    table = read_buckets(files, bucket, bucket + 1, _BANDS, staging)
     bands_N = table["band"].to_numpy()
     documents_N = table["document"].to_numpy()
 
@@ -133,23 +136,36 @@ def join(bucket: int, runs: tuple[str, ...], staging: Staging) -> Report:
 
     is_pair_N = smallest_N != documents_N
     pairs_P2 = np.stack([smallest_N, documents_N], axis=1)[is_pair_N]
-    return staging.keep(name, np.unique(pairs_P2, axis=0).tobytes(), {"pairs": name})
+    distinct_P2 = np.unique(pairs_P2, axis=0)  # most near-duplicates share several bands
+    return staging.keep(name, distinct_P2.tobytes(), {"pairs": name})
 
 
 def resolve(runs: tuple[str, ...], joined: list[Report], staging: Staging) -> Report:
     """Write the sorted ids of the documents to drop: all but the smallest of each group of near-duplicates."""
-    candidates = np.concatenate([_ids(staging.piece(report["pairs"])).reshape(-1, 2) for report in joined])
-    pairs_P2 = np.unique(candidates, axis=0)
+    pairs_of_join = []
+    for report in joined:
+        flat_ids = _ids(staging.piece(report["pairs"]))
+        pairs_of_join.append(flat_ids.reshape(-1, 2))
+
+    # A pair that shares several bands is usually found by several joins.
+    pairs_P2 = np.unique(np.concatenate(pairs_of_join), axis=0)
     ids_C = np.unique(pairs_P2)
 
     # Sharing a band is only a hint: the pair stays if the whole signatures agree well enough.
     minima_CM = load_signatures(runs, ids_C, staging)
     rows_P2 = np.searchsorted(ids_C, pairs_P2)
-    similarity_P = np.mean(minima_CM[rows_P2[:, 0]] == minima_CM[rows_P2[:, 1]], axis=1)
-    similar_S2 = pairs_P2[similarity_P >= THRESHOLD]
+    similar_S2 = pairs_P2[_similarities(minima_CM, rows_P2) >= THRESHOLD]
 
-    dropped = np.array(sorted(all_but_smallest(similar_S2.tolist())), dtype=np.uint64)
+    larger_ids = all_but_smallest(similar_S2.tolist())
+    dropped = np.array(sorted(larger_ids), dtype=np.uint64)
     return staging.keep("dropped", dropped.tobytes(), {"dropped": "dropped"})
+
+
+def _similarities(minima_CM: NDArray[np.uint32], rows_P2: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (P,) float64: the estimated Jaccard similarity of each pair of rows."""
+    first_PM = minima_CM[rows_P2[:, 0]]
+    second_PM = minima_CM[rows_P2[:, 1]]
+    return np.mean(first_PM == second_PM, axis=1)
 
 
 def load_signatures(runs: Iterable[str], ids_C: Ids, staging: Staging) -> NDArray[np.uint32]:
@@ -162,7 +178,10 @@ def load_signatures(runs: Iterable[str], ids_C: Ids, staging: Staging) -> NDArra
 
         stored = table["minima"].filter(pa.array(is_wanted_D)).to_pylist()
         minima = np.frombuffer(b"".join(stored), np.uint32).reshape(-1, PERMUTATIONS)
-        minima_CM[np.searchsorted(ids_C, documents_D[is_wanted_D])] = minima
+
+        # Every wanted id is in the sorted ids_C, so the search returns its exact row.
+        rows = np.searchsorted(ids_C, documents_D[is_wanted_D])
+        minima_CM[rows] = minima
     return minima_CM
 
 

@@ -36,9 +36,10 @@ def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Rec
         # small file can hold terabytes: 20,000 rows that point to one string of 21 MB.
         file = pq.ParquetFile(opened, read_dictionary=[text_key])
 
-        first_row = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
+        metadata = file.metadata
+        first_row = sum(metadata.row_group(i).num_rows for i in range(piece.start))
         for group in range(piece.start, piece.end):
-            batch_rows = _rows_per_batch(file.metadata.row_group(group))
+            batch_rows = _rows_per_batch(metadata.row_group(group))
             for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns):
                 yield from _batch_records(batch, text_key, first_row, limits)
                 first_row += batch.num_rows
@@ -68,7 +69,9 @@ def _check_columns(path: str, schema: pa.Schema, text_key: str) -> None:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+    is_text_type = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_type(kind) for is_type in is_text_type)
 
 
 def _rows_per_batch(row_group: Any) -> int:
@@ -87,13 +90,16 @@ def _batch_records(batch: pa.RecordBatch, text_key: str, first_row: int, limits:
     lengths = pc.binary_length(texts.dictionary).to_pylist()  # type: ignore[attr-defined]
     sources = _source_names(batch, text_key)
 
-    for row, (index, source) in enumerate(zip(texts.indices.to_pylist(), sources, strict=True), first_row):
+    row = first_row
+    for index, source in zip(texts.indices.to_pylist(), sources, strict=True):
         if index is None or lengths[index] is None:
             yield Rejected(f"no text under {text_key!r}", source, row)
         elif lengths[index] > limits.document_bytes:
             yield Rejected(too_long_reason(limits), source, row)
         else:
-            yield Record(texts.dictionary[index].as_py(), source, position=row, size=lengths[index])
+            text = texts.dictionary[index].as_py()
+            yield Record(text, source, position=row, size=lengths[index])
+        row += 1
 
 
 def _source_names(batch: pa.RecordBatch, text_key: str) -> list[str]:

@@ -111,6 +111,7 @@ class RunBuffer:
             self.ledger["empty document", record.source] += 1
             return
 
+        # Of the cleaned text, so that copies which differ in spaces or line breaks are duplicates too.
         self.ids.append(document_id(sentences))
         self.sources.append(record.source)
         self.sentences.append(sentences)
@@ -151,7 +152,7 @@ def document_id(sentences: list[str]) -> int:
 
     Neither its file nor its position nor the way it was split into sentences changes it, so equal ids mean equal text.
     """
-    return key("document", " ".join(sentences))
+    return key("document", " ".join(sentences))  # BLAKE2b; one collision is expected among 6 billion documents
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -205,10 +206,12 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
                 if reading.text_layout == "blank_line":
                     documents.note_unbroken(record, piece)
 
+            # At least one document fits, however long, so a run exceeds the limit by at most one document.
             if documents.characters >= RUN_CHARACTERS:
                 yield documents
                 documents = RunBuffer()
 
+        # The report of a piece goes to the run that holds its end.
         if undecodable.count:
             documents.undecodable.append(undecodable.check())
 

@@ -44,7 +44,8 @@ def read_records(
             yield from parquet_records(piece, text_key, limits)
         elif piece.format == "jsonl":
             lines = lines_before(piece.end_of_records, plain_lines(piece, limits))
-            yield from (parse_json_line(line, text_key, offset, limits) for offset, line in lines)
+            for offset, line in lines:
+                yield parse_json_line(line, text_key, offset, limits)
         else:
             yield from text_records(plain_lines(piece, limits), piece, layout, limits)
     except UNREADABLE as error:
@@ -108,7 +109,7 @@ def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
             yield Rejected(too_long_reason(limits), "text", offset)
         elif not line.isspace():
             text, undecodable = decode_utf8(line, offset)
-            yield Record(text, "text", undecodable, offset, len(line), 1)
+            yield Record(text, "text", undecodable, position=offset, size=len(line), line_count=1)
 
 
 def blank_line_records(lines: Lines, end: int, is_file_start: bool, limits: Limits) -> Iterator[Record | Rejected]:
@@ -197,14 +198,23 @@ class _DocumentLines:
 
         text_offset = self._text_offset + sum(map(len, self._lines[:skipped_lines]))
         text, undecodable = decode_utf8(b"".join(self._lines[skipped_lines:]), text_offset)
-        return Record(text, source, undecodable, self._position(), self._length, len(self._lines))
+        return Record(
+            text,
+            source,
+            undecodable,
+            position=self._position(),
+            size=self._length,
+            line_count=len(self._lines),
+        )
 
     def to_unclosed(self) -> Rejected:
         """Return the rejection of a <doc> block that has no end."""
         return Rejected("<doc> without </doc>", "wikiextractor", self._position(), self._excerpt())
 
     def _position(self) -> int:
-        return self._text_offset if self._record_offset is None else self._record_offset
+        if self._record_offset is not None:
+            return self._record_offset
+        return self._text_offset
 
     def _excerpt(self) -> str:
         return excerpt_of(b"".join(self._lines[:_EXCERPT_LINES]))

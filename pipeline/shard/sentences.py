@@ -31,7 +31,8 @@ def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
     Example: `split_sentences("One. Two\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`.
     """
     if splitter == "newline":
-        return [" ".join(line.split()) for line in text.split("\n") if not line.isspace() and line]
+        lines = [" ".join(line.split()) for line in text.split("\n")]
+        return [line for line in lines if line]
 
     # sentencex ends a sentence at a blank line in every language, so paragraphs are separated by one.
     joined = "\n\n".join(paragraphs(text))

@@ -46,9 +46,8 @@ ROWS = st.lists(
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    columns = [[row[i] for row in rows] for i in range(3)]
-    return pa.table([pa.array(column, kind) for column, kind in zip(columns, shards.TEXT.types, strict=True)],
-                    schema=shards.TEXT)  # fmt: skip
+    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT.types)]
+    return pa.table(arrays, schema=shards.TEXT)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
