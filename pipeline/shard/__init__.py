@@ -1,1 +1,29 @@
-"""Corpora in, clean text shards out: `inputs` -> `records` -> `cleaning` -> `sentences` -> `spread` -> `gather`."""
+"""From raw corpora to shards of clean sentences: the library behind `python -m pipeline shard`.
+
+The way of one document:
+
+    inputs           patterns become a list of files, and files become splits, one worker's task each
+    formats          text, JSON lines, Parquet or WikiExtractor? Known by name or by the first bytes
+    decompression    .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
+    encodings        text in another encoding (--encoding) becomes UTF-8
+    lines, records   lines become records: the text of one document, or the reason why there is none
+    parquet          rows become records
+    cleaning         fixed rules for control characters, spaces, line ends, Unicode and endless words
+    sentences        wrapped lines are joined, and the text is split into sentences
+    partition        the first half of the shuffle: every worker writes sorted run files
+    plan             all runs are counted: may this be published, and in how many shards?
+    near_duplicates  optional (--dedup minhash): which documents nearly repeat another one
+    merge            the second half of the shuffle: every shard collects its documents from all runs
+
+Only `partition` and `merge` touch the bytes of the corpus, so each byte is written twice and read twice in all.
+
+A dropped document leaves a trace. Every rejected record, empty document and duplicate is counted in the manifest's
+ledger as (reason, source, count). A record that was rejected for a fault (not JSON, no text, too long, no end tag) is
+also written to OUTPUT/rejected/ with its file, its position and its first characters. Too many of them
+(--max_bad_ratio), or too many bytes that cannot be decoded (--max_undecodable_ratio), end the job with a DataError, and
+nothing is published. What cleaning changes inside a document is counted in the manifest's statistics.
+
+Smaller modules: `record` and `limits` hold what the readers share; `undecodable` counts bytes outside the encoding,
+and `encoding_guess` with `alphabets` suggests the right one; `file_kinds` knows files that are not text; `languages`
+with `language_table` resolves --language; `summary` writes the closing lines of the command.
+"""

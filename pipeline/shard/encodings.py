@@ -1,7 +1,7 @@
-"""Character encodings of text files: what `--encoding` may name, how such a file is read, and which one would fit.
+"""Character encodings of text files: which ones `--encoding` may name, and how such files are read.
 
-Everything behind this module sees UTF-8. What cannot be decoded stays undecodable there, as the byte 0xFF, so that one
-rule counts it in every encoding.
+Everything after this module sees UTF-8. Bytes that cannot be decoded become the byte 0xFF, which is not valid in UTF-8
+either, so that one rule counts undecodable bytes in every encoding.
 """
 
 from __future__ import annotations
@@ -17,29 +17,43 @@ from schemas.errors import UsageError, nearest_name
 UTF8 = "utf-8"
 _ASCII = bytes(range(128))
 _REPLACEMENT = "\ufffd".encode()
-_UNDECODABLE = b"\xff"  # no UTF-8 text holds this byte
+_UNDECODABLE = b"\xff"  # not in any UTF-8 text
+_READ_BYTES = 1 << 16
+
+# Encodings of Python's that are for other things than files, or depend on the machine.
 _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem")
 
-_ENOUGH_BYTES = 16  # of what is to be UTF-16, that UTF-8 can be told from it
-_ENOUGH_CHARACTERS = 4  # outside of ASCII
+# Evidence that is needed before a file is called UTF-8 although another encoding was named.
+_MIN_BYTES = 16  # against UTF-16 and UTF-32
+_MIN_FOREIGN_CHARACTERS = 4  # outside of ASCII, against any other encoding
 
 _BYTE_ORDER_MARKS = (
-    # UTF-32's little-endian mark begins with UTF-16's, so it comes first.
+    # The little-endian mark of UTF-32 begins with that of UTF-16, so it comes first.
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
+# Which of four consecutive bytes are NUL (True) in Western text.
+_NUL_PATTERNS = (
+    ("utf-32-le", (False, True, True, True)),
+    ("utf-32-be", (True, True, True, False)),
+    ("utf-16-le", (False, True, False, True)),
+    ("utf-16-be", (True, False, True, False)),
+)
+_MANY_NULS = 0.4  # share of NULs at a place where the pattern has one; characters outside of Latin-1 have fewer
+_FEW_NULS = 0.05  # share of NULs at any other place
+
 
 def canonical_encoding(name: str) -> str:
     """Return Python's own name of an encoding. Example: `"Latin-1"` -> `"iso8859-1"`.
 
-    Raises UsageError, with the nearest known name, for one that Python does not have or that is not of text.
+    Raises UsageError, with the nearest known name, for an encoding that Python does not have or that is not for text.
     """
     try:
         codec = codecs.lookup(name)
-        "x".encode(name)  # fails for codecs that are not of text, such as zip
+        "x".encode(name)  # fails for codecs that are not for text, such as zip
     except (LookupError, ValueError, AssertionError) as error:
         known = {*aliases, *aliases.values()}
         hint = nearest_name(name.lower().replace("-", "_"), known)
@@ -54,44 +68,47 @@ def canonical_encoding(name: str) -> str:
 
 @cache
 def is_line_safe(encoding: str) -> bool:
-    """Return whether the byte 0x0A always ends a line, so that a file can be cut at it.
+    """Return whether the byte 0x0A always ends a line, so that a file can be cut there.
 
-    True where ASCII bytes outside of a character mean themselves: no multi-byte encoding of that kind in Python has
-    control bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
+    True if every ASCII byte on its own means itself: multi-byte encodings of that kind in Python never use control
+    bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
     """
-    if encoding.startswith("iso2022"):  # shifts between character sets and remembers the last
+    if encoding.startswith("iso2022"):  # switches between character sets, so a reader must know the last switch
         return False
     return _ASCII.decode(encoding, errors="replace") == _ASCII.decode("ascii")
 
 
 def to_utf8(data: bytes, encoding: str) -> bytes:
-    """Return text of a line-safe encoding as UTF-8, with 0xFF for each thing that cannot be decoded."""
+    """Return text of a line-safe encoding as UTF-8, with 0xFF for everything that cannot be decoded."""
     if encoding == UTF8 or data.isascii():
         return data
-    return _marked(data.decode(encoding, errors="replace"))
+    return _encode_marked(data.decode(encoding, errors="replace"))
 
 
-def _marked(text: str) -> bytes:
+def _encode_marked(text: str) -> bytes:
+    """Encode as UTF-8, with 0xFF for every U+FFFD."""
     return text.encode(errors="replace").replace(_REPLACEMENT, _UNDECODABLE)
 
 
 def looks_like_utf8(head: bytes, encoding: str) -> bool:
-    """Return whether the beginning of a file is UTF-8, although another encoding was named.
+    """Return whether the beginning of a file is UTF-8, although `encoding` was named.
 
-    Bytes that are valid UTF-8 outside of ASCII are hardly anything else; short texts of two-byte encodings may be, so
-    a few characters prove nothing. UTF-16 and UTF-32 of any text are no valid UTF-8, or hold NULs.
+    Valid UTF-8 outside of ASCII is hardly ever anything else. Short texts in two-byte encodings may be, so a few
+    characters prove nothing. Texts in UTF-16 and UTF-32 are not valid UTF-8, or contain NULs.
     """
     try:
-        text = codecs.getincrementaldecoder(UTF8)().decode(head)  # a character may be cut at the end
+        text = codecs.getincrementaldecoder(UTF8)().decode(head)  # allows a character that is cut at the end
     except UnicodeDecodeError:
         return False
+
     if encoding.startswith(("utf-16", "utf-32")):
-        return len(head) >= _ENOUGH_BYTES and 0 not in head
-    return sum(character > "\x7f" for character in text) >= _ENOUGH_CHARACTERS
+        return len(head) >= _MIN_BYTES and 0 not in head
+    foreign_characters = sum(character > "\x7f" for character in text)
+    return foreign_characters >= _MIN_FOREIGN_CHARACTERS
 
 
 class Transcoded(io.RawIOBase):
-    """A file of any encoding, readable as UTF-8 from its beginning to its end."""
+    """A file in any encoding, readable as UTF-8 from its beginning to its end."""
 
     def __init__(self, file: IO[bytes], encoding: str):
         self._file = file
@@ -105,9 +122,9 @@ class Transcoded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         while not self._ready and not self._ended:
-            block = self._file.read(1 << 16)
+            block = self._file.read(_READ_BYTES)
             self._ended = not block
-            self._ready = _marked(self._decoder.decode(block, final=self._ended))
+            self._ready = _encode_marked(self._decoder.decode(block, final=self._ended))
 
         count = min(len(view), len(self._ready))
         view[:count] = self._ready[:count]
@@ -120,18 +137,25 @@ class Transcoded(io.RawIOBase):
 
 
 def wide_encoding(head: bytes) -> str | None:
-    """Return the UTF-16 or UTF-32 that the first bytes of a file are in, by byte order mark or by their NULs."""
+    """Return the UTF-16 or UTF-32 encoding of a file by its first bytes: a byte order mark, or the places of NULs."""
     for mark, name in _BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name
 
-    quarter = len(head) // 4
-    if quarter < 2:
+    groups_of_four = len(head) // 4
+    if groups_of_four < 2:
         return None
 
-    # The share of NULs at each of four positions. Western text in UTF-16 has them in every other place.
-    nuls = [head[i : 4 * quarter : 4].count(0) / quarter for i in range(4)]
-    for name, pattern in (("utf-32-le", "0111"), ("utf-32-be", "1110"), ("utf-16-le", "0101"), ("utf-16-be", "1010")):
-        if all(share > 0.4 if expected == "1" else share < 0.05 for share, expected in zip(nuls, pattern, strict=True)):
+    nul_shares = [head[i : 4 * groups_of_four : 4].count(0) / groups_of_four for i in range(4)]
+    for name, pattern in _NUL_PATTERNS:
+        if _fits_pattern(nul_shares, pattern):
             return name
     return None
+
+
+def _fits_pattern(nul_shares: list[float], pattern: tuple[bool, ...]) -> bool:
+    for share, has_nul in zip(nul_shares, pattern, strict=True):
+        fits = share > _MANY_NULS if has_nul else share < _FEW_NULS
+        if not fits:
+            return False
+    return True

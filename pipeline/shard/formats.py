@@ -1,10 +1,13 @@
-"""What kind of file an input is, by its name and its first bytes; what is not text is refused with what to do."""
+"""Detect what kind of file an input is, by its name and its first bytes.
+
+Files that are known not to be text are refused with advice what to do, so that markup, tables and archives are never
+read as documents by mistake. What is merely unfamiliar passes as text. The kinds themselves are in file_kinds.py.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from typing import Literal
 
@@ -12,88 +15,37 @@ import orjson
 
 from pipeline.shard.decompression import UNREADABLE, compression_of, open_plain, open_text
 from pipeline.shard.encodings import UTF8, looks_like_utf8, wide_encoding
+from pipeline.shard.file_kinds import (
+    has_control_bytes,
+    kind_by_magic,
+    kind_by_suffix,
+    kind_of_markup,
+    not_text_error,
+)
 from schemas.errors import DataError
 
 Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
-_HEAD = 1 << 16  # bytes to look at
-_TABLE_ROWS = 5  # equal rows that make a table; prose has no five lines with the same number of commas under a header
+
+_HEAD_BYTES = 1 << 16
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PARQUET_MAGIC = b"PAR1"
+_JSON_LINES = "JSON lines"
+
+# The start tag that WikiExtractor writes before every article.
 _WIKI_BLOCK = re.compile(rb'\s*<doc id="')
+
+# An object up to the colon after its first key: a brace, a string with escapes, a colon.
+_JSON_OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+
+# An array whose first item is an object: an empty one, or one up to the colon after its first key.
+_JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:\}|"(?:[^"\\\n]|\\.)*"\s*:)')
+
+# A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
 _COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
-_JSON_OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
-_JSON_ARRAY = re.compile(rb'\s*\[\s*\{\s*(?:\}|"(?:[^"\\\n]|\\.)*"\s*:)')
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_KINDS = {
-    "CSV": ".csv",
-    "TSV": ".tsv",
-    "HTML": ".html .htm .xhtml",
-    "XML": ".xml .rss .svg",
-    "PDF": ".pdf",
-    "an office document": ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi",
-    "an image": ".png .jpg .jpeg .gif .bmp .tif .tiff .webp .heic .ico",
-    "audio or video": ".mp3 .wav .flac .ogg .mp4 .avi .mov .mkv .webm",
-    "an archive": ".zip .tar .tgz .tbz2 .txz .7z .rar .jar",
-    "binary data": ".arrow .feather .orc .avro .npy .npz .pkl .h5 .hdf5 .sqlite .exe .dll",
-}
-# Without .so, which ends the names of Somali texts too: libraries are known by their first bytes.
-_BY_SUFFIX = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
-
-# Those of letters alone may also begin a text, so they count only in a file with control bytes.
-_MAGIC = (
-    # (offset, bytes, kind)
-    (0, b"%PDF-", "PDF"),
-    (0, b"{\\rtf", "an office document"),
-    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document"),
-    (0, b"PK\x03\x04", "an archive or office document (zip)"),
-    (0, b"PK\x05\x06", "an archive (zip)"),
-    (0, b"7z\xbc\xaf\x27\x1c", "an archive (7z)"),
-    (0, b"Rar!\x1a\x07", "an archive (rar)"),
-    (257, b"ustar", "an archive (tar)"),
-    (0, b"\x89PNG\r\n\x1a\n", "an image"),
-    (0, b"\xff\xd8\xff", "an image"),
-    (0, b"GIF87a", "an image"),
-    (0, b"GIF89a", "an image"),
-    (8, b"WEBP", "an image"),
-    (0, b"II*\x00", "an image"),
-    (0, b"MM\x00*", "an image"),
-    (4, b"ftyp", "audio or video"),
-    (0, b"ID3", "audio or video"),
-    (0, b"OggS", "audio or video"),
-    (0, b"fLaC", "audio or video"),
-    (0, b"\x1f\x8b\x08", "gzip"),
-    (0, b"BZh", "bz2"),
-    (0, b"\xfd7zXZ\x00", "xz"),
-    (0, b"\x28\xb5\x2f\xfd", "zstd"),
-    (0, b"ARROW1\x00\x00", "binary data"),
-    (0, b"SQLite format 3\x00", "binary data"),
-    (0, b"\x89HDF\r\n\x1a\n", "binary data"),
-    (0, b"\x93NUMPY", "binary data"),
-    (0, b"\x7fELF", "binary data"),
-)
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_COMMENTS = rb"(?:\s|<!--.*?-->)*"
-_MARKUP = {
-    "HTML": re.compile(_COMMENTS + rb"<(?:!doctype html|html|head|body)[\s>]", re.DOTALL | re.IGNORECASE),
-    "XML": re.compile(_COMMENTS + rb"<(?:\?xml|mediawiki|rss)[\s>]", re.DOTALL | re.IGNORECASE),
-}
-
-_REMEDIES = {
-    "CSV": "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key",
-    "TSV": "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key",
-    "HTML": "Extract its text first, for instance with trafilatura",
-    "XML": "Extract its text first, for instance with WikiExtractor when it is a Wikipedia dump",
-    "PDF": "Extract its text first, for instance with pdftotext",
-    "a JSON array": "Write one object a line (jq -c '.[]' FILE > FILE.jsonl)",
-    "JSON over several lines": "Write one object a line (jq -c . FILE > FILE.jsonl)",
-    "an image": "Leave it out",
-    "audio or video": "Leave it out",
-    "binary data": "Convert it to JSON lines or Parquet",
-    "gzip": "Name it with .gz at the end",
-    "bz2": "Name it with .bz2 at the end",
-    "xz": "Name it with .xz at the end",
-    "zstd": "Name it with .zst at the end",
-}
+_TABLE_ROWS = 5
+"""Rows of equal length that make a table. Prose does not have five lines with as many commas as its first line."""
 
 
 def detect_format(path: str, encoding: str = UTF8) -> Format:
@@ -102,29 +54,32 @@ def detect_format(path: str, encoding: str = UTF8) -> Format:
     Raises DataError for files that are known not to be text: tables, markup, documents, images, archives.
     """
     compression = compression_of(path)
-    name = (path.rpartition(".")[0] if compression else path).lower()
+    name = path.rpartition(".")[0] if compression else path
+    name = name.lower()
+
     if name.endswith((".jsonl", ".json", ".ndjson")):
         return "jsonl"
     if name.endswith(".parquet"):
         return "parquet"
 
-    by_suffix = _BY_SUFFIX.get(os.path.splitext(name)[1])
-    if by_suffix is not None:
-        raise _refusal(path, by_suffix)
+    kind = kind_by_suffix(name)
+    if kind is not None:
+        raise not_text_error(path, kind)
 
     head = _first_bytes(path, compression, encoding)
-    if compression is None and head.startswith(b"PAR1") and _CONTROL.search(head):
+    if compression is None and head.startswith(_PARQUET_MAGIC) and has_control_bytes(head):
         return "parquet"
     return _detect_by_content(path, head)
 
 
 def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> None:
-    """Raise DataError when a file begins as UTF-8 although another encoding was named for it."""
+    """Raise DataError if a file begins as UTF-8 although another encoding was named for it."""
     try:
         with open_plain(path, compression) as file:
-            head = file.read(_HEAD)
+            head = file.read(_HEAD_BYTES)
     except UNREADABLE:
-        return  # whoever reads it will say what is wrong with it
+        return  # the worker that reads it reports what is wrong with it
+
     if looks_like_utf8(head, encoding):
         raise DataError(
             f"{path} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
@@ -133,95 +88,102 @@ def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> No
 
 
 def _first_bytes(path: str, compression: str | None, encoding: str) -> bytes:
-    """Return the head of a file, as UTF-8 where its encoding needs that; nothing when it cannot be read."""
+    """Return the beginning of a file, as UTF-8 if it is UTF-16 or UTF-32; nothing if it cannot be read."""
     try:
         with open_plain(path, compression) as file:
-            head = file.read(_HEAD)
-        if _kind_by_magic(head) or wide_encoding(head) is None:
+            head = file.read(_HEAD_BYTES)
+        if kind_by_magic(head) or wide_encoding(head) is None:
             return head
+
         with open_text(path, compression, encoding) as file:
-            return file.read(_HEAD)
+            return file.read(_HEAD_BYTES)
     except UNREADABLE:
-        return b""  # whoever reads it will say what is wrong with it
+        return b""  # the worker that reads it reports what is wrong with it
 
 
 def _detect_by_content(path: str, head: bytes) -> Format:
     if _WIKI_BLOCK.match(head):
         return "wikiextractor"
 
-    text = head.removeprefix(_BYTE_ORDER_MARK)
-    kind = _kind_by_magic(head) or _kind_of_markup(text) or _kind_of_json(text) or _kind_of_table(text)
-    if kind == "JSON lines":
+    kind = _kind_by_content(head)
+    if kind is None:
+        return "text"
+    if kind == _JSON_LINES:
         return "jsonl"
+    raise not_text_error(path, kind)
+
+
+def _kind_by_content(head: bytes) -> str | None:
+    """Return the first kind that the beginning of a file matches, or None if it passes as text."""
+    kind = kind_by_magic(head)
     if kind is not None:
-        raise _refusal(path, kind)
-    return "text"
+        return kind
 
-
-def _kind_by_magic(head: bytes) -> str | None:
-    for offset, magic, kind in _MAGIC:
-        if head.startswith(magic, offset):
-            return kind if not magic.isalnum() or _CONTROL.search(head) else None
+    text = head.removeprefix(_BYTE_ORDER_MARK)
+    for kind_of in (kind_of_markup, _kind_of_json, _kind_of_table):
+        kind = kind_of(text)
+        if kind is not None:
+            return kind
     return None
 
 
-def _kind_of_markup(text: bytes) -> str | None:
-    return next((kind for kind, beginning in _MARKUP.items() if beginning.match(text)), None)
-
-
 def _kind_of_json(text: bytes) -> str | None:
-    """Return which kind of JSON a file begins with: JSON lines, or what has to become JSON lines."""
+    """Return which kind of JSON a text begins with: JSON lines, or what has to be converted to JSON lines."""
     if _JSON_ARRAY.match(text):
         return "a JSON array"
     if not _JSON_OBJECT.match(text):
         return None
 
     first_line, newline, _ = text.lstrip().partition(b"\n")
-    if not newline and len(text) > _HEAD // 2:
-        return "JSON lines"  # the first record is longer than the head
+    if not newline and _is_truncated(text):
+        return _JSON_LINES  # the first record is longer than the bytes that were read
+
     try:
         orjson.loads(first_line.decode(errors="replace"))
-        return "JSON lines"
     except orjson.JSONDecodeError:
         return "JSON over several lines"
+    return _JSON_LINES
 
 
 def _kind_of_table(text: bytes) -> str | None:
-    """Return CSV or TSV when rows of equal length follow a row of column names.
+    """Return CSV or TSV if rows of equal length follow a row of column names.
 
-    Tables without a header pass for text, for there is nothing to tell them from lists and poems.
+    Tables without a header pass as text, because nothing distinguishes them from lists and poems.
     """
     lines = text.decode(errors="replace")
+    header = lines.partition("\n")[0]
+
     for kind, delimiter in (("TSV", "\t"), ("CSV", ","), ("CSV", ";")):
-        names = lines.partition("\n")[0].split(delimiter)
+        names = header.split(delimiter)
         if len(names) < 2 or not _are_column_names(names):
             continue
 
+        reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
         try:
-            rows = [row for row in csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True) if row]
+            rows = [row for row in reader if row]
         except csv.Error:
             continue
-        whole_rows = rows[:-1] if len(lines) > _HEAD // 2 else rows
+
+        # The last row of a longer file may be cut off.
+        whole_rows = rows[:-1] if _is_truncated(lines) else rows
         if len(whole_rows) >= _TABLE_ROWS and all(len(row) == len(names) for row in whole_rows):
             return kind
     return None
 
 
-def _are_column_names(fields: list[str]) -> bool:
-    """Return whether the fields of a first line are names.
+def _is_truncated(text: bytes | str) -> bool:
+    """Return whether the file may continue after its first bytes. Half of them counts, for decoding shortens text."""
+    return len(text) > _HEAD_BYTES // 2
 
-    Spaces behind the delimiters are those of prose too; then one of the names must be a usual one.
+
+def _are_column_names(fields: list[str]) -> bool:
+    """Return whether the fields of the first line are names of columns.
+
+    Prose too has a space after each comma. If the fields have one, at least one name must be a usual one.
     """
     names = [field.strip(' "\r') for field in fields]
     if not all(map(_COLUMN_NAME.fullmatch, names)):
         return False
+
     has_spaces = any(field.startswith(" ") for field in fields)
     return not has_spaces or not _USUAL_COLUMNS.isdisjoint(name.lower() for name in names)
-
-
-def _refusal(path: str, kind: str) -> DataError:
-    remedy = _REMEDIES.get(kind, "Take the text out of it first")
-    return DataError(
-        f"{path} looks like {kind}, not like text, so it would be taken for documents as it stands. {remedy}; or give "
-        "--format text to read it line by line all the same."
-    )

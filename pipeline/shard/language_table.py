@@ -1,9 +1,14 @@
-"""The languages that `--language` takes, one a line: code, ISO 639-3 codes, rules, English name.
+"""The languages that `--language` accepts, as data for languages.py.
 
-The code is of ISO 639-1, or of ISO 639-3 where there is none; a second three-letter code behind a slash is the
-bibliographic one of ISO 639-2. `rules` is the language whose rules split the sentences: sentencex has own rules for
-some thirty languages, takes a relative's for others, and English for the rest (version 1.0.32; measured over 23,000
-possible abbreviations). Ideographic full stops are rules of this package, and serve all Chinese languages.
+One language per line: code, ISO 639-3 codes, rules, English name.
+
+    code        of ISO 639-1, or of ISO 639-3 if there is none
+    ISO 639-3   the three-letter code; if there are two, separated by a slash, the second is the bibliographic code of
+                ISO 639-2
+    rules       code of the language whose rules split the sentences. sentencex has its own rules for some thirty
+                languages, uses those of a related language for others, and those of English for the rest. The column
+                was measured with version 1.0.32 over 23,000 possible abbreviations. Ideographic full stops are rules
+                of this package (sentences.py) and serve all Chinese languages.
 """
 
 from __future__ import annotations
@@ -339,4 +344,5 @@ OTHER_NAMES = {
     "valencian": "ca",
     "zsm": "ms",
 }
-"""Further names and the codes of single languages inside of what ISO 639-3 calls a macrolanguage."""
+"""Further names, and codes of the single languages within what ISO 639-3 calls a macrolanguage; each with its code
+in TABLE."""

@@ -1,4 +1,4 @@
-"""`--language`: from what a user calls a language to one code, and whose rules then split its sentences."""
+"""Resolve `--language`: from what a user calls a language to its code, and to the rules that split its sentences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 
 from pipeline.shard.language_table import OTHER_NAMES, TABLE
 from schemas.errors import UsageError, nearest_name
+
+_LONGEST_CODE = 3
 
 
 @dataclass(frozen=True)
@@ -20,31 +22,34 @@ class Language:
 
 
 def find_language(given: str) -> Language:
-    """Return the language of a code of ISO 639-1, -2 or -3, or of an English name, in any case.
+    """Return the language of an ISO 639-1, -2 or -3 code or of an English name, in any case.
 
     Region and script are allowed and dropped: `"en-US"`, `"zh_Hant"`. Example: `"deu"`, `"ger"`, `"German"` and `"DE"`
-    are all the language of code `"de"`. Raises UsageError, with the nearest known names, for anything else.
+    are all the language with code `"de"`. Raises UsageError, with the nearest known name, for anything else.
     """
     languages = _languages()
     wanted = " ".join(given.lower().split())
-    primary = re.split("[-_]", wanted)[0]
-    found = languages.get(wanted) or languages.get(primary)
-    if found is not None:
-        return found
+    if wanted in languages:
+        return languages[wanted]
 
-    # Names first: a wrong code of three letters is near to dozens of others.
-    names = [name for name in languages if len(name) > 3]
+    without_region = re.split("[-_]", wanted)[0]
+    if without_region in languages:
+        return languages[without_region]
+
+    # Names come first, because a wrong code of three letters is close to dozens of other codes.
+    names = [name for name in languages if len(name) > _LONGEST_CODE]
     hint = nearest_name(wanted, names) or nearest_name(wanted, languages)
     raise UsageError(
-        f"--language {given!r} is not a language code or name that is known.{hint} Give a code of ISO 639, such as en, "
+        f"--language {given!r} is not a known language code or name.{hint} Give a code of ISO 639, such as en, "
         "de or zh, or `und` for a language without rules."
     )
 
 
 def fallback_note(language: Language) -> str | None:
-    """Return one line when the rules of another language split this one's sentences."""
+    """Return a note if the rules of another language split this one's sentences, else None."""
     if language.rules == language.code:
         return None
+
     rules = _languages()[language.rules]
     return (
         f"Note: sentencex has no rules of its own for {language.name} ({language.code}), so sentences are split by "
@@ -55,10 +60,14 @@ def fallback_note(language: Language) -> str | None:
 
 @cache
 def _languages() -> dict[str, Language]:
-    """All languages by every code and lower-case name that they go by."""
+    """Return all languages by each of their codes and lower-case names."""
     languages: dict[str, Language] = {}
     for line in TABLE.strip().splitlines():
         code, three_letter_codes, rules, name = line.split(" ", 3)
         language = Language(code, rules, name)
-        languages |= {key: language for key in (code, *three_letter_codes.split("/"), name.lower())}
-    return languages | {name: languages[code] for name, code in OTHER_NAMES.items()}
+        for key in (code, *three_letter_codes.split("/"), name.lower()):
+            languages[key] = language
+
+    for name, code in OTHER_NAMES.items():
+        languages[name] = languages[code]
+    return languages

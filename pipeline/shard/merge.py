@@ -1,4 +1,12 @@
-"""The second half of the shuffle: from every run the part that belongs to one shard, in order, without duplicates."""
+"""The second half of the shuffle: collect the documents of one shard from all runs, sort them, drop duplicates.
+
+A shard is a range of placements, and so the same range of buckets in every run (see partition.py). It is read into
+memory, about 8 MB of text if the number of shards was not given, and sorted there: n documents cost O(n log n), and
+each byte of the shard is read once. No worker needs another worker's shard, so all shards can be merged at once.
+
+Documents of equal text have equal ids and thus equal placements. They meet in the same shard, next to each other, so
+exact duplicates are found by comparing each document with its predecessor.
+"""
 
 from __future__ import annotations
 
@@ -19,115 +27,151 @@ from schemas import shards, storage
 from schemas.randomness import key
 
 Dedup = Literal["none", "exact", "minhash"]
-Dropped = list[tuple[str, str, int]]
+
+LedgerEntries = list[tuple[str, str, int]]
+"""(reason, source, count) of dropped documents."""
 
 
 def merge_shard(
     index: int, corpus: CorpusSurvey, near: Report | None, dedup: Dedup, seed: int, staging: Staging
 ) -> Report:
-    """Write one text shard into staging and return its report; `near` is what was resolved of near-duplicates."""
-    name = shards.shard_name("text", index, corpus.num_shards)
-    done = staging.report(name)
-    if done is not None:
-        return done
+    """Write text shard `index` into staging and return its report.
 
-    arrived = read_runs(index, corpus, staging)
-    check_shard_bytes(text_bytes(arrived), name, corpus.num_shards)
-    rows = in_order(arrived, seed)
-    ledger: Dropped = []
+    `near` is the report of `near_duplicates.resolve`, or None if near-duplicates stay. What an earlier attempt
+    finished is not made again. Raises DataError if the shard has more text than an Arrow column holds.
+    """
+    name = shards.shard_name("text", index, corpus.num_shards)
+    finished = staging.report(name)
+    if finished is not None:
+        return finished
+
+    unsorted = read_runs(index, corpus, staging)
+    check_shard_bytes(text_bytes(unsorted), name, corpus.num_shards)
+    documents = sort_documents(unsorted, seed)
+
+    ledger: LedgerEntries = []
     if dedup != "none":
-        rows, ledger = drop(rows, repeats_of_the_one_before(rows), "duplicate document")
+        documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
+        ledger += dropped
     if near is not None:
-        near_ids = np.isin(rows["document"].to_numpy(), dropped_ids(near, staging))
-        rows, more = drop(rows, near_ids, "near-duplicate document")
-        ledger += more
-    batches = shards.equal_batches(rows)
-    data = shards.encode_batches(batches, rows.schema)
-    report = {"shard": describe(name, batches, data), "ledger": ledger, "sources": by_source(rows), **lengths(rows)}
+        ids = documents["document"].to_numpy()
+        is_near_duplicate = np.isin(ids, dropped_ids(near, staging))
+        documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
+        ledger += dropped
+
+    batches = shards.equal_batches(documents)
+    data = shards.encode_batches(batches, documents.schema)
+    report = {
+        "shard": shard_entry(name, batches, data),
+        "ledger": ledger,
+        "sources": count_by_source(documents),
+        **length_statistics(documents),
+    }
     return staging.keep(name, data, report)
 
 
 def read_runs(index: int, corpus: CorpusSurvey, staging: Staging) -> pa.Table:
-    """The documents of shard `index`: the same range of buckets out of each run."""
-    first = index * corpus.buckets // corpus.num_shards
-    last = (index + 1) * corpus.buckets // corpus.num_shards
-    return read_buckets([f"{run}.arrow" for run in corpus.runs], first, last, shards.TEXT, staging)
+    """Return the documents of shard `index`: the same range of buckets out of each run."""
+    first_bucket = index * corpus.buckets // corpus.num_shards
+    end_bucket = (index + 1) * corpus.buckets // corpus.num_shards
+    names = [f"{run}.arrow" for run in corpus.runs]
+    return read_buckets(names, first_bucket, end_bucket, shards.TEXT, staging)
 
 
-def in_order(table: pa.Table, seed: int) -> pa.Table:
-    """Sort documents by placement, source and content: a total order, so the order of arrival leaves no trace.
+def sort_documents(table: pa.Table, seed: int) -> pa.Table:
+    """Sort documents by placement, source and content.
 
-    Documents of one placement have the same text, but it may have been cut into other sentences. What is still equal
-    after that is equal in every column.
+    This order is total, so the order of arrival leaves no trace: documents of one placement have the same text, but
+    may come from different sources or have been split into different sentences. Two rows that are equal in all three
+    keys are equal in every column.
     """
-    placed = placements(table["document"].to_numpy(), seed)
-    sortable = pa.table({"placed": placed, "source": table["source"], "content": content_keys(table)})
-    keys = [("placed", "ascending"), ("source", "ascending"), ("content", "ascending")]
-    return table.take(pc.sort_indices(sortable, keys))  # type: ignore[attr-defined]
+    sort_keys = pa.table(
+        {
+            "placement": placements(table["document"].to_numpy(), seed),
+            "source": table["source"],
+            "content": content_keys(table),
+        }
+    )
+    order = [("placement", "ascending"), ("source", "ascending"), ("content", "ascending")]
+    return table.take(pc.sort_indices(sort_keys, order))  # type: ignore[attr-defined]
 
 
 def content_keys(table: pa.Table) -> np.ndarray:
-    """Return (documents,) uint64 a hash of each document's sentences with their boundaries; 0 where no id repeats.
+    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 where the id is unique.
 
-    Only documents of one id can tie, and few do, so the others need no hash.
+    Only documents with the same id can tie. They are few, so the hash, a Python call per document, is rarely needed.
     """
     ids = table["document"].to_numpy()
-    _, group, count = np.unique(ids, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(count[group] > 1)
+    _, group_of_document, group_size = np.unique(ids, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(group_size[group_of_document] > 1)
+
     hashes = np.zeros(len(ids), dtype=np.uint64)
-    hashes[repeated] = [key("content", *sentences) for sentences in table["sentences"].take(repeated).to_pylist()]
+    sentences_of_repeated = table["sentences"].take(repeated).to_pylist()
+    hashes[repeated] = [key("content", *sentences) for sentences in sentences_of_repeated]
     return hashes
 
 
-def repeats_of_the_one_before(table: pa.Table) -> np.ndarray:
-    """True at documents with the id of the one before; equal ids mean equal text, for an id is its hash."""
+def repeats_previous(table: pa.Table) -> np.ndarray:
+    """Return (documents,) bool: True where a document of the sorted table has the same text as the previous one.
+
+    Ids are hashes of the text, so equal ids mean equal text.
+    """
     ids = table["document"].to_numpy()
     repeats = np.zeros(len(ids), dtype=bool)
     repeats[1:] = ids[1:] == ids[:-1]
     return repeats
 
 
-def drop(table: pa.Table, where: np.ndarray, reason: str) -> tuple[pa.Table, Dropped]:
-    """The other rows, and the ledger's entries for those dropped."""
-    sources = Counter(table["source"].filter(pa.array(where)).to_pylist())
-    return table.filter(pa.array(~where)), [(reason, source, count) for source, count in sorted(sources.items())]
+def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tuple[pa.Table, LedgerEntries]:
+    """Return the documents that stay, and the ledger's entries for the others."""
+    dropped_sources = table["source"].filter(pa.array(is_dropped))
+    dropped_by_source = Counter(dropped_sources.to_pylist())
+    entries = [(reason, source, count) for source, count in sorted(dropped_by_source.items())]
+    return table.filter(pa.array(~is_dropped)), entries
 
 
-def describe(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
-    """The shard's entry in the manifest."""
+def shard_entry(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
+    """Return the shard's entry in the manifest."""
     return {
         "path": name,
         "rows": sum(batch.num_rows for batch in batches),
-        "tokens": 0,
+        "tokens": 0,  # text has no tokens yet
         "bytes": len(data),
         "sha256": storage.sha256(data),
         "fingerprint": shards.content_fingerprint(batches),
     }
 
 
-def by_source(table: pa.Table) -> dict[str, int]:
-    return dict(sorted(Counter(table["source"].to_pylist()).items()))
+def count_by_source(table: pa.Table) -> dict[str, int]:
+    """Return the number of documents by source, sorted by name."""
+    counts = Counter(table["source"].to_pylist())
+    return dict(sorted(counts.items()))
 
 
-def lengths(table: pa.Table) -> dict[str, Any]:
-    """Sentences, bytes of text, and histograms of sentences a document and characters a sentence by powers of two."""
-    sentences = pc.list_value_length(table["sentences"]).to_numpy()  # type: ignore[attr-defined]
-    flat = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
-    characters = pc.utf8_length(flat).to_numpy()  # type: ignore[attr-defined]
+def length_statistics(table: pa.Table) -> dict[str, Any]:
+    """Return the number of sentences, their bytes, and histograms of lengths by powers of two."""
+    sentences_per_document = pc.list_value_length(table["sentences"]).to_numpy()  # type: ignore[attr-defined]
+    sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
+    characters_per_sentence = pc.utf8_length(sentences).to_numpy()  # type: ignore[attr-defined]
     return {
-        "sentences": int(sentences.sum()),
+        "sentences": int(sentences_per_document.sum()),
         "text_bytes": text_bytes(table),
-        "sentences_per_document": log2_histogram(sentences),
-        "characters_per_sentence": log2_histogram(characters),
+        "sentences_per_document": log2_histogram(sentences_per_document),
+        "characters_per_sentence": log2_histogram(characters_per_sentence),
     }
 
 
 def text_bytes(table: pa.Table) -> int:
-    """Bytes of all sentences in UTF-8."""
-    flat = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
-    return int(pc.sum(pc.binary_length(flat)).as_py() or 0)  # type: ignore[attr-defined]
+    """Return the UTF-8 bytes of all sentences."""
+    sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
+    lengths = pc.binary_length(sentences)  # type: ignore[attr-defined]
+    total = pc.sum(lengths).as_py()  # type: ignore[attr-defined]
+    return int(total or 0)  # the sum of no rows is null
 
 
 def log2_histogram(values: np.ndarray) -> list[int]:
-    """[i] counts the values in [2**i, 2**(i+1))."""
-    return np.bincount(np.log2(values[values > 0]).astype(int)).tolist() if len(values) else []
+    """Return counts by powers of two: item i counts the values in [2**i, 2**(i+1)). Zeros are not counted."""
+    if len(values) == 0:
+        return []
+    exponents = np.log2(values[values > 0]).astype(int)
+    return np.bincount(exponents).tolist()

@@ -1,8 +1,23 @@
-"""The first half of the shuffle: one split of the input becomes sorted run files.
+"""The first half of the shuffle: turn one split of the input into sorted run files.
 
-Bulk bytes never pass through Beam: workers write runs, Beam carries their reports, and `gather` reads from every run
-the part that belongs to its shard. A run is an Arrow file with exactly one record batch a bucket, so the part is found
-in the file's own footer. Memory is bounded by RUN_CHARACTERS of text, however large the split.
+The shuffle puts the documents of the corpus into a random order that depends on nothing but their texts and the seed:
+
+    id          64-bit hash of the document's text
+    placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
+    bucket      one of 1,024 (or --num_shards) equal ranges of placements
+    shard       an equal number of consecutive buckets
+
+    partition   each worker collects documents, sorts them by placement, and writes them as a run: an Arrow file with
+                exactly one record batch per bucket (pipeline/runtime/bucket_files.py)
+    merge       each shard reads its own buckets out of every run and sorts them; see merge.py
+
+The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
+cut into MAX_SHARDS buckets, and the number that is then chosen divides it. With --num_shards, there are exactly that
+many buckets.
+
+Cost: one write and one read of all text, compressed with lz4. Bulk bytes never pass through Beam, which carries only a
+small report per run. A split usually makes one run, more if it holds more than RUN_CHARACTERS, and every shard opens
+every run, at one seek per bucket. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
 """
 
 from __future__ import annotations
@@ -29,17 +44,25 @@ from pipeline.shard.undecodable import UndecodableBytes
 from schemas.randomness import key, mix
 from schemas.shards import TEXT
 
-MAX_SHARDS = 1024  # when the number of shards is ours to choose; a power of two, as is the choice
-RUN_CHARACTERS = 32 << 20  # with its Arrow form a worker holds about five times as much
-HARMLESS = ("blank line",)  # reasons for a rejection that do not make a corpus bad
-MANY_LINES = 1000  # a document with so many lines and none of them blank may be as many documents;
-MANY_LONG_LINES = 100  # fewer are enough where every line is longer than those of wrapped text
-LONG_LINE = 100  # characters
+MAX_SHARDS = 1024
+"""Buckets of a run, and the most shards, if --num_shards is not given. A power of two, as is the number chosen."""
+
+RUN_CHARACTERS = 32 << 20
+"""Text in one run. With its Arrow form, a worker holds about five times as much."""
+
+HARMLESS_REASONS = ("blank line",)
+"""Reasons of rejected records that do not count as bad."""
+
+# A document of MANY_LINES lines and no blank line may be as many documents. MANY_LONG_LINES are enough if every line
+# has LONG_LINE characters or more, because wrapped text has shorter lines.
+MANY_LINES = 1000
+MANY_LONG_LINES = 100
+LONG_LINE = 100
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How records become documents; the part of the job's options that workers need."""
+    """How records become documents: the part of the job's options that workers need."""
 
     text_key: str
     text_layout: TextLayout
@@ -57,8 +80,16 @@ class ReadOptions:
 
 
 @dataclass
-class Documents:
-    """Documents held in memory, column by column, and what was dropped and changed on the way to them."""
+class RunBuffer:
+    """Documents in memory that become one run, column by column, and what was dropped and changed on the way.
+
+    characters, text_bytes: of all sentences.
+    ledger: number of dropped records by (reason, source).
+    cleaning: what each cleaning rule did.
+    rejected: entries of OUTPUT/rejected/.
+    undecodable: one report for each piece with undecodable bytes.
+    unbroken: documents with many lines and no blank line; see `note_unbroken`.
+    """
 
     ids: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
@@ -72,73 +103,147 @@ class Documents:
     unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, reading: ReadOptions) -> None:
-        """Clean, split and keep one document, or note that it holds nothing."""
+        """Clean a document, split it and keep its sentences; one without any goes to the ledger."""
         text = clean(record.text, self.cleaning)
         sentences = split_sentences(text, reading.language, reading.sentence_splitter)
         sentences = drop_long_words(sentences, self.cleaning)
         if not sentences:
             self.ledger["empty document", record.source] += 1
             return
+
+        # Of the cleaned text, so that copies which differ in spaces or line breaks are duplicates too.
         self.ids.append(document_id(sentences))
         self.sources.append(record.source)
         self.sentences.append(sentences)
+
         self.characters += sum(map(len, sentences))
         self.text_bytes += sum(len(sentence.encode()) for sentence in sentences)
 
     def note_unbroken(self, record: Record, piece: Piece) -> None:
-        """Remember a document of many lines in plain text, where a blank line should end it."""
-        if piece.format == "text" and _may_be_many(record):
-            self.unbroken.append({"path": piece.shown_path, "place": record.place, "lines": record.lines})
+        """Note a plain-text document of many lines without a blank one: its lines may be documents themselves."""
+        if piece.format == "text" and _may_be_many_documents(record):
+            self.unbroken.append({"path": piece.display_path, "place": record.position, "lines": record.line_count})
 
     def reject(self, record: Rejected, piece: Piece) -> None:
+        """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless."""
         self.ledger[record.reason, record.source] += record.count
-        if record.reason not in HARMLESS:
-            entry = {"reason": record.reason, "source": record.source, "path": piece.shown_path, "place": record.place}
-            self.rejected.append(entry | {"shown": record.shown})
+        if record.reason in HARMLESS_REASONS:
+            return
+
+        self.rejected.append(
+            {
+                "reason": record.reason,
+                "source": record.source,
+                "path": piece.display_path,
+                "place": record.position,
+                "shown": record.excerpt,
+            }
+        )
 
 
-def _may_be_many(record: Record) -> bool:
-    """Return whether the lines of a document may be documents themselves."""
-    if record.lines >= MANY_LINES:
+def _may_be_many_documents(record: Record) -> bool:
+    if record.line_count >= MANY_LINES:
         return True
-    return record.lines > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
+    return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
 
 
 def document_id(sentences: list[str]) -> int:
-    """A document's name, from its text alone: neither its file, its place in it nor how it was split into sentences."""
-    return key("document", " ".join(sentences))
+    """Return the 64-bit id of a document: a hash of its text alone.
+
+    Neither its file nor its position nor the way it was split into sentences changes it, so equal ids mean equal text.
+    """
+    return key("document", " ".join(sentences))  # BLAKE2b; one collision is expected among 6 billion documents
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Where documents stand in the shuffled corpus: a bijection of their ids, another for each seed."""
+    """Return the sort keys of the shuffled corpus: a bijection of the document ids, another one for each seed."""
     return mix(documents ^ np.uint64(key("placement", seed)))
 
 
+def report_name(split: Split) -> str:
+    """Return the name under which the report of a split's runs is kept."""
+    return f"split-{split.index:06d}"
+
+
 def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
-    """Write one split's runs and return their reports; what an earlier attempt finished is not made again."""
-    done = staging.report(report_name(split))
-    if done is not None:
-        return done["runs"]
-    reports = []
-    for documents in documents_of(split, reading):
+    """Write the runs of one split and return one report per run.
+
+    What an earlier attempt finished is not made again. Raises DataError if a file cannot be read, or if too many of its
+    bytes are not in its encoding.
+    """
+    finished = staging.report(report_name(split))
+    if finished is not None:
+        return finished["runs"]
+
+    buckets = num_shards or MAX_SHARDS
+    reports: list[Report] = []
+    for documents in read_documents(split, reading):
         name = f"run-{split.index:06d}-{len(reports):04d}"
-        staging.put(f"{name}.arrow", encode_run(documents, reading.seed, num_shards or MAX_SHARDS))
-        if reading.near_duplicates:
-            for suffix, data in encode_signatures(documents.ids, documents.sentences).items():
-                staging.put(f"{name}.{suffix}", data)
-        if documents.rejected:
-            staging.put(f"{name}.rejected.jsonl", b"".join(orjson.dumps(r) + b"\n" for r in documents.rejected))
-        reports.append(report_of(name, documents))
+        _write_run(name, documents, reading, buckets, staging)
+        reports.append(run_report(name, documents))
+
+    # Last, because the report is the proof that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
 
 
-def report_name(split: Split) -> str:
-    return f"split-{split.index:06d}"
+def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
+    """Yield the documents of a split, RUN_CHARACTERS at a time.
+
+    There is always a last buffer, even without documents, because its ledger counts too.
+    """
+    documents = RunBuffer()
+    for piece in split.pieces:
+        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
+
+        for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
+            undecodable.add(record)
+
+            if isinstance(record, Rejected):
+                documents.reject(record, piece)
+            else:
+                documents.add(record, reading)
+                if reading.text_layout == "blank_line":
+                    documents.note_unbroken(record, piece)
+
+            # At least one document fits, however long, so a run exceeds the limit by at most one document.
+            if documents.characters >= RUN_CHARACTERS:
+                yield documents
+                documents = RunBuffer()
+
+        # The report of a piece goes to the run that holds its end.
+        if undecodable.count:
+            documents.undecodable.append(undecodable.check())
+
+    yield documents
 
 
-def report_of(name: str, documents: Documents) -> Report:
-    """What Beam carries of a run."""
+def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> None:
+    """Write the files of one run: its documents, their signatures for `near_duplicates`, and its rejected records."""
+    staging.put(f"{name}.arrow", encode_run(documents, reading.seed, buckets))
+
+    if reading.near_duplicates:
+        for suffix, data in encode_signatures(documents.ids, documents.sentences).items():
+            staging.put(f"{name}.{suffix}", data)
+
+    if documents.rejected:
+        json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.rejected)
+        staging.put(f"{name}.rejected.jsonl", json_lines)
+
+
+def encode_run(documents: RunBuffer, seed: int, buckets: int) -> bytes:
+    """Return the Arrow file of a run: documents sorted by placement, one record batch per bucket."""
+    ids = np.array(documents.ids, dtype=np.uint64)
+    columns = [
+        pa.array(ids),
+        pa.array(documents.sources, pa.string()),
+        pa.array(documents.sentences, TEXT.types[2]),
+    ]
+    return encode_buckets(pa.record_batch(columns, schema=TEXT), placements(ids, seed), buckets)
+
+
+def run_report(name: str, documents: RunBuffer) -> Report:
+    """Return what Beam carries of a run; `plan_shards` adds these reports up."""
     return {
         "run": name,
         "documents": len(documents.ids),
@@ -152,34 +257,3 @@ def report_of(name: str, documents: Documents) -> Report:
         "unbroken": len(documents.unbroken),
         "first_unbroken": documents.unbroken[0] if documents.unbroken else None,
     }
-
-
-def documents_of(split: Split, reading: ReadOptions) -> Iterator[Documents]:
-    """The split's documents, RUN_CHARACTERS at a time; at least one lot, for its ledger."""
-    documents = Documents()
-    for piece in split.pieces:
-        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
-
-        for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
-            undecodable.add(record)
-            if isinstance(record, Rejected):
-                documents.reject(record, piece)
-            else:
-                documents.add(record, reading)
-                if reading.text_layout == "blank_line":
-                    documents.note_unbroken(record, piece)
-
-            if documents.characters >= RUN_CHARACTERS:
-                yield documents
-                documents = Documents()
-
-        if undecodable.count:
-            documents.undecodable.append(undecodable.check())
-    yield documents
-
-
-def encode_run(documents: Documents, seed: int, buckets: int) -> bytes:
-    """The documents by placement, one record batch for each bucket of placements."""
-    ids = np.array(documents.ids, dtype=np.uint64)
-    columns = [pa.array(ids), pa.array(documents.sources, pa.string()), pa.array(documents.sentences, TEXT.types[2])]
-    return encode_buckets(pa.record_batch(columns, schema=TEXT), placements(ids, seed), buckets)

@@ -1,4 +1,5 @@
-"""Between the halves of the shuffle: what workers found, whether it may be published, how many shards it makes."""
+"""Between the halves of the shuffle: add up what workers found, decide whether it may be published, and in how many
+shards."""
 
 from __future__ import annotations
 
@@ -11,15 +12,24 @@ from pipeline.shard.partition import MAX_SHARDS
 from pipeline.shard.undecodable import refuse_undecodable, undecodable_statistics
 from schemas.errors import DataError
 
-SHARD_CHARACTERS = 8 << 20  # a shard's worth of tokens and rows fits easily into one worker's memory
-MAX_SHARD_BYTES = (1 << 31) - 1  # of text: Arrow's offsets into a column have 31 bits
+SHARD_CHARACTERS = 8 << 20
+"""Text per shard if --num_shards is not given. Its tokens and rows fit easily into one worker's memory."""
+
+MAX_SHARD_BYTES = (1 << 31) - 1
+"""Text in the largest shard: Arrow's offsets into a column have 31 bits."""
+
+_EXCERPT_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class CorpusSurvey:
-    """What `spread` found in all: enough to gather any shard. `rejected` names the runs that rejected records.
+    """What all runs hold together: enough to merge any shard.
 
-    `undecodable` names the files with a few undecodable bytes, `unbroken` describes documents of many lines.
+    runs: names of all runs, sorted.
+    rejected: names of the runs that have rejected records.
+    buckets: number of buckets in each run.
+    undecodable: statistics of the files with undecodable bytes.
+    unbroken: count and first of the documents with many lines and no blank line.
     """
 
     runs: tuple[str, ...]
@@ -38,23 +48,27 @@ def plan_shards(
     max_bad_ratio: float,
     max_undecodable_ratio: float = 1.0,
 ) -> CorpusSurvey:
-    """Add up the runs and decide the number of shards from the cleaned text, which files and compression do not change.
+    """Add up the reports of `write_runs` and choose the number of shards if `num_shards` is None.
 
-    Raises DataError when there is no document, when more than `max_bad_ratio` of the records were bad, when more than
-    `max_undecodable_ratio` of a file's bytes are not in its encoding, or when `num_shards` are too few for the text.
+    The choice follows from the amount of clean text, so neither the cut into files nor their compression changes it.
+    Raises DataError if there is no document, if more than `max_bad_ratio` of the records are bad, if more than
+    `max_undecodable_ratio` of a file's bytes are not in its encoding, or if `num_shards` is too small for the text.
     """
-    runs = sorted((run for report in reports for run in report), key=lambda run: run["run"])
+    runs = sorted((run for split_runs in reports for run in split_runs), key=lambda run: run["run"])
+    characters = total(runs, "characters")
+    text_bytes = total(runs, "text_bytes")
+
+    # A wrong encoding comes first, because it is also a cause of bad JSON records.
     undecodable = [report for run in runs for report in run["undecodable"]]
-    # First, for it is why records of JSON are bad.
-    refuse_undecodable(undecodable, max_undecodable_ratio, total(runs, "characters"))
+    refuse_undecodable(undecodable, max_undecodable_ratio, characters)
     check_bad_ratio(runs, max_bad_ratio)
     if total(runs, "documents") == 0:
-        raise DataError(nothing_left(runs))
+        raise DataError(_no_document_message(runs))
 
-    num_shards_made = num_shards or shards_for(total(runs, "characters"))
-    text_bytes = total(runs, "text_bytes")
+    num_shards_made = num_shards or shards_for(characters)
     if text_bytes > num_shards_made * MAX_SHARD_BYTES:
-        raise too_few_shards(num_shards_made, f"{text_bytes:,} bytes of text in {num_shards_made:,}", text_bytes)
+        raise _too_few_shards(num_shards_made, f"{text_bytes:,} bytes of text in {num_shards_made:,}", text_bytes)
+
     return CorpusSurvey(
         runs=tuple(run["run"] for run in runs),
         rejected=tuple(run["run"] for run in runs if run["rejected"]),
@@ -67,69 +81,91 @@ def plan_shards(
     )
 
 
-def too_few_shards(num_shards: int, found: str, text_bytes: int) -> DataError:
-    """The error for shards of more text than Arrow holds; `text_bytes` is the text of all shards, or an estimate."""
-    advised = max(num_shards + 1, -(-text_bytes // (MAX_SHARD_BYTES // 2)))  # half full, for shards differ
+def shards_for(characters: int) -> int:
+    """Return the number of shards for this much text: about SHARD_CHARACTERS each, more beyond 8 GB of text.
+
+    It is a power of two up to MAX_SHARDS, so that every shard has the same number of buckets.
+    """
+    power = max(0, (characters - 1) // SHARD_CHARACTERS).bit_length()
+    return min(MAX_SHARDS, 1 << power)
+
+
+def check_shard_bytes(text_bytes: int, name: str, num_shards: int) -> None:
+    """Raise DataError if the documents of a shard have more bytes of text than Arrow holds."""
+    if text_bytes > MAX_SHARD_BYTES:
+        found = f"{name} has {text_bytes:,} bytes of text in one of the"
+        raise _too_few_shards(num_shards, found, text_bytes * num_shards)
+
+
+def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:
+    """Return the error for shards of more text than Arrow holds.
+
+    `found` reads "... of N shards" in the message; `total_text_bytes` is the text of all shards, or an estimate.
+    """
+    # Half full on average, because shards differ in size.
+    half_full = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
+    advised = max(num_shards + 1, half_full)
     return DataError(
         f"--num_shards {num_shards} is too few: {found} shards, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing "
         f"was published. Give --num_shards {advised} or more, or leave the flag out."
     )
 
 
-def check_shard_bytes(text_bytes: int, name: str, num_shards: int) -> None:
-    """Raise DataError when the documents of a shard have more bytes of text than Arrow holds."""
-    if text_bytes > MAX_SHARD_BYTES:
-        raise too_few_shards(
-            num_shards, f"{name} has {text_bytes:,} bytes of text in one of the", text_bytes * num_shards
-        )
-
-
 def unbroken_documents(runs: list[Report]) -> Report | None:
-    """How many documents of plain text have many lines and no blank one, and the first of them."""
+    """Return how many documents of plain text have many lines and no blank one, and the first; None without any."""
     first = next((run["first_unbroken"] for run in runs if run["unbroken"]), None)
-    return None if first is None else {"count": total(runs, "unbroken"), "first": first}
+    if first is None:
+        return None
+    return {"count": total(runs, "unbroken"), "first": first}
 
 
-def nothing_left(runs: list[Report]) -> str:
-    """Why no document is left, out of what became of the records."""
-    causes = [f"{count:,} x {reason} ({source})" for reason, source, count in add_ledgers(r["ledger"] for r in runs)]
-    cleaning = [f"{rule}: {count:,}" for rule, count in add_by_name(runs, "cleaning").items()]
-    message = "The input holds no document with any text in it. "
-    if causes:
-        message += f"Left out: {', '.join(causes)}. "
-    if cleaning:
-        message += f"Cleaning: {', '.join(cleaning)}. "
-    if any(run["cleaning"].get("long words removed") for run in runs):
-        return (
-            message
-            + f"A word of more than {MAX_WORD:,} characters without a space is removed; put spaces between words."
+def _no_document_message(runs: list[Report]) -> str:
+    """Return the error message for a corpus without documents, with what became of its records."""
+    dropped = add_ledgers(run["ledger"] for run in runs)
+    cleaned = add_by_name(runs, "cleaning")
+
+    sentences = ["The input holds no document with any text in it."]
+    if dropped:
+        causes = ", ".join(f"{count:,} x {reason} ({source})" for reason, source, count in dropped)
+        sentences.append(f"Left out: {causes}.")
+    if cleaned:
+        sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in cleaned.items())}.")
+
+    if cleaned.get("long words removed"):
+        sentences.append(
+            f"Words of more than {MAX_WORD:,} characters without a space are removed; put spaces between words."
         )
-    return message + "Check --format, --text_layout and --text_key."
+    else:
+        sentences.append("Check --format, --text_layout and --text_key.")
+    return " ".join(sentences)
 
 
 def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
-    """Raises DataError with an example when too many records were rejected."""
+    """Raise DataError with an example if more than `max_bad_ratio` of all records were rejected."""
     bad = total(runs, "rejected")
     ratio = bad / max(1, total(runs, "documents") + bad)
-    if ratio > max_bad_ratio:
-        example = next(run["first_rejected"] for run in runs if run["rejected"])
-        where = (
-            f"at {'row' if example['path'].endswith('.parquet') else 'byte'} {example['place']:,} of {example['path']}"
-        )
-        looks = f": {example['shown'][:80]!r}" if example["shown"] else ""
-        advice = "Fix the input, or raise --max_bad_ratio."
-        if example["reason"].startswith("record above"):
-            advice += " Documents may be longer with --max_document_bytes; --text_layout line makes each line one."
-        if example["reason"].startswith("line is not") and example["shown"].startswith(("[", "{")):
-            advice += (
-                " JSON must have one object a line: jq -c '.[]' turns an array into such lines, jq -c . an object."
-            )
-        raise DataError(
-            f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
-            f"{example['reason']}, {where}{looks}. Nothing was published. {advice}"
-        )
+    if ratio <= max_bad_ratio:
+        return
+
+    first = next(run["first_rejected"] for run in runs if run["rejected"])
+    raise DataError(
+        f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
+        f"{_describe_rejected(first)}. Nothing was published. {_advice_for_rejected(first)}"
+    )
 
 
-def shards_for(characters: int) -> int:
-    """A power of two, so that it divides MAX_SHARDS buckets: about SHARD_CHARACTERS a shard, more beyond 8 GB."""
-    return min(MAX_SHARDS, 1 << max(0, (characters - 1) // SHARD_CHARACTERS).bit_length())
+def _describe_rejected(rejected: Report) -> str:
+    unit = "row" if rejected["path"].endswith(".parquet") else "byte"
+    description = f"{rejected['reason']}, at {unit} {rejected['place']:,} of {rejected['path']}"
+    if rejected["shown"]:
+        description += f": {rejected['shown'][:_EXCERPT_CHARACTERS]!r}"
+    return description
+
+
+def _advice_for_rejected(rejected: Report) -> str:
+    advice = "Fix the input, or raise --max_bad_ratio."
+    if rejected["reason"].startswith("record above"):
+        advice += " --max_document_bytes allows longer documents; --text_layout line makes each line a document."
+    if rejected["reason"].startswith("line is not") and rejected["shown"].startswith(("[", "{")):
+        advice += " JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
+    return advice

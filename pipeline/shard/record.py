@@ -1,4 +1,4 @@
-"""What reading a file yields: documents as they stood there, and records without one."""
+"""What reading a file yields: a `Record` for each document, and a `Rejected` where there should have been one."""
 
 from __future__ import annotations
 
@@ -6,71 +6,89 @@ from dataclasses import dataclass, field
 
 from pipeline.shard.limits import Limits
 
-SHOWN = 500  # characters of a rejected record that are kept to look at
+EXCERPT_CHARACTERS = 500  # of a rejected record, kept so that a person can look at it
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_UTF8_BYTES = 4  # of one character
 
 
 @dataclass(frozen=True)
 class Undecodable:
-    """What in a record is not in the encoding of its file: in how many places, and the first one's offset in bytes."""
+    """The bytes of a record that its encoding does not allow.
+
+    count: number of places that could not be decoded.
+    first_offset: offset of the first one in the file's plain bytes.
+    """
 
     count: int
-    place: int
+    first_offset: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """One document as it stood in the input. `source` names its kind of origin, never a path: paths change.
+    """One document as it stands in the input.
 
-    `place` is the offset in bytes at which it begins; `size` counts its bytes and `lines` its lines of plain text.
+    source: kind of origin ("wiki", "jsonl"), never a path, because paths change.
+    position: offset in bytes at which the record begins; in Parquet, the row number in the file.
+    size: bytes of the record.
+    line_count: number of lines, in plain text only.
     """
 
     text: str
     source: str
     undecodable: Undecodable | None = None
-    place: int = field(default=0, compare=False)
+    position: int = field(default=0, compare=False)
     size: int = field(default=0, compare=False)
-    lines: int = field(default=0, compare=False)
+    line_count: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record without a document in it: why, where it begins, and how it looks.
+    """A record without a usable document. The other fields are those of `Record`.
 
-    `place` is the offset in bytes, in Parquet the row of the file. `count` is above 1 for blank lines in a row.
+    reason: entry of the ledger.
+    excerpt: the first characters of the record.
+    count: number of records; above 1 only for consecutive blank lines.
     """
 
     reason: str
     source: str
-    place: int
-    shown: str = ""
+    position: int
+    excerpt: str = ""
     count: int = 1
     undecodable: Undecodable | None = field(default=None, compare=False)
     size: int = field(default=0, compare=False)
 
 
-def too_long(limits: Limits) -> str:
-    """Return the reason that the ledger gives for records above --max_document_bytes."""
-    megabytes, rest = divmod(limits.document_bytes, 1 << 20)
-    return f"record above {limits.document_bytes:,} bytes" if rest else f"record above {megabytes} MB"
+def too_long_reason(limits: Limits) -> str:
+    """Return the ledger's reason for records larger than --max_document_bytes."""
+    megabytes, remaining_bytes = divmod(limits.document_bytes, 1 << 20)
+    if remaining_bytes:
+        return f"record above {limits.document_bytes:,} bytes"
+    return f"record above {megabytes} MB"
 
 
-TOO_LONG = too_long(Limits())
+TOO_LONG = too_long_reason(Limits())
 
 
-def decoded(data: bytes, place: int) -> tuple[str, Undecodable | None]:
-    """Return UTF-8 bytes, which begin at `place` of their file, as text, and what in them is not UTF-8.
+def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
+    """Decode UTF-8 bytes that begin at `offset` of their file, without a byte order mark.
 
-    That reads as U+FFFD, which `cleaning` counts and removes.
+    Returns the text and, if some bytes are not UTF-8, where and how many. Those bytes become U+FFFD in the text;
+    `cleaning` counts and removes them.
     """
-    text_start = len(data) - len(data.removeprefix(b"\xef\xbb\xbf"))
+    encoded = data.removeprefix(_BYTE_ORDER_MARK)
     try:
-        return data[text_start:].decode(), None
+        return encoded.decode(), None
     except UnicodeDecodeError as error:
-        text = data[text_start:].decode(errors="replace")
-        stood_there = data.count("\ufffd".encode())
-        return text, Undecodable(text.count("\ufffd") - stood_there, place + text_start + error.start)
+        text = encoded.decode(errors="replace")
+
+        # The input may hold U+FFFD itself, correctly encoded.
+        already_there = data.count("\ufffd".encode())
+        first_offset = offset + len(data) - len(encoded) + error.start
+        return text, Undecodable(text.count("\ufffd") - already_there, first_offset)
 
 
-def shown(line: bytes) -> str:
-    """Return the beginning of a record, for a person to look at."""
-    return line[: 4 * SHOWN].decode(errors="replace")[:SHOWN].rstrip("\n")
+def excerpt_of(line: bytes) -> str:
+    """Return the first characters of a record, for a person to look at."""
+    first_bytes = line[: _MAX_UTF8_BYTES * EXCERPT_CHARACTERS]
+    return first_bytes.decode(errors="replace")[:EXCERPT_CHARACTERS].rstrip("\n")

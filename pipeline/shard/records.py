@@ -1,11 +1,12 @@
-"""From one piece of input to its records: the text of each document and where it came from, or why there is none.
+"""Turn one piece of input into records: the text of each document and its source, or why there is no document.
 
-    jsonl          one object a line; the text under --text_key, the source under "source" when it is there
-    parquet        one document a row; the text in the column --text_key, the source in "source" if there is one
-    text           a blank line ends a document (blank_line), or every line is one (line), or the file is (file)
+    jsonl          one JSON object per line; the text is under --text_key, the source under "source" if it is there
+    parquet        one document per row; the text is in column --text_key, the source in column "source" if there is one
+    text           a blank line ends a document (blank_line), every line is one (line), or the file is one (file)
     wikiextractor  <doc id= url= title=> ... </doc>; the title line is not part of the text
 
-A record belongs to the piece in which it begins, so pieces can be cut anywhere.
+A record belongs to the piece in which it begins. So a file can be cut anywhere: a reader skips what began before its
+piece, and reads past the end of its piece until its last record ends.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ import orjson
 from pipeline.shard.decompression import UNREADABLE
 from pipeline.shard.inputs import Piece, version_of
 from pipeline.shard.limits import Limits
-from pipeline.shard.lines import Lines, plain_lines, until
+from pipeline.shard.lines import Lines, lines_before, plain_lines
 from pipeline.shard.parquet import parquet_records
-from pipeline.shard.record import TOO_LONG, Record, Rejected, decoded, shown, too_long
+from pipeline.shard.record import TOO_LONG, Record, Rejected, decode_utf8, excerpt_of, too_long_reason
 from schemas.errors import DataError
 
 __all__ = ["TOO_LONG", "Record", "Rejected", "TextLayout", "parse_json_line", "read_records"]
 
 TextLayout = Literal["blank_line", "line", "file"]
 DEFAULT_LIMITS = Limits()
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EXCERPT_LINES = 3
 
 
 def read_records(
@@ -34,161 +37,184 @@ def read_records(
 ) -> Iterator[Record | Rejected]:
     """Yield the records that begin in the piece.
 
-    Raises DataError when the file cannot be read or decompressed to its end, or has changed since the job began.
+    Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
     try:
         if piece.format == "parquet":
             yield from parquet_records(piece, text_key, limits)
         elif piece.format == "jsonl":
-            lines = until(plain_lines(piece, limits), piece.end_of_records)
-            yield from (parse_json_line(line, text_key, place, limits) for place, line in lines)
+            lines = lines_before(piece.end_of_records, plain_lines(piece, limits))
+            for offset, line in lines:
+                yield parse_json_line(line, text_key, offset, limits)
         else:
             yield from text_records(plain_lines(piece, limits), piece, layout, limits)
     except UNREADABLE as error:
         raise DataError(
-            f"{piece.shown_path} cannot be read to its end ({error}). "
-            "It may be cut or damaged: copy it again, or leave it out."
+            f"{piece.display_path} cannot be read to its end ({error}). "
+            "It may be truncated or damaged: copy it again, or leave it out."
         ) from error
+
     if version_of(piece.path) != piece.version:
         raise DataError(
-            f"{piece.shown_path} changed while it was read. Run the job again once nothing writes to its inputs."
+            f"{piece.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
 
 
 def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:
-    """Yield the records of a format of plain lines."""
+    """Yield the records of a format that consists of plain lines."""
     end = piece.end_of_records
+
     if piece.format == "wikiextractor":
         yield from wikiextractor_records(lines, end, limits)
     elif layout == "line":
-        yield from line_records(until(lines, end), limits)
-    elif layout == "file":
-        yield from whole_file(lines, limits) if piece.start == 0 else ()
-    else:
-        yield from text_documents(lines, end, piece.start == 0, limits)
+        yield from line_records(lines_before(end, lines), limits)
+    elif layout == "blank_line":
+        yield from blank_line_records(lines, end, piece.start == 0, limits)
+    elif piece.start == 0:  # layout "file": the first piece reads the whole file
+        yield from whole_file_record(lines, limits)
 
 
 def parse_json_line(
-    line: bytes | None, text_key: str, place: int, limits: Limits = DEFAULT_LIMITS
+    line: bytes | None, text_key: str, offset: int, limits: Limits = DEFAULT_LIMITS
 ) -> Record | Rejected:
-    """Return the record of one JSONL line. Blank lines are rejected as such, for they hide no document."""
+    """Return the record of one line of JSON. `line` is None if it was too long to keep."""
     if line is None:
-        return Rejected(too_long(limits), "jsonl", place)
+        return Rejected(too_long_reason(limits), "jsonl", offset)
     if line.isspace():
-        return Rejected("blank line", "jsonl", place, count=max(1, line.count(b"\n")))
+        return Rejected("blank line", "jsonl", offset, count=max(1, line.count(b"\n")))
 
     try:
-        fields = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        fields = orjson.loads(line.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError:
-        undecodable = decoded(line, place)[1]
-        return Rejected("line is not JSON", "jsonl", place, shown(line), undecodable=undecodable, size=len(line))
+        # orjson also refuses bytes that are not UTF-8, which are counted apart.
+        _, undecodable = decode_utf8(line, offset)
+        return Rejected("line is not JSON", "jsonl", offset, excerpt_of(line), undecodable=undecodable, size=len(line))
     if not isinstance(fields, dict):
-        return Rejected("line is not a JSON object", "jsonl", place, shown(line), size=len(line))
+        return Rejected("line is not a JSON object", "jsonl", offset, excerpt_of(line), size=len(line))
 
     source = fields.get("source")
-    source = source if isinstance(source, str) and source else "jsonl"
+    if not isinstance(source, str) or not source:
+        source = "jsonl"
+
     text = fields.get(text_key)
     if not isinstance(text, str):
-        return Rejected(f"no text under {text_key!r}", source, place, shown(line), size=len(line))
-    return Record(text, source, place=place, size=len(line))
+        return Rejected(f"no text under {text_key!r}", source, offset, excerpt_of(line), size=len(line))
+    return Record(text, source, position=offset, size=len(line))
 
 
 def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
-    """Every line that is not blank is a document."""
-    for place, line in lines:
+    """Yield every line that is not blank as a document."""
+    for offset, line in lines:
         if line is None:
-            yield Rejected(too_long(limits), "text", place)
+            yield Rejected(too_long_reason(limits), "text", offset)
         elif not line.isspace():
-            text, undecodable = decoded(line, place)
-            yield Record(text, "text", undecodable, place, len(line), 1)
+            text, undecodable = decode_utf8(line, offset)
+            yield Record(text, "text", undecodable, position=offset, size=len(line), line_count=1)
 
 
-def text_documents(lines: Lines, end: int, begun: bool, limits: Limits) -> Iterator[Record | Rejected]:
-    """Runs of lines between blank ones.
+def blank_line_records(lines: Lines, end: int, is_file_start: bool, limits: Limits) -> Iterator[Record | Rejected]:
+    """Yield the documents between blank lines.
 
-    A document belongs to the piece that holds the last blank line before it, or the start of the file (`begun`), so
-    that a reader knows it without looking back.
+    A document belongs to the piece that holds the last blank line before it, or the start of the file. So a reader
+    that begins in the middle of a file skips to the first blank line, and never has to look back.
     """
-    document = Collected(limits) if begun else None
-    for place, line in lines:
+    document = _DocumentLines(limits) if is_file_start else None
+
+    for offset, line in lines:
         if line is not None and line.isspace():
             if document:
-                yield document.finished("text")
-            if place >= end:
+                yield document.to_record("text")
+            if offset >= end:
                 return
-            document = Collected(limits)
+            document = _DocumentLines(limits)
         elif document is not None:
-            document.add(line, place)
+            document.add(line, offset)
+
     if document:
-        yield document.finished("text")
+        yield document.to_record("text")
 
 
-def whole_file(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
-    """The file is one document."""
-    document = Collected(limits)
-    for place, line in lines:
-        document.add(line, place)
+def whole_file_record(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
+    """Yield the file as one document."""
+    document = _DocumentLines(limits)
+    for offset, line in lines:
+        document.add(line, offset)
+
     if document:
-        yield document.finished("text")
+        yield document.to_record("text")
 
 
 def wikiextractor_records(lines: Lines, end: int, limits: Limits) -> Iterator[Record | Rejected]:
-    """The <doc> blocks that begin before `end`. A block that never closes is rejected, not guessed at."""
-    document: Collected | None = None
-    for place, line in lines:
+    """Yield the <doc> blocks that begin before `end`. A block that is never closed is rejected."""
+    document: _DocumentLines | None = None
+
+    for offset, line in lines:
         if line is not None and line.startswith(b"<doc "):
             if document is not None:
-                yield document.unclosed()
-            if place >= end:
+                yield document.to_unclosed()
+            if offset >= end:
                 return
-            document = Collected(limits, place)
+            document = _DocumentLines(limits, offset)
         elif line is not None and line.startswith(b"</doc>") and document is not None:
-            yield document.finished("wikiextractor", skip=1)  # the first line repeats the title
+            yield document.to_record("wikiextractor", skipped_lines=1)  # the first line repeats the title
             document = None
         elif document is not None:
-            document.add(line, place)
+            document.add(line, offset)
+
     if document is not None:
-        yield document.unclosed()
+        yield document.to_unclosed()
 
 
-class Collected:
-    """The lines of a document; past --max_document_bytes they are counted and not kept.
+class _DocumentLines:
+    """The lines of one document. Beyond --max_document_bytes they are counted but not kept.
 
-    `place` is where its record begins when that is before its first line.
+    record_offset: where the record begins, if that is before its first line of text (the <doc> tag).
     """
 
-    def __init__(self, limits: Limits, place: int | None = None):
+    def __init__(self, limits: Limits, record_offset: int | None = None):
         self._limits = limits
-        self._place = place
-        self._text_place = 0
+        self._record_offset = record_offset
+        self._text_offset = 0
         self._lines: list[bytes] = []
         self._length = 0
 
     def __bool__(self) -> bool:
+        """Return whether there is any line."""
         return self._length > 0
 
-    def add(self, line: bytes | None, place: int) -> None:
+    def add(self, line: bytes | None, offset: int) -> None:
+        """Add the next line; None stands for one that is longer than a whole document may be."""
         if self._length == 0:
-            self._text_place = place
+            self._text_offset = offset
 
         self._length += self._limits.document_bytes + 1 if line is None else len(line)
         if line is not None and self._length <= self._limits.document_bytes:
             self._lines.append(line)
 
-    def finished(self, source: str, skip: int = 0) -> Record | Rejected:
-        """Return the document without its first `skip` lines."""
+    def to_record(self, source: str, skipped_lines: int = 0) -> Record | Rejected:
+        """Return the document without its first lines, or a rejection if it is too long."""
         if self._length > self._limits.document_bytes:
-            return Rejected(too_long(self._limits), source, self._record_place(), self._beginning())
+            return Rejected(too_long_reason(self._limits), source, self._position(), self._excerpt())
 
-        text_place = self._text_place + sum(map(len, self._lines[:skip]))
-        text, undecodable = decoded(b"".join(self._lines[skip:]), text_place)
-        return Record(text, source, undecodable, self._record_place(), self._length, len(self._lines))
+        text_offset = self._text_offset + sum(map(len, self._lines[:skipped_lines]))
+        text, undecodable = decode_utf8(b"".join(self._lines[skipped_lines:]), text_offset)
+        return Record(
+            text,
+            source,
+            undecodable,
+            position=self._position(),
+            size=self._length,
+            line_count=len(self._lines),
+        )
 
-    def unclosed(self) -> Rejected:
-        return Rejected("<doc> without </doc>", "wikiextractor", self._record_place(), self._beginning())
+    def to_unclosed(self) -> Rejected:
+        """Return the rejection of a <doc> block that has no end."""
+        return Rejected("<doc> without </doc>", "wikiextractor", self._position(), self._excerpt())
 
-    def _record_place(self) -> int:
-        return self._text_place if self._place is None else self._place
+    def _position(self) -> int:
+        if self._record_offset is not None:
+            return self._record_offset
+        return self._text_offset
 
-    def _beginning(self) -> str:
-        return shown(b"".join(self._lines[:3]))
+    def _excerpt(self) -> str:
+        return excerpt_of(b"".join(self._lines[:_EXCERPT_LINES]))

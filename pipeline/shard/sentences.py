@@ -1,9 +1,9 @@
-"""From a clean document to its sentences, each on one line with single spaces.
+"""Split a clean document into sentences, each on one line with single spaces.
 
-Texts come with hard-wrapped lines (books, mail, documentation) or with one paragraph a line (the web, Wikipedia).
-A line break is taken for a wrap when the next word would not have fitted: the wrapped lines of a paragraph are as full
-as its longest line allows, and none is longer than WRAP_WIDTH. Any other line break ends a sentence, as a heading's
-does. `newline` trusts the corpus: every line is one sentence.
+Texts come with hard-wrapped lines (books, mail, documentation) or with one paragraph per line (the web, Wikipedia).
+`sentencex` first joins wrapped lines: a line break counts as a wrap if the next word would not have fitted on the line.
+The width of a paragraph is the length of its longest line, at most WRAP_WIDTH. Any other line break ends a sentence, as
+after a heading. `newline` trusts the corpus: every line is one sentence.
 """
 
 from __future__ import annotations
@@ -15,43 +15,51 @@ from typing import Literal
 import sentencex
 
 Splitter = Literal["sentencex", "newline"]
-WRAP_WIDTH = 120  # characters; text meant to be wrapped is wrapped below this
+WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
+
 _SPACES = re.compile(" {2,}")
+
+# A Chinese or Japanese full stop among any other end marks ("？！", "……。"), then closing quotes and brackets; but not
+# where a comma or colon follows, because the sentence continues there.
 _IDEOGRAPHIC_END = re.compile("[!?…]*[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
+_IDEOGRAPHIC_FULL_STOPS = "。！？"
 
 
 def split_sentences(text: str, language: str, splitter: Splitter) -> list[str]:
-    """The sentences of a clean document, in order, never empty, their words apart by single spaces.
+    """Return the sentences of a clean document, in order, without empty ones, their words separated by single spaces.
 
-    Example: `split_sentences("One. Two\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`
+    Example: `split_sentences("One. Two\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`.
     """
     if splitter == "newline":
-        return [" ".join(line.split()) for line in text.split("\n") if not line.isspace() and line]
-    # A blank line between paragraphs ends a sentence for sentencex in every language.
+        lines = [" ".join(line.split()) for line in text.split("\n")]
+        return [line for line in lines if line]
+
+    # sentencex ends a sentence at a blank line in every language, so paragraphs are separated by one.
     joined = "\n\n".join(paragraphs(text))
     if "  " in joined:
         joined = _SPACES.sub(" ", joined)
     found: list[str] = sentencex.segment(language, joined)  # type: ignore[attr-defined]
-    if not joined.isascii() and any(mark in joined for mark in "。！？"):
+
+    if not joined.isascii() and any(mark in joined for mark in _IDEOGRAPHIC_FULL_STOPS):
         found = [part for sentence in found for part in split_ideographic(sentence)]
     return [sentence for sentence in map(str.strip, found) if sentence]
 
 
 def split_ideographic(sentence: str) -> Iterator[str]:
-    """Cut after every Chinese or Japanese full stop with its closing quotes, unless a comma goes on.
+    """Cut after every Chinese or Japanese full stop with its closing quotes, unless a comma follows.
 
-    These marks end a sentence in any language and before any character; sentencex goes on before a digit or a Latin
-    letter. Example: `"到医院。108路"` -> `"到医院。"`, `"108路"`
+    These marks end a sentence in any language, whatever comes next; sentencex alone would not cut before a digit or a
+    Latin letter. Example: `"到医院。108路"` -> `"到医院。"`, `"108路"`.
     """
-    place = 0
-    for mark in _IDEOGRAPHIC_END.finditer(sentence):
-        yield sentence[place : mark.end()]
-        place = mark.end()
-    yield sentence[place:]
+    start = 0
+    for match in _IDEOGRAPHIC_END.finditer(sentence):
+        yield sentence[start : match.end()]
+        start = match.end()
+    yield sentence[start:]
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, wrapped lines joined with a space."""
+    """Return the paragraphs of a text, with wrapped lines joined by a space."""
     found: list[str] = []
     for block in text.split("\n\n"):
         lines = block.split("\n")
@@ -64,18 +72,29 @@ def paragraphs(text: str) -> list[str]:
 
 
 def unwrap(lines: list[str], width: int) -> list[str]:
-    """The lines of a block of `width` characters, those joined that were wrapped.
+    """Join the wrapped lines of a block whose longest line has `width` characters.
 
-    A line goes on with the one before when its first word would not have fitted there, or begins in lower case; the
-    one before must have a space in it, for a script without them is not wrapped at words.
+    A line continues the previous one if it begins in lower case, or if its first word would not have fitted there.
+    The previous line must contain a space, because scripts without spaces are not wrapped at words.
     """
     texts = list(map(str.strip, lines))
-    rooms = [width - len(line.rstrip()) for line in lines]  # for a space and a word
-    found, start = [], 0
-    for i, (before, text, room) in enumerate(zip(texts, texts[1:], rooms, strict=False), 1):
-        wrapped = text and (text[0].islower() or len(text) >= room <= len(text.partition(" ")[0]))
-        if not (wrapped and " " in before):
-            found.append(" ".join(texts[start:i]))
+    free_widths = [width - len(line.rstrip()) for line in lines]  # left on each line for a space and a word
+
+    joined = []
+    start = 0
+    for i in range(1, len(texts)):
+        text = texts[i]
+        continues = False
+        if text and " " in texts[i - 1]:
+            # A word fits if it is shorter than the free width. The cheap test of the whole line spares most short
+            # lines the search for their first word.
+            free_width = free_widths[i - 1]
+            begins_in_lower_case = text[0].islower()
+            continues = begins_in_lower_case or (len(text) >= free_width and len(text.partition(" ")[0]) >= free_width)
+
+        if not continues:
+            joined.append(" ".join(texts[start:i]))
             start = i
-    found.append(" ".join(texts[start:]))
-    return found
+
+    joined.append(" ".join(texts[start:]))
+    return joined

@@ -1,4 +1,9 @@
-"""Bytes that are not in a file's encoding: how many may be, and the error that names the encoding that would fit."""
+"""Bytes that are not in the encoding of their file: count them, and refuse files that have too many.
+
+A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding; the error then
+names the encoding that would fit. Files are cut into pieces, so each worker reports the pieces it read, and the reports
+of a file are added up when all are there. Workers refuse a file early if one piece alone has too many.
+"""
 
 from __future__ import annotations
 
@@ -14,88 +19,113 @@ from pipeline.shard.limits import MAX_RATIO
 from pipeline.shard.record import Record, Rejected
 from schemas.errors import DataError
 
-MIN_PLACES = 10  # fewer are removed and reported, so that one bad byte of a small file does not fail a job
-SHOWN_FILES = 100  # in the manifest
-_SAMPLE = 1 << 16  # bytes in which the encoding is looked for
+MIN_PLACES = 10
+"""Undecodable places that a file must have to be refused. One bad byte of a small file does not fail a job."""
+
+LISTED_FILES = 100  # in the manifest
+_SAMPLE_BYTES = 1 << 16  # from which the encoding is guessed
+_SKIP_BYTES = 1 << 20  # read at once on the way to the sample
 
 
 @dataclass
 class UndecodableBytes:
-    """What was not decodable in the records of one piece so far.
+    """Counts what could not be decoded in the records of one piece.
 
-    The share is of the bytes of the whole file: its size where that is known, else the records that were read.
+    count: undecodable places so far.
+    first_offset: offset of the first one.
+    size: bytes of the records so far.
+
+    The share that `max_ratio` limits is of the bytes of the whole file: of its size if that is known, else of the
+    records that were read.
     """
 
     piece: Piece
     max_ratio: float
     max_growth: int = MAX_RATIO
     count: int = 0
-    first_place: int = 0
+    first_offset: int = 0
     size: int = 0
 
     def add(self, record: Record | Rejected) -> None:
-        """Count what a record has. Raises DataError as soon as the file is certain to have too much."""
+        """Count a record. Raises DataError as soon as the file is certain to have too many undecodable bytes."""
         self.size += record.size
         if record.undecodable is None:
             return
 
         if self.count == 0:
-            self.first_place = record.undecodable.place
+            self.first_offset = record.undecodable.first_offset
         self.count += record.undecodable.count
-        if self.count >= MIN_PLACES and self.count > self.max_ratio * self._largest_size():
+
+        if self.count >= MIN_PLACES and self.count > self.max_ratio * self._max_file_bytes():
             self.check()
 
-    def _largest_size(self) -> int:
-        """Return the bytes that the plain file has at most; a compressed one may be good behind a bad beginning."""
-        return max(self.size, self.piece.size * (self.max_growth if self.piece.is_whole_file else 1))
+    def _max_file_bytes(self) -> int:
+        """Return the most plain bytes that the file can have. A compressed one may get better after a bad beginning."""
+        growth = self.max_growth if self.piece.is_whole_file else 1
+        return max(self.size, self.piece.size * growth)
 
     def check(self) -> Report:
-        """Return the report, or raise DataError when this piece alone has more than the whole file may have."""
+        """Return the report, or raise DataError if this piece alone has more than the whole file may have."""
         report = self.report()
         refuse_undecodable([report], self.max_ratio)
         return report
 
     def report(self) -> Report:
-        """Return what `survey` needs to add up the pieces of a file.
+        """Return what `plan_shards` needs to add up the pieces of a file.
 
-        Of the pieces of a file with too much at least one has too much itself, so that one looks for the encoding.
+        If a file has too many undecodable bytes, so has at least one of its pieces. Only such a piece guesses the
+        encoding, because that takes another look into the file.
         """
-        plain_bytes = self.size if self.piece.is_whole_file else self.piece.end - self.piece.start
-        is_suspect = self.count > self.max_ratio * plain_bytes and self.piece.encoding == UTF8
+        piece = self.piece
+        plain_bytes = self.size if piece.is_whole_file else piece.end - piece.start
+        has_too_many = self.count > self.max_ratio * plain_bytes
+
+        fitting: list[str] = []
+        if has_too_many and piece.encoding == UTF8:
+            fitting = list(fitting_encodings(_sample(piece, self.first_offset)))
+
         return {
-            "path": self.piece.shown_path,
-            "encoding": self.piece.encoding,
-            "fitting": list(fitting_encodings(_sample(self.piece, self.first_place))) if is_suspect else [],
+            "path": piece.display_path,
+            "encoding": piece.encoding,
+            "fitting": fitting,
             "count": self.count,
-            "first_place": self.first_place,
-            "size": self.size if self.piece.is_whole_file else self.piece.size,
+            "first_place": self.first_offset,
+            "size": self.size if piece.is_whole_file else piece.size,
         }
 
 
 def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size: int | None = None) -> None:
-    """Raise DataError for the first file, by name, of whose bytes more than `max_ratio` cannot be decoded.
+    """Raise DataError for the first file, by name, with more than `max_ratio` undecodable bytes.
 
-    Files with less than MIN_PLACES are let pass, unless all of them together have too much of `corpus_size` characters.
+    Files with fewer than MIN_PLACES pass, unless all files together have too many for a corpus of `corpus_size`
+    characters.
     """
-    files = by_file(reports)
+    files = _reports_by_file(reports)
     for file in files:
-        if file["count"] >= MIN_PLACES and file["count"] > max_ratio * max(1, file["size"]):
-            raise _error(file, max_ratio)
+        if _has_too_many(file["count"], file["size"], max_ratio):
+            raise _too_many_error(file, max_ratio)
 
-    count = sum(file["count"] for file in files)
-    if corpus_size is not None and count >= MIN_PLACES and count > max_ratio * max(1, corpus_size):
-        raise _error(max(files, key=lambda file: file["count"] / max(1, file["size"])), max_ratio)
+    if corpus_size is None:
+        return
+    if _has_too_many(sum(file["count"] for file in files), corpus_size, max_ratio):
+        worst = max(files, key=lambda file: file["count"] / max(1, file["size"]))
+        raise _too_many_error(worst, max_ratio)
 
 
-def by_file(reports: Iterable[Report]) -> list[Report]:
-    """Return one report a file, by path, out of those of its pieces."""
+def _has_too_many(count: int, size: int, max_ratio: float) -> bool:
+    return count >= MIN_PLACES and count > max_ratio * max(1, size)
+
+
+def _reports_by_file(reports: Iterable[Report]) -> list[Report]:
+    """Return one report per file, sorted by path, from those of its pieces."""
     by_path: dict[str, list[Report]] = {}
     for report in reports:
         by_path.setdefault(report["path"], []).append(report)
-    return [_merged(pieces) for _, pieces in sorted(by_path.items())]
+    return [_add_pieces(pieces) for _, pieces in sorted(by_path.items())]
 
 
-def _merged(pieces: list[Report]) -> Report:
+def _add_pieces(pieces: list[Report]) -> Report:
+    """Return the report of a file; its encoding is the guess of the piece with the most undecodable bytes."""
     worst = max(pieces, key=lambda piece: (bool(piece["fitting"]), piece["count"]))
     return worst | {
         "count": sum(piece["count"] for piece in pieces),
@@ -104,27 +134,30 @@ def _merged(pieces: list[Report]) -> Report:
 
 
 def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
-    """Return what the manifest says: the count in all, and the SHOWN_FILES files with the most, by path."""
-    files = by_file(reports)
+    """Return the manifest's statistics: the total count, and the LISTED_FILES files with the most, sorted by path."""
+    files = _reports_by_file(reports)
     if not files:
         return None
 
-    most = sorted(files, key=lambda file: (-file["count"], file["path"]))[:SHOWN_FILES]
-    kept = ("path", "encoding", "count", "first_place", "size")
+    worst = sorted(files, key=lambda file: (-file["count"], file["path"]))[:LISTED_FILES]
+    worst_by_path = sorted(worst, key=lambda file: file["path"])
+    listed_fields = ("path", "encoding", "count", "first_place", "size")
     return {
         "count": sum(file["count"] for file in files),
         "files": len(files),
-        "most": [{name: file[name] for name in kept} for file in sorted(most, key=lambda file: file["path"])],
+        "most": [{name: file[name] for name in listed_fields} for file in worst_by_path],
     }
 
 
-def _error(file: Report, max_ratio: float) -> DataError:
-    if file["fitting"]:
-        advice = f"It looks like {' or '.join(file['fitting'])}: give --encoding {file['fitting'][0]} to read it"
-        if len(file["fitting"]) > 1:
-            advice += f", or --encoding {file['fitting'][1]}"
+def _too_many_error(file: Report, max_ratio: float) -> DataError:
+    fitting = file["fitting"]
+    if fitting:
+        advice = f"It looks like {' or '.join(fitting)}: give --encoding {fitting[0]} to read it"
+        if len(fitting) > 1:
+            advice += f", or --encoding {fitting[1]}"
     else:
         advice = "No encoding that was tried fits: name the right one with --encoding, or repair the file"
+
     return DataError(
         f"{file['path']} is not {file['encoding'].upper()}: {file['count']:,} of about {file['size']:,} bytes cannot "
         f"be decoded, the first at byte {file['first_place']:,}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
@@ -132,14 +165,20 @@ def _error(file: Report, max_ratio: float) -> DataError:
     )
 
 
-def _sample(piece: Piece, place: int) -> bytes:
-    """Return the bytes of the plain file around a place, from an even place on."""
-    start = max(0, place - _SAMPLE // 8) & ~3
+def _sample(piece: Piece, offset: int) -> bytes:
+    """Return the bytes of the plain file around an offset; nothing if they cannot be read.
+
+    The sample begins at a multiple of four, so that it does not cut a character of UTF-16 or UTF-32.
+    """
+    start = max(0, offset - _SAMPLE_BYTES // 8) & ~3
     try:
         with open_plain(piece.path, piece.compression) as file:
             skipped = 0
-            while skipped < start and (block := file.read(min(1 << 20, start - skipped))):
+            while skipped < start:
+                block = file.read(min(_SKIP_BYTES, start - skipped))
+                if not block:
+                    break
                 skipped += len(block)
-            return file.read(_SAMPLE)
+            return file.read(_SAMPLE_BYTES)
     except UNREADABLE:
         return b""

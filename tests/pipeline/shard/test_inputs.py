@@ -67,7 +67,8 @@ def test_parquet_is_cut_at_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_formats_are_told_by_name_or_first_bytes(tmp_path: Path) -> None:
-    wiki, plain = tmp_path / "wiki_00", tmp_path / "book.txt.gz"
+    wiki = tmp_path / "wiki_00"
+    plain = tmp_path / "book.txt.gz"
     wiki.write_text('<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n')
     plain.write_bytes(gzip.compress(b"Once upon a time.\n"))
     assert detect_format(str(wiki)) == "wikiextractor"

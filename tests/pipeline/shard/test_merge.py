@@ -1,4 +1,4 @@
-"""The parts of a text shard's making, against plain loops."""
+"""The steps that make a text shard, against plain loops."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from pipeline.runtime.bucket_files import encode_buckets
 from pipeline.runtime.staging import Staging
-from pipeline.shard import merge as gathering
+from pipeline.shard import merge
 from pipeline.shard.merge import (
-    by_source,
     content_keys,
-    describe,
-    drop,
-    in_order,
-    lengths,
+    count_by_source,
+    drop_documents,
+    length_statistics,
     log2_histogram,
     merge_shard,
     read_runs,
-    repeats_of_the_one_before,
+    repeats_previous,
+    shard_entry,
+    sort_documents,
 )
 from pipeline.shard.partition import placements
 from pipeline.shard.plan import CorpusSurvey
@@ -46,9 +46,8 @@ ROWS = st.lists(
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    columns = [[row[i] for row in rows] for i in range(3)]
-    return pa.table([pa.array(column, kind) for column, kind in zip(columns, shards.TEXT.types, strict=True)],
-                    schema=shards.TEXT)  # fmt: skip
+    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT.types)]
+    return pa.table(arrays, schema=shards.TEXT)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -68,7 +67,7 @@ def plain_order(rows: list[Row], seed: int) -> list[Row]:
 @given(rows=ROWS, seed=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
-    assert rows_of(in_order(table_of(rows), seed)) == plain_order(rows, seed)
+    assert rows_of(sort_documents(table_of(rows), seed)) == plain_order(rows, seed)
 
 
 @given(rows=ROWS)
@@ -84,10 +83,10 @@ def test_only_repeated_ids_have_a_content_key(rows: list[Row]) -> None:
 @settings(max_examples=40, deadline=None)
 def test_repeats_and_what_is_dropped(rows: list[Row]) -> None:
     table = table_of(rows)
-    repeats = repeats_of_the_one_before(table)
+    repeats = repeats_previous(table)
     assert repeats.tolist() == [i > 0 and row[0] == rows[i - 1][0] for i, row in enumerate(rows)]
 
-    kept, ledger = drop(table, repeats, "a reason")
+    kept, ledger = drop_documents(table, repeats, "a reason")
     gone = Counter(row[1] for row, repeat in zip(rows, repeats, strict=True) if repeat)
     assert rows_of(kept) == [row for row, repeat in zip(rows, repeats, strict=True) if not repeat]
     assert ledger == [("a reason", source, gone[source]) for source in sorted(gone)]
@@ -102,13 +101,13 @@ def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
 
     table = table_of(rows)
     sentences = [sentence for row in rows for sentence in row[2]]
-    assert lengths(table) == {
+    assert length_statistics(table) == {
         "sentences": len(sentences),
         "text_bytes": sum(len(sentence.encode()) for sentence in sentences),
         "sentences_per_document": histogram([len(row[2]) for row in rows]),
         "characters_per_sentence": histogram([len(sentence) for sentence in sentences]),
     }
-    found = by_source(table)
+    found = count_by_source(table)
     assert found == Counter(row[1] for row in rows) and list(found) == sorted(found)
 
 
@@ -154,7 +153,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
     """Of three kinds of deduplication; near-duplicates are dropped after exact ones and both are in the ledger."""
     placed = {row[0]: placements(np.array([row[0]], np.uint64), 7).item() for lot in LOTS for row in lot}
     near_ids = sorted(row[0] for row in LOTS[0][::3])
-    monkeypatch.setattr(gathering, "dropped_ids", lambda near, staging: np.array(near["ids"], np.uint64))
+    monkeypatch.setattr(merge, "dropped_ids", lambda near, staging: np.array(near["ids"], np.uint64))
 
     for dedup in ("none", "exact", "minhash"):
         staging, corpus = staged(tmp_path / dedup, LOTS, 8, 3)
@@ -188,7 +187,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
                 "fingerprint": shards.content_fingerprint(table.to_batches()),
             }
             assert report["sources"] == Counter(row[1] for row in expected)
-            assert {name: report[name] for name in lengths(table)} == lengths(table)
+            assert {name: report[name] for name in length_statistics(table)} == length_statistics(table)
 
 
 def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
@@ -199,6 +198,6 @@ def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
 
 def test_the_fingerprint_is_of_all_batches() -> None:
     batches = [table_of(lot).to_batches()[0] for lot in LOTS]
-    found = describe("n", batches, b"abc")
+    found = shard_entry("n", batches, b"abc")
     assert found["rows"] == 69 and found["bytes"] == 3
     assert found["sha256"] == hashlib.sha256(b"abc").hexdigest()

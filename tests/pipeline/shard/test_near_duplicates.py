@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.near_duplicates import all_but_smallest, band_keys, minima
+from pipeline.shard.near_duplicates import all_but_smallest, band_keys, minhash_signature
 from schemas import shards
 from schemas.manifest import read_manifest
 
@@ -58,7 +58,7 @@ def test_equal_minima_estimate_similarity(share: float) -> None:
     """Two documents that share a prefix of their words: the estimate is within four deviations of the truth."""
     common = int(2000 * share)
     one, two = (" ".join([*WORDS[:common], *(f"{name}{i}" for i in range(2000 - common))]) for name in ("a", "b"))
-    estimate = np.mean(minima([one]) == minima([two]))
+    estimate = np.mean(minhash_signature([one]) == minhash_signature([two]))
     truth = (common - 4) / (2 * 1996 - (common - 4))
     assert abs(estimate - truth) < 4 * (truth * (1 - truth) / 128) ** 0.5
 
@@ -66,11 +66,11 @@ def test_equal_minima_estimate_similarity(share: float) -> None:
 def test_chinese_is_compared_by_characters() -> None:
     text = "".join(chr(0x4E00 + i % 700) for i in range(800))
     changed = text[:400] + "\u4e8c" + text[401:]
-    assert np.mean(minima([text]) == minima([changed])) > 0.9
+    assert np.mean(minhash_signature([text]) == minhash_signature([changed])) > 0.9
 
 
 def test_bands_agree_when_their_minima_do() -> None:
-    signature = minima(["some words that make a few shingles"])
+    signature = minhash_signature(["some words that make a few shingles"])
     other = signature.copy()
     other[8 * 3] ^= 1
     keys = band_keys(np.stack([signature, other]))

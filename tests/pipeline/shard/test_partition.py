@@ -1,9 +1,9 @@
-"""spread and gather together, without Beam: what goes in comes out once, in an order that nothing else decides."""
+"""partition and merge together, without Beam: what goes in comes out once, in an order that nothing else decides."""
 
 import itertools
 import json
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates
-from pipeline.shard import partition as spreading
+from pipeline.shard import near_duplicates, partition
 from pipeline.shard.inputs import matching_files, plan_splits
 from pipeline.shard.merge import merge_shard
 from pipeline.shard.partition import ReadOptions, document_id, placements, write_runs
@@ -24,33 +23,42 @@ from schemas.errors import DataError
 from schemas.randomness import key
 
 
-def shuffle(
-    folder: Path,
-    lines: list[str],
-    num_shards: int | None,
-    dedup: Any = "none",
-    max_bad_ratio: float = 0.5,
-    splitter: Splitter = "sentencex",
-    more: tuple[Path, ...] = (),
-):
-    """The reports and tables of all shards, of a file of the lines and of more files, each a split."""
+@dataclass(frozen=True)
+class Options:
+    """What a shuffle does besides its defaults. `more` are further files, each a split of its own."""
+
+    dedup: Any = "none"
+    max_bad_ratio: float = 0.5
+    splitter: Splitter = "sentencex"
+    more: tuple[Path, ...] = ()
+
+
+DEFAULTS = Options()
+
+
+def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Options = DEFAULTS):
+    """Return the reports and tables of all shards that a file of these lines makes."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))
-    staging = Staging(str(folder / "out"), "job")
-    reading = ReadOptions("text", "blank_line", "en", splitter, near_duplicates=dedup == "minhash", seed=0)
+
     splits = []
-    for path in (folder / "x.jsonl", *more):
+    for path in (folder / "x.jsonl", *options.more):
         (split,) = plan_splits(matching_files(str(path)), "auto")
         splits.append(replace(split, index=len(splits)))
-    corpus = plan_shards(
-        [write_runs(split, reading, num_shards, staging) for split in splits], num_shards, max_bad_ratio
-    )
+
+    find_near_duplicates = options.dedup == "minhash"
+    reading = ReadOptions("text", "blank_line", "en", options.splitter, near_duplicates=find_near_duplicates, seed=0)
+    staging = Staging(str(folder / "out"), "job")
+    run_reports = [write_runs(split, reading, num_shards, staging) for split in splits]
+    corpus = plan_shards(run_reports, num_shards, options.max_bad_ratio)
+
     near = None
-    if dedup == "minhash":
+    if find_near_duplicates:
         joined = [near_duplicates.join(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
         near = near_duplicates.resolve(corpus.runs, joined, staging)
-    reports = [merge_shard(i, corpus, near, dedup, 0, staging) for i in range(corpus.num_shards)]
-    tables = [shards.decode_table(staging.piece(r["shard"]["path"]), "x", shards.TEXT) for r in reports]
+
+    reports = [merge_shard(i, corpus, near, options.dedup, 0, staging) for i in range(corpus.num_shards)]
+    tables = [shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT) for report in reports]
     return reports, tables
 
 
@@ -69,7 +77,7 @@ def test_every_document_comes_out_once(tmp_path: Path, documents: list[str], num
 
 def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = shuffle(tmp_path / "a", lines_of(documents), 3)
-    monkeypatch.setattr(spreading, "RUN_CHARACTERS", 500)
+    monkeypatch.setattr(partition, "RUN_CHARACTERS", 500)
     reordered = random.Random(1).sample(documents, len(documents))
     two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
@@ -92,14 +100,14 @@ def test_documents_that_differ_in_their_sentences_alone_have_an_order(tmp_path: 
     found = set()
     for i, order in enumerate(itertools.permutations(lines)):
         if i % 8 == 0:  # 15 of the 120 orders
-            reports, _ = shuffle(tmp_path / str(i), list(order), 1, dedup, splitter="newline")
+            reports, _ = shuffle(tmp_path / str(i), list(order), 1, Options(dedup, splitter="newline"))
             found.add(reports[0]["shard"]["sha256"])
     assert len(found) == 1
 
 
 def test_the_order_in_a_shard_is_placement_then_source_then_content(tmp_path: Path, documents: list[str]) -> None:
     lines = [json.dumps(record) + "\n" for record in TIED] + lines_of(documents)
-    _, (table,) = shuffle(tmp_path / "a", lines, 1, splitter="newline")
+    _, (table,) = shuffle(tmp_path / "a", lines, 1, Options(splitter="newline"))
     placed = placements(table["document"].to_numpy(), 0).tolist()
     assert placed == sorted(placed)
 
@@ -115,9 +123,8 @@ def test_near_duplicates_with_a_run_that_holds_no_document(tmp_path: Path, docum
     folder.mkdir()
     (folder / "bad.jsonl").write_text("{\n" * 3)
     (folder / "blank.jsonl").write_text("\n\n")
-    reports, _ = shuffle(
-        folder / "b", lines_of(documents), 3, "minhash", more=(folder / "bad.jsonl", folder / "blank.jsonl")
-    )
+    options = Options("minhash", more=(folder / "bad.jsonl", folder / "blank.jsonl"))
+    reports, _ = shuffle(folder / "b", lines_of(documents), 3, options)
     assert sum(report["shard"]["rows"] for report in reports) > 0
 
 
@@ -128,7 +135,9 @@ def test_no_document_has_no_signature() -> None:
 
 
 def test_exact_duplicates_keep_one(tmp_path: Path, documents: list[str]) -> None:
-    reports, tables = shuffle(tmp_path / "a", lines_of([*documents, *documents[:7], "  " + documents[3]]), 3, "exact")
+    reports, tables = shuffle(
+        tmp_path / "a", lines_of([*documents, *documents[:7], "  " + documents[3]]), 3, Options("exact")
+    )
     assert sum(table.num_rows for table in tables) == len(set(documents))
     dropped = [entry for report in reports for entry in report["ledger"]]
     assert sum(count for _, _, count in dropped) == 8 + len(documents) - len(set(documents))
@@ -148,8 +157,8 @@ def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> No
     with pytest.raises(
         DataError, match=r"25\.00% of the records are bad.*The first: line is not JSON, at byte 198 of .*x\.jsonl"
     ):
-        shuffle(tmp_path / "a", [*good, *bad], 1, max_bad_ratio=0.1)
-    shuffle(tmp_path / "b", [*good, *bad], 1, max_bad_ratio=0.25)
+        shuffle(tmp_path / "a", [*good, *bad], 1, Options(max_bad_ratio=0.1))
+    shuffle(tmp_path / "b", [*good, *bad], 1, Options(max_bad_ratio=0.25))
 
 
 @pytest.mark.parametrize("lines", [[], ["\n"], ['{"text": ""}\n']])

@@ -94,7 +94,7 @@ def test_wikiextractor_blocks_that_do_not_close_are_rejected(tmp_path: Path) -> 
         Rejected("<doc> without </doc>", "wikiextractor", 0, "Open"),
         Record("\nMore.\n", "wikiextractor"),
     )
-    assert isinstance(open_2, Rejected) and open_2.place == 53
+    assert isinstance(open_2, Rejected) and open_2.position == 53
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "line", "blank_line", "file", "wiki"])
@@ -160,7 +160,7 @@ def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tm
     version = version_of(str(path))
     pieces = [Piece(str(path), group, group + 1, 1, 1, version, "parquet", None) for group in range(2)]
     found = [record for piece in pieces for record in read_records(piece, "text", "line")]
-    assert [record.place for record in found if isinstance(record, Rejected)] == [2, 5]
+    assert [record.position for record in found if isinstance(record, Rejected)] == [2, 5]
 
 
 @pytest.mark.parametrize("blank", ["\n", " \n", "\r\n", "\t\n \n"])

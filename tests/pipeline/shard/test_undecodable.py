@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.shard.inputs import Piece, plan_splits
-from pipeline.shard.partition import Documents
+from pipeline.shard.partition import RunBuffer
 from pipeline.shard.record import Record
 from pipeline.shard.records import read_records
 from pipeline.shard.undecodable import UndecodableBytes, refuse_undecodable
@@ -58,8 +58,8 @@ def test_reports_name_files_as_the_user_did(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(PROSE.encode() * 1000 + b"caf\xe9.\n")
     piece = replace(piece_of(tmp_path / "x.txt"), path_as_written="data/x.txt")
 
-    documents = Documents()
-    documents.note_unbroken(Record(PROSE * 1000, "text", lines=1000), piece)
+    documents = RunBuffer()
+    documents.note_unbroken(Record(PROSE * 1000, "text", line_count=1000), piece)
     assert documents.unbroken[0]["path"] == "data/x.txt"
     assert UndecodableBytes(piece, max_ratio=0.001).report()["path"] == "data/x.txt"
 
@@ -107,7 +107,7 @@ def test_the_manifest_names_a_hundred_files_once_each(command, tmp_path: Path) -
 def test_lines_that_may_be_documents_are_noted(tmp_path: Path, lines: int, line: str, warned: bool) -> None:
     (tmp_path / "x.txt").write_text((line + "\n") * lines)
     piece = piece_of(tmp_path / "x.txt")
-    documents = Documents()
+    documents = RunBuffer()
     for record in read_records(piece, "text", "blank_line"):
         assert isinstance(record, Record)
         documents.note_unbroken(record, piece)
