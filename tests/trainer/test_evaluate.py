@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from schemas.errors import ClozelineError
-from schemas.masking import RowsToMask, KINDS, Masking, draw_masks
+from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
 from trainer.checkpoint.layout import best, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
@@ -141,7 +141,8 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
             rows = folder.block((number,)).rows
             keys_B = numbers(np.uint64(key(SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))
             masking = Masking(kind, MASK_PROB)
-            masks = draw_masks(RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B), masking, folder.vocabulary)
+            to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
+            masks = draw_masks(to_mask, masking, folder.vocabulary)
             with torch.no_grad():
                 sums_4 += [float(x) for x in model(pack(rows, masks))]
             masked += len(masks.positions_K)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import DataError
-from schemas.masking import Masking, Masks, draw_masks
+from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
@@ -185,11 +185,9 @@ class Stream:
         return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
 
     def _drawn_masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
+        keys_B = np.concatenate([one.keys_B for one in chosen])
         return draw_masks(
-            rows.ids_T,
-            rows.offsets_B1,
-            rows.word_starts_T,
-            np.concatenate([one.keys_B for one in chosen]),
+            RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B),
             self._schedule.at(step),
             self._vocabulary,
         )

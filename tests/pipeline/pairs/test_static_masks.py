@@ -8,7 +8,7 @@ from pipeline.pairs.static_masks import StaticMasks, draw_variant, with_masks
 from schemas import shards
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
-from schemas.masking import RowsToMask, KINDS, Kind, Masking, draw_masks
+from schemas.masking import KINDS, Kind, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
 from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import Vocabulary, read_vocabulary
