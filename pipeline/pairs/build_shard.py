@@ -1,4 +1,7 @@
-"""One text shard and a vocabulary to one pair shard: encode, pair or fill, lay out, shuffle, mask, describe."""
+"""Build one pair shard from one text shard: encode, pair or fill rows, lay them out, shuffle, mask, describe.
+
+Shape suffixes: N sentences, T tokens, D documents. N1 and D1 have one element more.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import pyarrow as pa
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
-from pipeline.pairs.layout import RowLayout, Tokens, lay_pairs, lay_sentences, special_tokens, to_table
+from pipeline.pairs.layout import EncodedDocuments, RowLayout, SpecialTokens, lay_pairs, lay_sentences, to_table
 from pipeline.pairs.nsp_sop import EMPTY, EncodedCorpus, Ledger, PairingOptions, pair_sentences
 from pipeline.pairs.static_masks import StaticMasks, with_masks
 from pipeline.pairs.statistics import describe_rows
-from pipeline.runtime.counters import add_ledgers
+from pipeline.runtime import counters
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
 from schemas.masking import Masking
@@ -25,7 +28,7 @@ from schemas.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What decides rows beside text and vocabulary. `static_masks` masks are stored with each row."""
+    """What decides rows besides text and vocabulary. `static_masks` masks are stored with each row."""
 
     pairing: PairingOptions
     static_masks: int = 0
@@ -41,59 +44,88 @@ def build_shard(
     making: PairOptions,
     pass_number: int,
 ) -> tuple[bytes, dict[str, Any]]:
-    """The pair shard's bytes and its report."""
+    """Return the bytes of pair shard `name` and its report, from text shard `shard` of `folder`.
+
+    Raises DataError if the text shard is damaged.
+    """
     text = shards.decode_table(read_shard_bytes(folder, shard), storage.join(folder, shard.path), shards.TEXT)
+    documents = encode_documents(text, encoder, vocabulary)
+
     pairing = making.pairing
-    tokens = encode_documents(text, encoder, vocabulary)
-    laid, ledger = lay_rows(tokens, pairing, vocabulary, pass_number)
-    identity = (pairing.seed, pass_number, shard.fingerprint)
-    laid = laid.take(permutation(len(laid.label_R), key(pairing.seed, "row order", pass_number, shard.fingerprint)))
-    table = to_table(laid, tokens, vocabulary)
-    told = describe_rows(laid, table, tokens, pairing.objective, pairing.max_length, vocabulary)
+    in_reading_order, ledger = lay_rows(documents, pairing, vocabulary, pass_number)
+    order_key = key(pairing.seed, "row order", pass_number, shard.fingerprint)
+    layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
+
+    table = to_table(layout, documents, vocabulary)
+    report = describe_rows(layout, table, documents, pairing, vocabulary)
     if making.static_masks:
-        table, told["masks"] = with_masks(table, StaticMasks(making.static_masks, making.masking, identity), vocabulary)
+        identity = (pairing.seed, pass_number, shard.fingerprint)
+        stored = StaticMasks(making.static_masks, making.masking, identity)
+        table, report["masks"] = with_masks(table, stored, vocabulary)
+
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
-    left_out = [(why, tokens.sources[j], n) for (why, j), n in ledger.items() if n]
-    told["ledger"] = add_ledgers([left_out, ((EMPTY, source, 1) for source in tokens.empty)])
-    return data, {"shard": describe(name, batches, data), **told}
+    report["ledger"] = ledger_by_source(ledger, documents)
+    return data, {"shard": describe(name, batches, data), **report}
 
 
-def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> Tokens:
-    """All sentences of the shard as ids; a sentence or document that the vocabulary turns into nothing is none."""
+def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
+    """Encode all sentences of a text shard.
+
+    Sentences without a token (such as invisible characters alone) are left out, and so are documents without any.
+    """
     column = text["sentences"].combine_chunks()
-    ids_T, offsets_N1, joined_T = encoder.encode(column.flatten())
-    filled = np.flatnonzero(np.diff(offsets_N1))
-    before_N1 = offsets_of(np.diff(offsets_N1) > 0)
-    starts_T = vocabulary.starts_word_V[ids_T]
-    if joined_T is not None:
-        starts_T &= ~joined_T
-    starts_T[offsets_N1[filled]] = True
-    documents = before_N1[column.offsets.to_numpy() - column.offsets[0].as_py()]
-    sentences = [*offsets_N1[filled].tolist(), len(ids_T)]
-    empty = np.diff(documents) == 0
-    kept = text.filter(pa.array(~empty))
-    bounds = [*documents[:-1][~empty].tolist(), len(sentences) - 1]
-    corpus = EncodedCorpus(sentences, bounds, kept["document"].to_pylist())
-    return Tokens(
-        ids_T, starts_T, corpus, kept["source"].to_pylist(), text["source"].filter(pa.array(empty)).to_pylist()
+    encoded = encoder.encode(column.flatten())
+    offsets_N1 = encoded.offsets_N1
+
+    has_tokens_N = np.diff(offsets_N1) > 0
+    kept_starts = offsets_N1[:-1][has_tokens_N]
+    sentence_offsets = [*kept_starts.tolist(), len(encoded.ids_T)]
+
+    # The first token of a sentence begins a word, whatever the vocabulary says of it.
+    word_starts_T = vocabulary.starts_word_V[encoded.ids_T]
+    if encoded.joined_T is not None:
+        word_starts_T &= ~encoded.joined_T
+    word_starts_T[kept_starts] = True
+
+    # From numbers of sentences to numbers of kept sentences. The first offset of a sliced array is not 0.
+    kept_before_N1 = offsets_of(has_tokens_N)
+    sentences_D1 = column.offsets.to_numpy() - column.offsets[0].as_py()
+    kept_sentences_D1 = kept_before_N1[sentences_D1]
+    is_empty_D = np.diff(kept_sentences_D1) == 0
+    document_offsets = [*kept_sentences_D1[:-1][~is_empty_D].tolist(), len(sentence_offsets) - 1]
+
+    kept = text.filter(pa.array(~is_empty_D))
+    empty = text.filter(pa.array(is_empty_D))
+    corpus = EncodedCorpus(sentence_offsets, document_offsets, kept["document"].to_pylist())
+    return EncodedDocuments(
+        encoded.ids_T, word_starts_T, corpus, kept["source"].to_pylist(), empty["source"].to_pylist()
     )
 
 
 def lay_rows(
-    tokens: Tokens, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
+    documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
 ) -> tuple[RowLayout, Ledger]:
-    """The shard's rows in reading order, and what was left out or cut."""
+    """Return the shard's rows in reading order, and what was left out or cut."""
+    tokens = len(documents.ids_T)
     if pairing.objective in ("nsp", "sop"):
-        before, between, after = special_tokens(vocabulary)
-        pairs = pair_sentences(tokens.corpus, pairing, len(before + between + after), pass_number)
-        return lay_pairs(pairs.rows, len(tokens.ids_T), len(between)), pairs.ledger
-    made = fill_rows(tokens.corpus, pairing, pass_number)
-    return lay_sentences(made.rows, len(tokens.ids_T)), made.ledger
+        special = SpecialTokens.of(vocabulary)
+        pairs = pair_sentences(documents.corpus, pairing, len(special.all_ids()), pass_number)
+        return lay_pairs(pairs.rows, tokens, len(special.between)), pairs.ledger
+
+    filled = fill_rows(documents.corpus, pairing, pass_number)
+    return lay_sentences(filled.rows, tokens), filled.ledger
+
+
+def ledger_by_source(ledger: Ledger, documents: EncodedDocuments) -> counters.Ledger:
+    """Return what was left out or cut as (reason, source, count), documents without a token included."""
+    left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
+    empty = [(EMPTY, source, 1) for source in documents.empty_sources]
+    return counters.add_ledgers([left_out, empty])
 
 
 def describe(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
-    """The shard's entry in the manifest."""
+    """Return the shard's entry in the manifest."""
     return {
         "path": name,
         "rows": sum(batch.num_rows for batch in batches),

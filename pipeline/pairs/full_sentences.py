@@ -1,11 +1,11 @@
-"""Rows of whole sentences without pairs, RoBERTa's FULL-SENTENCES and DOC-SENTENCES (arXiv:1907.11692, section 4.2).
+"""Rows of whole sentences without pairs: RoBERTa's FULL-SENTENCES and DOC-SENTENCES (arXiv:1907.11692, section 4.2).
 
-    full_sentences   sentences one after the other until the row is full, over the ends of documents, with one more
-                     separator between two documents
-    doc_sentences    the same, but a row ends with its document
+    full_sentences   sentences one after the other until the row is full. A row may continue into the next document,
+                     with an extra separator token between the two documents
+    doc_sentences    the same, but a row ends with its document, so the last row of a document may be short
 
-A sentence longer than a row is cut into rows and counted. Every pass goes over the shard's documents in another order.
-Everything works on lengths and places: no token is touched.
+A sentence longer than a row is cut into several parts, and counted. Each pass reads the documents in another order.
+Everything works on offsets; no token is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.pairs.nsp_sop import EncodedCorpus, Ledger, PairingOptions
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
-EDGES = 2  # tokens of every row that are not text: one before it and one after
+EDGES = 2  # special tokens of every row: one before the text and one after it
 
 
 @dataclass
@@ -32,51 +32,66 @@ class SentenceRange:
 
 @dataclass
 class SentenceRows:
-    """Each row's stretches, one for each document in it, in reading order, and what had to be cut."""
+    """Each row as its ranges, one for each document in it, in reading order; and what had to be cut."""
 
     rows: list[list[SentenceRange]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Counter)
 
 
 def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> SentenceRows:
-    """All rows of a shard."""
-    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
-    order = permutation(len(corpus.ids), order_key).tolist()
-    made = SentenceRows()
+    """Return all rows of a shard."""
+    # The order depends on which documents the shard holds, not on the order in which it holds them.
+    ids = sorted(corpus.document_ids)
+    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *ids)
+    order = permutation(len(ids), order_key).tolist()
+
+    filled = SentenceRows()
     if pairing.objective == "full_sentences":
-        made.rows += filled(corpus, order, pairing.max_length, made.ledger)
+        filled.rows += rows_of(corpus, order, pairing.max_length, filled.ledger)
     else:
         for document in order:
-            made.rows += filled(corpus, [document], pairing.max_length, made.ledger)
-    return made
+            filled.rows += rows_of(corpus, [document], pairing.max_length, filled.ledger)
+    return filled
 
 
-def filled(
+def rows_of(
     corpus: EncodedCorpus, documents: list[int], max_length: int, ledger: Ledger
 ) -> Iterator[list[SentenceRange]]:
-    """The rows that these documents fill, the last one as long as it comes."""
-    row: list[SentenceRange] = []
+    """Yield the rows that these documents fill. The last one may be short."""
     room = max_length - EDGES
+    row: list[SentenceRange] = []
+    tokens = 0
+
     for document in documents:
-        for start, end in sentences(corpus, document, max_length - EDGES, ledger):
-            goes_on = bool(row) and row[-1].document == document
-            separator = 1 if row and not goes_on else 0
-            if row and end - start + separator > room:
+        for start, end in sentence_parts(corpus, document, room, ledger):
+            continues_document = len(row) > 0 and row[-1].document == document
+            separators = 1 if row and not continues_document else 0
+
+            is_full = tokens + separators + end - start > room
+            if row and is_full:
                 yield row
-                row, room, goes_on, separator = [], max_length - EDGES, False, 0
-            room -= end - start + separator
-            if goes_on:
+                row = []
+                tokens = 0
+                continues_document = False
+                separators = 0
+
+            tokens += separators + end - start
+            if continues_document:
                 row[-1].end = end
             else:
                 row.append(SentenceRange(document, start, end))
+
     if row:
         yield row
 
 
-def sentences(corpus: EncodedCorpus, document: int, longest: int, ledger: Ledger) -> Iterator[tuple[int, int]]:
-    """Token ranges of a document's sentences; one of more than `longest` tokens in several parts."""
-    for i in range(corpus.documents[document], corpus.documents[document + 1]):
-        start, end = corpus.sentences[i], corpus.sentences[i + 1]
-        ledger[CUT_SENTENCE, document] += end - start > longest
-        for begin in range(start, end, longest):
-            yield begin, min(begin + longest, end)
+def sentence_parts(corpus: EncodedCorpus, document: int, max_tokens: int, ledger: Ledger) -> Iterator[tuple[int, int]]:
+    """Yield the token ranges of a document's sentences, a sentence of more than `max_tokens` in several parts."""
+    for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
+        start = corpus.sentence_offsets[i]
+        end = corpus.sentence_offsets[i + 1]
+        if end - start > max_tokens:
+            ledger[CUT_SENTENCE, document] += 1
+
+        for part_start in range(start, end, max_tokens):
+            yield part_start, min(part_start + max_tokens, end)

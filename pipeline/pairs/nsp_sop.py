@@ -1,18 +1,29 @@
-"""Which sentences become segment A and segment B of a row, and the label that is true of them.
+"""Sentence pairs for next sentence prediction (NSP) and sentence order prediction (SOP).
 
-The rules are google-research/bert's create_pretraining_data.py, mended where its labels are not true:
+This decides which sentences become segments A and B of a row, and the row's label. The rules are those of
+google-research/bert's create_pretraining_data.py (BERT: arXiv:1810.04805, appendix A.2), and for SOP those of ALBERT
+(arXiv:1909.11942, section 3.1):
 
-    target    max_length - 3 tokens; with probability short_seq_prob one length in [2, max_length - 3] for the document
-    chunk     whole sentences until the target or the document's end; A is its first 1 to n-1 sentences, uniformly
-    nsp       a fair coin: 0 = B is the rest of the chunk; 1 = B is a run of sentences from a random place of another
-              document, and the rest of the chunk is put back
-    sop       B is the rest of the chunk; a fair coin: 0 = in order, 1 = A and B exchanged (arXiv:1909.11942)
-    too long  tokens leave the longer segment (B when equal), each from the front or the back by a fair coin
+    target    as many tokens as fit; for a document in `short_seq_prob` of cases a random length from 2 up
+    chunk     whole sentences of a document until the target is reached or the document ends
+    A         the first 1 to n - 1 of the chunk's n sentences, uniformly
+    B, NSP    a fair coin. Label 0: the rest of the chunk. Label 1: sentences from a random place of another document;
+              the rest of the chunk is put back
+    B, SOP    the rest of the chunk, and a fair coin. Label 0: in order. Label 1: A and B exchanged
+    too long  tokens are dropped from the longer segment (from B if equal), each from its front or back by a fair coin
+              (`truncate_seq_pair` in Google's code)
 
-A chunk of one sentence has no B. Google then borrows one and calls the pair random, whatever the coin says, which moves
-the label shares to 64% on short documents. Here it takes the sentence after it along, or at the document's end the one
-before, before any label is drawn (and gives that one back when the coin says random); a document of one sentence is
-dropped and counted. Everything works on lengths and places: no token is touched.
+Google's code gives two kinds of rows a label that is not true of them or that no coin decided. Here we differ:
+
+ 1. A chunk of one sentence has no rest. Google takes a random B whatever the coin says, so that on short documents
+    64 % of the labels are 1. Here the chunk borrows a sentence before the label is drawn: the one after it or, at the
+    document's end, the one before it. If the coin then says 1, A gives a sentence from before the chunk back.
+ 2. Google's random document can be the same one (it stops drawing after ten attempts), and the same text can be in the
+    corpus twice. Here B with label 1 comes from a document with another id, always.
+ 3. A document of one sentence makes no row. It is counted in the ledger.
+
+Everything works on offsets; no token is read. All random numbers of a document come from one stream, and the order in
+which they are drawn decides the rows: do not change it.
 """
 
 from __future__ import annotations
@@ -26,7 +37,6 @@ from schemas.randomness import Draws, key
 
 Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
-
 Ledger = Counter[tuple[str, int]]
 """What was left out or cut: (reason, number of the document in the shard) -> count."""
 ALONE = "the shard's only document: no other to draw from"
@@ -34,10 +44,14 @@ TOO_SHORT = "document of fewer than two sentences"
 EMPTY = "document without a token of the vocabulary"
 CUT = "tokens cut from segments too long for a row"
 
+IN_ORDER = 0  # B follows A
+RANDOM = 1  # NSP: B is from another document
+EXCHANGED = 1  # SOP: A follows B
+
 
 @dataclass(frozen=True)
 class PairingOptions:
-    """How to pair; the part of the job's options that decides rows. `max_length` counts special tokens."""
+    """The options of a job that decide how sentences become rows. `max_length` counts special tokens."""
 
     objective: Objective
     max_length: int
@@ -47,20 +61,21 @@ class PairingOptions:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """One shard's documents: sentence i is tokens sentences[i] : sentences[i + 1]; document j likewise is sentences.
+    """Where the sentences and documents of a shard are in its array of tokens.
 
-    Every document has a sentence and every sentence a token.
+    Sentence i is tokens sentence_offsets[i] : sentence_offsets[i + 1], and document j is sentences
+    document_offsets[j] : document_offsets[j + 1]. Every document has a sentence and every sentence a token.
 
-    Python's own integers, for a scalar read from a numpy array costs ten times as much.
+    These are Python lists because reading one element of a numpy array takes ten times as long.
     """
 
-    sentences: list[int]
-    documents: list[int]
-    ids: list[int]
+    sentence_offsets: list[int]
+    document_offsets: list[int]
+    document_ids: list[int]
 
 
 class PairRow(NamedTuple):
-    """Two segments as half-open token ranges, the label, and the numbers of their documents in the shard."""
+    """Two segments as token ranges (end not included), the label, and the numbers of their documents in the shard."""
 
     a_start: int
     a_end: int
@@ -73,83 +88,136 @@ class PairRow(NamedTuple):
 
 @dataclass
 class Pairs:
-    """The rows of a shard in reading order, and what no row could be made of."""
+    """The rows of a shard in reading order, and what was left out of them."""
 
     rows: list[PairRow] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Counter)
 
 
 def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:
-    """The rows of a shard; `special_tokens` is how many the row's layout adds (3 for BERT, 4 for RoBERTa)."""
+    """Return the rows of a shard.
+
+    `special_tokens` is how many the layout adds to a row (3 for BERT, 4 for RoBERTa). Passes give different rows.
+    """
     pairs = Pairs()
-    if pairing.objective == "nsp" and len(set(corpus.ids)) < 2:
-        pairs.ledger.update((ALONE, j) for j in range(len(corpus.ids)))
+    if pairing.objective == "nsp" and len(set(corpus.document_ids)) < 2:
+        pairs.ledger.update((ALONE, j) for j in range(len(corpus.document_ids)))
         return pairs
+
     max_tokens = pairing.max_length - special_tokens
-    for j, identity in enumerate(corpus.ids):
-        if corpus.documents[j + 1] - corpus.documents[j] < 2:
+    for j, document_id in enumerate(corpus.document_ids):
+        sentences = corpus.document_offsets[j + 1] - corpus.document_offsets[j]
+        if sentences < 2:
             pairs.ledger[TOO_SHORT, j] += 1
             continue
-        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, identity))
-        short = draws.uniform() < pairing.short_seq_prob
-        target = 2 + draws.below(max_tokens - 1) if short else max_tokens
-        rows = nsp_rows(corpus, j, target, draws) if pairing.objective == "nsp" else sop_rows(corpus, j, target, draws)
-        for row in rows:
-            excess = row.a_end - row.a_start + row.b_end - row.b_start - max_tokens
-            pairs.ledger[CUT, j] += max(excess, 0)
+
+        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, document_id))
+        target = draw_target(max_tokens, pairing.short_seq_prob, draws)
+        rows_of_document = nsp_rows if pairing.objective == "nsp" else sop_rows
+
+        # The generator is read row by row: truncation draws from the same stream before the next row does.
+        for row in rows_of_document(corpus, j, target, draws):
+            length = row.a_end - row.a_start + row.b_end - row.b_start
+            excess = max(0, length - max_tokens)
+            pairs.ledger[CUT, j] += excess
             pairs.rows.append(truncate(row, excess, draws) if excess > 0 else row)
+
     return pairs
 
 
+def draw_target(max_tokens: int, short_seq_prob: float, draws: Draws) -> int:
+    """Draw how many tokens the rows of a document aim at.
+
+    Short rows reduce the mismatch with fine-tuning, where texts are often shorter (comment in Google's code).
+    """
+    is_short = draws.uniform() < short_seq_prob
+    if is_short:
+        return 2 + draws.below(max_tokens - 1)  # from 2 to max_tokens
+    return max_tokens
+
+
 def nsp_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
-    """Document j's rows before truncation: B follows A (0) or comes from another document (1)."""
-    tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
-    while place < last:
-        start, end = chunk(tokens, place, last, target)
+    """Yield document j's rows before truncation: B follows A (0) or comes from another document (1)."""
+    tokens = corpus.sentence_offsets
+    position = corpus.document_offsets[j]
+    last = corpus.document_offsets[j + 1]
+
+    while position < last:
+        start, end = chunk(tokens, position, last, target)
         middle = start + 1 + draws.below(end - start - 1)
+
         if draws.uniform() >= 0.5:
-            yield PairRow(tokens[start], tokens[middle], tokens[middle], tokens[end], 0, j, j)
-            place = end
-        else:
-            if start < place:  # the sentence before was only for a B in order; A is the one that no row has yet
-                start, middle = place, end
-            other = other_document(corpus.ids, j, draws)
-            begin, limit = corpus.documents[other], corpus.documents[other + 1]
-            begin += draws.below(limit - begin)
-            stop = sentences_until(tokens, begin, limit, target - (tokens[middle] - tokens[start]))
-            yield PairRow(tokens[start], tokens[middle], tokens[begin], tokens[stop], 1, j, other)
-            place = middle  # what A left of the chunk is put back
+            yield PairRow(tokens[start], tokens[middle], tokens[middle], tokens[end], IN_ORDER, j, j)
+            position = end
+            continue
+
+        # A sentence borrowed from before the chunk is in a row already, and served only a B in order. Without it the
+        # chunk is one sentence, which becomes A.
+        if start < position:
+            start = position
+            middle = end
+
+        other = other_document(corpus.document_ids, j, draws)
+        b_target = target - (tokens[middle] - tokens[start])
+        b_start, b_end = random_sentences(corpus, other, b_target, draws)
+        yield PairRow(tokens[start], tokens[middle], tokens[b_start], tokens[b_end], RANDOM, j, other)
+
+        # The sentences after A are put back: the next chunk begins with them.
+        position = middle
 
 
 def sop_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
-    """Document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
-    tokens, place, last = corpus.sentences, corpus.documents[j], corpus.documents[j + 1]
-    while place < last:
-        start, end = chunk(tokens, place, last, target)
+    """Yield document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
+    tokens = corpus.sentence_offsets
+    position = corpus.document_offsets[j]
+    last = corpus.document_offsets[j + 1]
+
+    while position < last:
+        start, end = chunk(tokens, position, last, target)
         middle = start + 1 + draws.below(end - start - 1)
-        one, two = (tokens[start], tokens[middle]), (tokens[middle], tokens[end])
-        yield PairRow(*two, *one, 1, j, j) if draws.uniform() < 0.5 else PairRow(*one, *two, 0, j, j)
-        place = end
+
+        if draws.uniform() < 0.5:
+            yield PairRow(tokens[middle], tokens[end], tokens[start], tokens[middle], EXCHANGED, j, j)
+        else:
+            yield PairRow(tokens[start], tokens[middle], tokens[middle], tokens[end], IN_ORDER, j, j)
+
+        position = end
 
 
-def other_document(ids: list[int], j: int, draws: Draws) -> int:
-    """A document of the shard with another id than document j's; the caller knows that there is one."""
-    other = draws.below(len(ids))
-    while ids[other] == ids[j]:
-        other = draws.below(len(ids))
+def other_document(document_ids: list[int], j: int, draws: Draws) -> int:
+    """Draw a document whose id differs from document j's. The caller makes sure that there is one."""
+    other = draws.below(len(document_ids))
+    while document_ids[other] == document_ids[j]:
+        other = draws.below(len(document_ids))
     return other
 
 
-def chunk(tokens: list[int], place: int, last: int, target: int) -> tuple[int, int]:
-    """Sentences (start, end) from `place` on, at least two of them, until `target` tokens or the document's end."""
-    end = sentences_until(tokens, place, last, target)
-    if end - place > 1:
-        return place, end
-    return (place, end + 1) if end < last else (place - 1, end)
+def random_sentences(corpus: EncodedCorpus, document: int, target: int, draws: Draws) -> tuple[int, int]:
+    """Draw sentences (start, end) of a document: from a random one on, until `target` tokens or the document's end."""
+    first = corpus.document_offsets[document]
+    last = corpus.document_offsets[document + 1]
+    start = first + draws.below(last - first)
+    return start, sentences_until(corpus.sentence_offsets, start, last, target)
+
+
+def chunk(tokens: list[int], position: int, last: int, target: int) -> tuple[int, int]:
+    """Return sentences (start, end), at least two of them: from `position` until `target` tokens or `last`.
+
+    If the target leaves only one sentence, the chunk borrows the next one or, at the document's end, the one before.
+    """
+    end = sentences_until(tokens, position, last, target)
+    if end - position > 1:
+        return position, end
+    if end < last:
+        return position, end + 1
+    return position - 1, end
 
 
 def sentences_until(tokens: list[int], start: int, last: int, target: int) -> int:
-    """The end of the shortest run of at least one sentence from `start` with `target` tokens, or `last`."""
+    """Return the end of the shortest run of sentences from `start` that has `target` tokens, at most `last`.
+
+    The run has at least one sentence. `tokens` are sentence offsets.
+    """
     end = start + 1
     while end < last and tokens[end] - tokens[start] < target:
         end += 1
@@ -157,20 +225,34 @@ def sentences_until(tokens: list[int], start: int, last: int, target: int) -> in
 
 
 def truncate(row: PairRow, excess: int, draws: Draws) -> PairRow:
-    """Drop `excess` tokens from the longer segment, each from its front or back by a fair coin."""
-    a, b = row.a_end - row.a_start, row.b_end - row.b_start
-    level = min(excess, abs(a - b))  # first the longer one comes down to the other, then they take turns, B first
-    from_b = (level if b >= a else 0) + (excess - level + 1) // 2
+    """Drop `excess` tokens as Google's truncate_seq_pair does, which drops them one by one from the longer segment."""
+    length_a = row.a_end - row.a_start
+    length_b = row.b_end - row.b_start
+
+    # First the longer segment shrinks to the length of the other one. Then both take turns, beginning with B.
+    until_equal = min(excess, abs(length_a - length_b))
+    in_turns = excess - until_equal
+    from_b = (in_turns + 1) // 2
+    if length_b >= length_a:
+        from_b += until_equal
+    from_a = excess - from_b
+
+    # Each of these tokens is the first or the last of its segment by a fair coin, so only the number of heads matters.
     front_b = fair_coins(from_b, draws)
-    front_a = fair_coins(excess - from_b, draws)
-    back_a, back_b = excess - from_b - front_a, from_b - front_b
-    return PairRow(row.a_start + front_a, row.a_end - back_a, row.b_start + front_b, row.b_end - back_b, *row[4:])
+    front_a = fair_coins(from_a, draws)
+    return row._replace(
+        a_start=row.a_start + front_a,
+        a_end=row.a_end - (from_a - front_a),
+        b_start=row.b_start + front_b,
+        b_end=row.b_end - (from_b - front_b),
+    )
 
 
 def fair_coins(n: int, draws: Draws) -> int:
-    """How many of n fair coins show heads: set bits among n random bits."""
+    """Return how many of n fair coins show heads: the bits that are set among n random bits."""
     heads = 0
     while n > 0:
-        heads += (draws.number() & ((1 << min(n, 64)) - 1)).bit_count()
-        n -= 64
+        coins = min(n, 64)
+        heads += (draws.number() & ((1 << coins) - 1)).bit_count()
+        n -= coins
     return heads

@@ -1,13 +1,16 @@
-"""What is checked and changed in a published tokenizer before pairs are made with it."""
+"""Checks and changes of a published tokenizer before pairs are made with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens, literal_tokenizer
+from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
 from schemas.errors import DataError
 from schemas.vocabulary import FILE, Vocabulary
@@ -18,16 +21,16 @@ _PLAIN_PROBES = [
     "soft\u00adhyphen zero\u200bwidth",
     "\U0002b820a",
 ]
-"""Text whose rules differ among published tokenizers: accents, ideographs, invisible characters."""
+"""Text that the rules of published tokenizers treat differently: accents, ideographs, invisible characters."""
 
 
 def without_dropout(tokenizer_json: bytes, path: str) -> tuple[bytes, float]:
     """Return (the tokenizer.json with BPE dropout turned off, the dropout that it had; 0.0 if none).
 
-    With dropout, `tokenizers` cuts words at random at every call, which makes neither rows nor an exported model's
-    inputs reproducible. It regularizes training and is never meant for a finished model's text.
+    With dropout, `tokenizers` cuts words at random in every call, so neither rows nor the inputs of an exported model
+    would be reproducible. It regularizes training and is not meant for the text of a finished model.
 
-    Raises DataError, naming `path`, when the dropout is not a share.
+    Raises DataError, naming `path`, if the dropout is not a number from 0 to 1.
     """
     content = json.loads(tokenizer_json)
     dropout = content["model"].get("dropout")
@@ -39,6 +42,7 @@ def without_dropout(tokenizer_json: bytes, path: str) -> tuple[bytes, float]:
             f"{path} has model.dropout {dropout!r}, where null or a number from 0 to 1 was expected. Copy the "
             "tokenizer again, or set it to null."
         )
+
     content["model"]["dropout"] = None
     return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode(), dropout
 
@@ -47,35 +51,52 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
-    """Raise DataError if the encoder and the tokenizer itself disagree on probes, naming what they disagree on.
+@dataclass(frozen=True)
+class Probe:
+    """A text to encode, and what an error calls it."""
 
-    The probes are plain text, and every added token alone and next to spaces, letters and punctuation.
-    """
+    text: str
+    description: str
+
+
+def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
+    """Raise DataError if the encoder and the tokenizer itself disagree on a probe, naming what they disagree on."""
     tokenizer = literal_tokenizer(tokenizer_json)
     encoder = Encoder(tokenizer_json, vocabulary.model)
-    reference = AddedTokens(tokenizer_json, vocabulary.model, None)  # the tokenizer itself, on any sentence
+    reference = AddedTokens(tokenizer_json, vocabulary.model, None)  # gives any sentence to the tokenizer itself
 
-    probes = [(text, repr(text)) for text in _PLAIN_PROBES]
-    for token_id in sorted(vocabulary.added):
-        probes += [(text, f"its added token {vocabulary.tokens[token_id]!r}") for text in _around(vocabulary, token_id)]
-    texts = pa.array([text for text, _ in probes], pa.string())
+    probes = list(_probes(vocabulary))
+    texts = pa.array([probe.text for probe in probes], pa.string())
+    encoded = encoder.encode(texts)
+    expected = reference.encode(texts)
 
-    found, expected = encoder.encode(texts), reference.encode(texts)
-    for i, (text, what) in enumerate(probes):
-        ours = found.ids_T[found.offsets_N1[i] : found.offsets_N1[i + 1]].tolist()
-        theirs = expected.ids_T[expected.offsets_N1[i] : expected.offsets_N1[i + 1]].tolist()
+    for i, probe in enumerate(probes):
+        ours = _ids_of_string(encoded, i)
+        theirs = _ids_of_string(expected, i)
         if ours != theirs:
             raise DataError(
-                f"{path}: {FILE} encodes {what} in a way that pairs cannot follow: {text!r} becomes "
-                f"{_tokens(tokenizer, theirs)}, and here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
+                f"{path}: {FILE} encodes {probe.description} in a way that pairs cannot follow: {probe.text!r} becomes "
+                f"{_tokens(tokenizer, theirs)}, but here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
                 "make a vocabulary with `python -m pipeline vocab`."
             )
 
 
-def _around(vocabulary: Vocabulary, token_id: int) -> list[str]:
-    token = vocabulary.tokens[token_id]
-    return [token, f"a {token} b", f"a{token}b", f"({token}).", f"{token}{token}", token.upper(), token.lower()]
+def _probes(vocabulary: Vocabulary) -> Iterator[Probe]:
+    """Yield plain text, and every added token alone and next to spaces, letters and punctuation."""
+    for text in _PLAIN_PROBES:
+        yield Probe(text, repr(text))
+
+    for token_id in sorted(vocabulary.added):
+        token = vocabulary.tokens[token_id]
+        in_context = [token, f"a {token} b", f"a{token}b", f"({token}).", f"{token}{token}"]
+        for text in [*in_context, token.upper(), token.lower()]:
+            yield Probe(text, f"its added token {token!r}")
+
+
+def _ids_of_string(encoded: EncodedStrings, i: int) -> list[int]:
+    start = encoded.offsets_N1[i]
+    end = encoded.offsets_N1[i + 1]
+    return encoded.ids_T[start:end].tolist()
 
 
 def _tokens(tokenizer: Tokenizer, ids: list[int]) -> list[str | None]:

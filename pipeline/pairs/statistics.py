@@ -1,4 +1,7 @@
-"""What the manifest and the data card tell of a shard of pairs: counts that add up over shards."""
+"""Statistics of a shard of pairs, for the manifest and the data card: counts that can be added up over shards.
+
+Shape suffixes: R rows, T tokens, D documents, V the vocabulary. R1 has one element more than R.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +12,96 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.pairs.layout import RowLayout, Tokens
-from pipeline.pairs.nsp_sop import EncodedCorpus, Objective
+from pipeline.pairs.layout import EncodedDocuments, Ints, RowLayout
+from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
 from schemas.randomness import mix
 from schemas.vocabulary import Vocabulary
 
-COMMONEST = 24  # tokens that the card names
+MAX_TOKENS_LISTED = 24  # on the data card
 
 
 def describe_rows(
-    laid: RowLayout, table: pa.Table, tokens: Tokens, objective: Objective, max_length: int, vocabulary: Vocabulary
+    layout: RowLayout, table: pa.Table, documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    """Labels and whether the documents bear them out, lengths, unknown tokens, sources, rows that occur twice."""
+    """Return the counts of a shard whose rows are in `table`, laid out by `layout`."""
     column = table["input_ids"].combine_chunks()
-    ids_T, offsets_R1 = column.values.to_numpy(), column.offsets.to_numpy()
-    source_tokens: Counter[str] = Counter()
-    for document, length in zip(laid.documents_R2[:, 0].tolist(), np.diff(offsets_R1).tolist(), strict=True):
-        source_tokens[tokens.sources[document]] += length
+    ids_T = column.values.to_numpy()
+    offsets_R1 = column.offsets.to_numpy()
+    lengths_R = np.diff(offsets_R1)
+    labels_R = layout.label_R[layout.label_R >= 0]
+
     return {
-        "labels": np.bincount(laid.label_R[laid.label_R >= 0], minlength=2).tolist(),
-        "contradicted_labels": contradicted(laid, tokens.corpus, objective),
-        "lengths": np.bincount(np.diff(offsets_R1), minlength=max_length + 1).tolist(),
-        "segment_a_lengths": segment_a_lengths(laid, max_length),
+        "labels": np.bincount(labels_R, minlength=2).tolist(),
+        "contradicted_labels": contradicted(layout, documents.corpus, pairing.objective),
+        "lengths": np.bincount(lengths_R, minlength=pairing.max_length + 1).tolist(),
+        "segment_a_lengths": segment_a_lengths(layout, pairing.max_length),
         "unknown_tokens": int((ids_T == vocabulary.special_id("unk")).sum()),
         "duplicate_rows": duplicate_rows(ids_T, offsets_R1),
-        "source_tokens": dict(sorted(source_tokens.items())),
+        "source_tokens": tokens_by_source(layout, lengths_R, documents.sources),
     }
 
 
-def contradicted(laid: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
-    """Rows whose label is not true of where their segments come from.
+def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources: list[str]) -> dict[str, int]:
+    """Return the tokens of each source, sorted by name. A row counts for the source of its first document."""
+    first_document_R = layout.documents_R2[:, 0]
+    tokens: Counter[str] = Counter()
+    for document, length in zip(first_document_R.tolist(), lengths_R.tolist(), strict=True):
+        tokens[sources[document]] += length
+    return dict(sorted(tokens.items()))
 
-    0 means that B lies after A in the same document; 1 that it is of another document (nsp) or lies before A (sop).
-    Each segment must lie in the document that the row names.
+
+def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
+    """Count the rows whose label is not true of where their segments come from. There should be none.
+
+    Label 0 means that B comes after A in the same document. Label 1 means that B is from another document (nsp) or
+    comes before A (sop). And each segment must be inside the document that the row names.
     """
-    if laid.segments_R4 is None:
+    if layout.segments_R4 is None:
         return 0
-    a_start, a_end, b_start, b_end = laid.segments_R4.T
-    bounds, ids_D = np.array(corpus.sentences)[corpus.documents], np.array(corpus.ids, np.uint64)
-    a, b = laid.documents_R2.T
-    inside = (bounds[a] <= a_start) & (a_end <= bounds[a + 1]) & (bounds[b] <= b_start) & (b_end <= bounds[b + 1])
-    same = ids_D[a] == ids_D[b]
-    otherwise = ~same if objective == "nsp" else same & (b_end <= a_start)
-    return int((~(inside & np.where(laid.label_R == 0, same & (a_end <= b_start), otherwise))).sum())
+
+    a_start_R, a_end_R, b_start_R, b_end_R = layout.segments_R4.T
+    document_a_R, document_b_R = layout.documents_R2.T
+    bounds_D1 = np.array(corpus.sentence_offsets)[corpus.document_offsets]
+    ids_D = np.array(corpus.document_ids, np.uint64)
+
+    a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
+    b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
+
+    same_document_R = ids_D[document_a_R] == ids_D[document_b_R]
+    zero_is_true_R = same_document_R & (a_end_R <= b_start_R)
+    exchanged_R = same_document_R & (b_end_R <= a_start_R)
+    one_is_true_R = ~same_document_R if objective == "nsp" else exchanged_R
+
+    label_is_true_R = np.where(layout.label_R == 0, zero_is_true_R, one_is_true_R)
+    return int((~(a_is_inside_R & b_is_inside_R & label_is_true_R)).sum())
 
 
-def segment_a_lengths(laid: RowLayout, max_length: int) -> list[int]:
-    if laid.segments_R4 is None:
+def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
+    """Return how many rows have a segment A of 0, 1, ... `max_length` tokens; an empty list without pairs."""
+    if layout.segments_R4 is None:
         return []
-    return np.bincount(laid.segments_R4[:, 1] - laid.segments_R4[:, 0], minlength=max_length + 1).tolist()
+    lengths_R = layout.segments_R4[:, 1] - layout.segments_R4[:, 0]
+    return np.bincount(lengths_R, minlength=max_length + 1).tolist()
 
 
-def duplicate_rows(ids_T: NDArray[np.integer], offsets_R1: NDArray[np.integer]) -> int:
-    """Rows with the ids of another row of the shard, found by a 64-bit hash of each row."""
+def duplicate_rows(ids_T: Ints, offsets_R1: Ints) -> int:
+    """Count the rows with the same ids as an earlier row of the shard, by a 64-bit hash of each row."""
     if len(offsets_R1) < 2:
         return 0
-    place_T = np.arange(len(ids_T)) - np.repeat(offsets_R1[:-1], np.diff(offsets_R1))
-    hashes_T = mix(ids_T.astype(np.uint64) << np.uint64(32) | place_T.astype(np.uint64))
+
+    # The hash of a row is the sum of the hashes of its tokens, each together with its position.
+    row_start_T = np.repeat(offsets_R1[:-1], np.diff(offsets_R1))
+    position_T = np.arange(len(ids_T)) - row_start_T
+    hashes_T = mix(ids_T.astype(np.uint64) << np.uint64(32) | position_T.astype(np.uint64))
     hashes_R = np.add.reduceat(hashes_T, offsets_R1[:-1])
     return len(hashes_R) - len(np.unique(hashes_R))
 
 
 def commonest_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
-    """The ordinary tokens that a shard holds most often; ties go to the lower id."""
-    counts_V = np.bincount(table["input_ids"].combine_chunks().values.to_numpy(), minlength=vocabulary.size)
+    """Return [token, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
+    ids_T = table["input_ids"].combine_chunks().values.to_numpy()
+    counts_V = np.bincount(ids_T, minlength=vocabulary.size)
     counts_V[vocabulary.is_special_V] = 0
-    first = np.argsort(-counts_V, kind="stable")[:COMMONEST].tolist()
-    return [[vocabulary.tokens[i], int(counts_V[i])] for i in first if counts_V[i]]
+
+    most_frequent = np.argsort(-counts_V, kind="stable")[:MAX_TOKENS_LISTED].tolist()
+    return [[vocabulary.tokens[i], int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]

@@ -1,8 +1,9 @@
-"""Where Chinese words begin, so that whole words can be masked though every character is a token of its own.
+"""Where Chinese words begin, so that whole words can be masked although every character is a token.
 
-jieba cuts a run of text into words; BERT's rules set every ideograph apart. The k-th ideograph of the run is the k-th
-that stands alone among BERT's words, whatever normalisation did to the rest, so the two are aligned by counting.
-Nothing of this reaches an id: only `word_starts` changes. The rule is Chinese-BERT-wwm's (arXiv:1906.08101).
+jieba cuts a run of text into words, while BERT's rules make every ideograph a word by itself. The two are aligned by
+counting: the k-th ideograph of the run is the k-th ideograph among BERT's words, whatever normalization did to the
+characters between them. Token ids do not change, only `word_starts` does. The rule is that of Chinese-BERT-wwm
+(arXiv:1906.08101).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-with warnings.catch_warnings():  # its regular expressions are written in a way that Python 3.12 warns of
+with warnings.catch_warnings():  # Python 3.12 warns of jieba's regular expressions
     warnings.simplefilter("ignore")
     import jieba
 
-_GOOGLES_RANGES = (
+_IDEOGRAPH_RANGES = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -26,22 +27,25 @@ _GOOGLES_RANGES = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-"""Code points that google-research/bert's tokenizer sets apart."""
-
-
-def is_ideograph(character: str) -> bool:
-    point = ord(character)
-    return point >= 0x3400 and any(first <= point <= last for first, last in _GOOGLES_RANGES)
-
+"""The code points that google-research/bert's tokenizer makes words by themselves (`_is_chinese_char`)."""
+_FIRST_IDEOGRAPH = 0x3400
 
 _loading = threading.Lock()
 
 
-def segmenter() -> Any:
-    """jieba's own dictionary, read from its package: neither words that other code teaches it nor a cache in /tmp.
+def is_ideograph(character: str) -> bool:
+    """Return whether BERT's rules make a character a word by itself."""
+    point = ord(character)
+    if point < _FIRST_IDEOGRAPH:  # most characters of most text
+        return False
+    return any(first <= point <= last for first, last in _IDEOGRAPH_RANGES)
 
-    All threads of a process share it, for cutting only reads it. The lock saves loading it once for each thread, which
-    would take a second and 150 MB each time.
+
+def segmenter() -> Any:
+    """Return jieba with the dictionary of its package, unaffected by words that other code adds or a cache in /tmp.
+
+    All threads of a process share it, because cutting only reads it. Without the lock, each thread might load a
+    dictionary, which takes a second and 150 MB.
     """
     with _loading:
         return _load()
@@ -49,29 +53,39 @@ def segmenter() -> Any:
 
 @lru_cache(maxsize=1)
 def _load() -> Any:
-    made = jieba.Tokenizer()
-    made.FREQ, made.total = made.gen_pfdict(made.get_dict_file())
-    made.initialized = True  # cutting would otherwise load the dictionary again, and write to it
-    return made
+    tokenizer = jieba.Tokenizer()
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True  # else cutting would load the dictionary again, and write to it
+    return tokenizer
 
 
 def joined_words(run: str, words: list[str]) -> list[bool]:
-    """For each of BERT's `words` of a run: whether it goes on with the Chinese word of the word before it.
+    """Return for each of BERT's `words` of a run whether it continues the Chinese word before it.
 
     Example: `joined_words("我爱北京", ["我", "爱", "北", "京"])` -> `[False, False, False, True]`.
     """
     if not any(map(is_ideograph, run)):
         return [False] * len(words)
 
-    goes_on = []
-    for part in segmenter().cut(run):
-        goes_on += [i > 0 and is_ideograph(part[i - 1]) for i, character in enumerate(part) if is_ideograph(character)]
-
     # The k-th ideograph of the words is the k-th of the run. Some words hold several, or one among other characters:
-    # added tokens, and ideographs that a published tokenizer does not set apart.
+    # added tokens, and ideographs that a published tokenizer does not set apart. They never continue a word.
     joined = []
-    flags = iter(goes_on)
+    continues = iter(_continuing_ideographs(run))
     for word in words:
-        flags_of_word = [next(flags, False) for character in word if is_ideograph(character)]
-        joined.append(len(word) == 1 and any(flags_of_word))
+        continues_of_word = [next(continues, False) for character in word if is_ideograph(character)]
+        joined.append(len(word) == 1 and any(continues_of_word))
     return joined
+
+
+def _continuing_ideographs(run: str) -> list[bool]:
+    """Return for each ideograph of a run whether it continues the word of an ideograph directly before it."""
+    continues = []
+    for word in segmenter().cut(run):
+        follows_ideograph = False
+        for character in word:
+            if is_ideograph(character):
+                continues.append(follows_ideograph)
+                follows_ideograph = True
+            else:
+                follows_ideograph = False
+    return continues

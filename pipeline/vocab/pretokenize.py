@@ -1,9 +1,11 @@
-"""What a word is to a vocabulary: BERT's basic tokens, or GPT-2's pre-tokens over bytes.
+"""What counts as a word: BERT's basic tokens, or GPT-2's pre-tokens over bytes.
 
-The rules are `tokenizers`' own objects, which the finished tokenizer.json holds too, so counting and encoding can
-never disagree. A published tokenizer's text is cut by the rules in its own file, whatever they are. Most runs of
-non-spaces in most languages of Europe are plain ASCII, for which the same rules are one regular expression, several
-times faster; a property test holds the two equal, and a published tokenizer for which they are not does without it.
+The rules are `tokenizers`' own objects, and the finished tokenizer.json holds the same ones, so counting and encoding
+cannot disagree. The text of a published tokenizer is cut by the rules in its file, whatever they are.
+
+In most European languages, most runs of non-spaces are plain ASCII. For those, the same rules are one regular
+expression, which is several times as fast. A property test checks that both agree. A published tokenizer whose rules
+differ from the regular expression is used without it.
 """
 
 from __future__ import annotations
@@ -18,109 +20,156 @@ from schemas.errors import DataError
 from schemas.vocabulary import FILE, SPACE, Model
 
 Cut = Callable[[str], list[str]]
+"""A function from a run of non-spaces to its words."""
+
 _PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2", "two words"]
 _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 _ASCII_PAIRS = "".join(left + right for left in _PRINTABLE for right in _PRINTABLE)
-"""Every pair of printable ASCII characters, one after the other: shows any difference between two sets of rules."""
-RULES: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
+"""Every pair of printable ASCII characters, end to end: shows any difference between two sets of rules."""
+
+_RULES_OF: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
+
 _BERT_ASCII = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
 
 
 def normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """BERT's: control characters out, CJK characters apart, accents stripped when lower-casing (arXiv:1810.04805)."""
+    """Return BERT's normalizer (arXiv:1810.04805).
+
+    It removes control characters, sets CJK characters apart and, when lowercasing, strips accents.
+    """
     return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
 
 
 def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
-    """BERT's split at spaces and punctuation, or GPT-2's pattern over bytes; each word with the space before it."""
+    """Return BERT's split at spaces and punctuation, or GPT-2's pattern over bytes.
+
+    A word in GPT-2's pattern includes the space before it.
+    """
     if model == "wordpiece":
-        # tokenizers' own list of ideographs begins this block 256 characters late; Google's begins here
+        # tokenizers' list of ideographs begins this block 256 characters later than Google's.
         missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
         return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])  # type: ignore[return-value]
     return pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[return-value]
 
 
 def word_cutter(model: Model, lowercase: bool) -> Cut:
-    """A function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
-    return _cutter(_library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
+    """Return a function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
+    return _with_fast_path(_library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
 
 
 def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
-    """Return the cutter of a tokenizer, made here or published: its own rules, the faster way where both agree."""
-    own = _own_cutter(tokenizer, model)
+    """Return the cutter of a tokenizer, made here or published.
+
+    It follows the tokenizer's own rules, on the fast path for ASCII if that gives the same words.
+    """
+    own_rules = _own_cutter(tokenizer, model)
     if model == "unigram":
-        return own
+        return own_rules
 
-    lowercase = bool(getattr(tokenizer.normalizer, "lowercase", False))
-    plain = _ascii_cutter(model, lowercase)
-    return _cutter(own, plain) if plain(_ASCII_PAIRS) == own(_ASCII_PAIRS) else own
+    ascii_rules = _ascii_cutter(model, _lowercases(tokenizer))
+    if ascii_rules(_ASCII_PAIRS) != own_rules(_ASCII_PAIRS):
+        return own_rules
+    return _with_fast_path(own_rules, ascii_rules)
 
 
-def _cutter(exact: Cut, plain: Cut) -> Cut:
-    """Return a cutter that takes `plain` for printable ASCII without spaces, and `exact` for everything else."""
-    return lambda run: plain(run) if run.isascii() and run.isprintable() and " " not in run else exact(run)
+def _with_fast_path(any_text: Cut, ascii_only: Cut) -> Cut:
+    """Return a cutter that uses `ascii_only` for printable ASCII without spaces, and `any_text` for everything else."""
+
+    def cut(run: str) -> list[str]:
+        if run.isascii() and run.isprintable() and " " not in run:
+            return ascii_only(run)
+        return any_text(run)
+
+    return cut
 
 
 def _own_cutter(tokenizer: Any, model: Model) -> Cut:
-    """Return a tokenizer's own rules. In byte-level BPE every run begins with a space, wherever it is in a text."""
-    # Asked for once: each access to these properties makes another object.
-    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-    split = tokenizer.pre_tokenizer.pre_tokenize_str if tokenizer.pre_tokenizer else lambda text: []
+    """Return a cutter that follows a tokenizer's own rules.
+
+    In byte-level BPE, every run begins with a space, wherever it stands in the text.
+    """
+    # Read once, because each access to these properties makes a new object.
+    normalize = _normalize_function(tokenizer)
+    split = _split_function(tokenizer)
 
     def cut(run: str) -> list[str]:
-        needs_space = model == "bytebpe" and run and not run.startswith(" ")
+        needs_space = model == "bytebpe" and run != "" and not run.startswith(" ")
         text = " " + run if needs_space else run
         return [word for word, _ in split(normalize(text))]
 
     return cut
 
 
-def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
-    """Raise DataError when a published tokenizer is damaged or cuts plain text by other rules than its model's.
+def _normalize_function(tokenizer: Any) -> Callable[[str], str]:
+    rules = tokenizer.normalizer
+    return rules.normalize_str if rules else str
 
-    They are BERT's, GPT-2's or, in Unigram, the tokenizer's own, applied to each run of non-spaces alone.
+
+def _split_function(tokenizer: Any) -> Callable[[str], list[tuple[str, Any]]]:
+    """Return a function from a text to (word, place); without a pre-tokenizer there are no words."""
+    rules = tokenizer.pre_tokenizer
+    return rules.pre_tokenize_str if rules else lambda text: []
+
+
+def _lowercases(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer.normalizer, "lowercase", False))
+
+
+def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
+    """Raise DataError if a published tokenizer is damaged or cuts plain text by other rules than those of its model.
+
+    These are BERT's or GPT-2's rules or, in Unigram, the tokenizer's own, applied to each run of non-spaces alone.
     """
     try:
         tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises no narrower class
         raise DataError(
-            f"{path}: {FILE} is not one that the tokenizers library reads ({error}). Copy it again, or make a "
+            f"{path}: the tokenizers library cannot read {FILE} ({error}). Copy it again, or make a "
             "vocabulary with `python -m pipeline vocab`."
         ) from error
 
-    if model == "unigram":
-        cut = cutter_of(tokenizer, model)
-    else:
-        cut = word_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
-    for runs in _PROBES:
-        found = _words(tokenizer, f" {runs}" if model == "bytebpe" else runs)
-        expected = [word for run in runs.split(" ") for word in cut(run)]
+    cut = _expected_cutter(tokenizer, model)
+    for probe in _PROBES:
+        found = _words(tokenizer, f" {probe}" if model == "bytebpe" else probe)
+        expected = [word for run in probe.split(" ") for word in cut(run)]
         if found != expected:
             raise DataError(
-                f"{path}: {FILE} cuts {runs!r} into {found}, which are not {RULES[model]} words, {expected}. "
-                "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or one of `python -m pipeline vocab`."
+                f"{path}: {FILE} cuts {probe!r} into {found}, which are not {_RULES_OF[model]} words, {expected}. "
+                "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or make one with "
+                "`python -m pipeline vocab`."
             )
 
 
+def _expected_cutter(tokenizer: Any, model: Model) -> Cut:
+    if model == "unigram":
+        return cutter_of(tokenizer, model)
+    return word_cutter(model, _lowercases(tokenizer))
+
+
 def _words(tokenizer: Any, text: str) -> list[str]:
-    """By the tokenizer's own rules."""
-    normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] if tokenizer.pre_tokenizer else []
+    """Return the words of a text, which may hold spaces, by the tokenizer's own rules."""
+    normalized = _normalize_function(tokenizer)(text)
+    return [word for word, _ in _split_function(tokenizer)(normalized)]
 
 
 def _library_cutter(model: Model, lowercase: bool) -> Cut:
+    """Return a cutter that follows the rules of vocabularies trained here."""
     split = pre_tokenizer(model).pre_tokenize_str
     if model == "bytebpe":
         return lambda run: [word for word, _ in split(run)]
+
     normalize = normalizer(lowercase).normalize_str
     return lambda run: [word for word, _ in split(normalize(run))]
 
 
 def _ascii_cutter(model: Model, lowercase: bool) -> Cut:
-    """The same for printable ASCII without spaces."""
+    """Return a cutter that follows the same rules for printable ASCII without spaces."""
     if model == "bytebpe":
-        find = _GPT2_ASCII.findall
-        return lambda run: [word.replace(" ", SPACE) for word in find(" " + run)]
+        find_bytes = _GPT2_ASCII.findall
+        return lambda run: [word.replace(" ", SPACE) for word in find_bytes(" " + run)]
+
     find = _BERT_ASCII.findall
-    return (lambda run: find(run.lower())) if lowercase else find
+    if lowercase:
+        return lambda run: find(run.lower())
+    return find

@@ -1,11 +1,15 @@
-"""What a vocabulary does to the text it was learnt from, and how two differ. Exact, for it goes by word counts.
+"""What a vocabulary does to the text that it was trained on, and how two vocabularies differ.
 
-Letters: N different words, K their tokens, V the vocabulary, S the sources.
+Both work on word counts instead of text, so all numbers are exact.
+
+Shape suffixes: N distinct words, K tokens of these words end to end, R rows of a count table, V the vocabulary,
+S the sources.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -14,51 +18,87 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
-from schemas.vocabulary import Model, Vocabulary, parse_vocabulary
+from schemas.vocabulary import FILE, Model, Vocabulary, parse_vocabulary
 
-LISTED = 20  # tokens or words of each kind that a report names
-AT_ONCE = 100_000  # words that are cut at once
-Counts = Iterable[tuple[str, int]]
+MAX_LISTED = 20  # tokens or words of each kind that a report names
+WORDS_AT_ONCE = 100_000  # given to the tokenizer in one call
+
+WordCounts = Iterable[tuple[str, int]]
 Ints = NDArray[np.int64]
 
 
-def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sources: Sequence[str]) -> dict[str, Any]:
-    """Statistics for the manifest: how words fall into tokens, by source, and which tokens are longest and rarest.
+@dataclass
+class Usage:
+    """How a vocabulary encodes the words of a corpus. The counts grow while tables of word counts are added."""
 
-    `counts` are BY_SOURCE, in as many tables as one likes.
+    words_S: Ints
+    tokens_S: Ints
+    unknown_S: Ints
+    """Words that become [UNK] at least in part."""
+    used_V: Ints
+    """How often the corpus holds each token."""
+
+    @classmethod
+    def empty(cls, sources: int, vocabulary_size: int) -> Usage:
+        """Return counts of zero."""
+        return cls(
+            words_S=np.zeros(sources, dtype=np.int64),
+            tokens_S=np.zeros(sources, dtype=np.int64),
+            unknown_S=np.zeros(sources, dtype=np.int64),
+            used_V=np.zeros(vocabulary_size, dtype=np.int64),
+        )
+
+
+def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sources: Sequence[str]) -> dict[str, Any]:
+    """Return statistics for the manifest: tokens per word and coverage, also by source, and which tokens stand out.
+
+    `counts` are tables of BY_SOURCE, any number of them.
     """
-    vocabulary = parse_vocabulary(tokenizer_json, "tokenizer.json")
-    totals_3S, used_V = np.zeros((3, len(sources)), np.int64), np.zeros(vocabulary.size, np.int64)
+    vocabulary = parse_vocabulary(tokenizer_json, FILE)
+    usage = Usage.empty(len(sources), vocabulary.size)
     for by_source in counts:
-        add_usage(tokenizer_json, vocabulary, by_source, totals_3S, used_V)
-    words, tokens, unknown = totals_3S.sum(1).tolist()
+        add_usage(usage, tokenizer_json, vocabulary, by_source)
+
+    by_source_name = {}
+    rows = zip(sources, usage.words_S.tolist(), usage.tokens_S.tolist(), usage.unknown_S.tolist(), strict=True)
+    for name, words, tokens, unknown in rows:
+        by_source_name[name] = {"words": words, **shares(words, tokens, unknown)}
+
+    words = int(usage.words_S.sum())
+    tokens = int(usage.tokens_S.sum())
+    unknown = int(usage.unknown_S.sum())
     return {
         **shares(words, tokens, unknown),
-        "by_source": {
-            name: {"words": words, **shares(words, tokens, unknown)}
-            for name, (words, tokens, unknown) in zip(sources, totals_3S.T.tolist(), strict=True)
-        },
-        **describe_tokens(vocabulary, used_V),
+        "by_source": by_source_name,
+        **describe_tokens(vocabulary, usage.used_V),
     }
 
 
-def add_usage(
-    tokenizer_json: bytes, vocabulary: Vocabulary, by_source: pa.Table, totals_3S: Ints, used_V: Ints
-) -> None:
-    """Add each source's words, tokens and unknown words to `totals_3S`, and how often each token occurs to `used_V`."""
+def add_usage(usage: Usage, tokenizer_json: bytes, vocabulary: Vocabulary, by_source: pa.Table) -> None:
+    """Encode each distinct word of a BY_SOURCE table once, and add its counts to `usage`."""
     encoded = by_source["word"].combine_chunks().dictionary_encode()
     ids_K, pieces_N = encode_words(tokenizer_json, encoded.dictionary.to_pylist())
-    unknown_N = np.zeros(len(pieces_N), dtype=bool)
-    unknown_N[np.repeat(np.arange(len(pieces_N)), pieces_N)[ids_K == vocabulary.special_id("unk")]] = True
-    word, source, count = encoded.indices.to_numpy(), by_source["source"].to_numpy(), by_source["count"].to_numpy()
-    for total_S, amount in zip(totals_3S, (1, pieces_N[word], unknown_N[word]), strict=True):
-        np.add.at(total_S, source, count * amount)  # in 64-bit integers; bincount would round to floats
-    counts_N = np.zeros(len(pieces_N), dtype=np.int64)
-    np.add.at(counts_N, word, count)
-    np.add.at(used_V, ids_K, np.repeat(counts_N, pieces_N))
+
+    word_of_token_K = np.repeat(np.arange(len(pieces_N)), pieces_N)
+    is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
+    is_unknown_N[word_of_token_K[ids_K == vocabulary.special_id("unk")]] = True
+
+    word_R = encoded.indices.to_numpy()
+    source_R = by_source["source"].to_numpy()
+    count_R = by_source["count"].to_numpy()
+
+    # add.at sums 64-bit integers; bincount with weights would round to floats.
+    np.add.at(usage.words_S, source_R, count_R)
+    np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
+    np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
+
+    count_N = np.zeros(len(pieces_N), dtype=np.int64)
+    np.add.at(count_N, word_R, count_R)
+    np.add.at(usage.used_V, ids_K, np.repeat(count_N, pieces_N))
 
 
 def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
+    """Return tokens per word, and how many words are known, from counts."""
     return {
         "tokens_per_word": round(tokens / max(words, 1), 4),
         "unknown_words": unknown,
@@ -66,63 +106,110 @@ def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
     }
 
 
-def describe_tokens(vocabulary: Vocabulary, used_V: NDArray[np.int64]) -> dict[str, Any]:
-    """What stands out among the ordinary tokens; `used_V` is how often the text holds each."""
+def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
+    """Return what stands out among the ordinary tokens. `used_V` is how often the text holds each."""
+    tokens = vocabulary.tokens
     ordinary = vocabulary.ordinary_ids.tolist()
-    tokens, rarest_first = vocabulary.tokens, sorted(ordinary, key=lambda i: (used_V[i], vocabulary.tokens[i]))
     lengths = {i: len(tokens[i].removeprefix("##")) for i in ordinary}
+
+    longest_first = sorted(ordinary, key=lambda i: (-lengths[i], tokens[i]))
+    rarest_first = sorted(ordinary, key=lambda i: (used_V[i], tokens[i]))
+    used_rarest_first = [i for i in rarest_first if used_V[i] > 0]
     return {
         "single_characters": sum(length == 1 for length in lengths.values()),
         "never_used": int((used_V[vocabulary.ordinary_ids] == 0).sum()),
-        "longest": [tokens[i] for i in sorted(ordinary, key=lambda i: (-lengths[i], tokens[i]))[:LISTED]],
-        "rarest": [tokens[i] for i in rarest_first if used_V[i]][:LISTED],
+        "longest": [tokens[i] for i in longest_first[:MAX_LISTED]],
+        "rarest": [tokens[i] for i in used_rarest_first[:MAX_LISTED]],
     }
 
 
-def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(ids_K of all words end to end, pieces_N: how many each word has); words as the count table spells them."""
-    model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
-    parts, pieces = [], []
-    for start in range(0, len(words), AT_ONCE):
-        ids = [e.ids for e in model.encode_batch_fast(words[start : start + AT_ONCE], add_special_tokens=False)]
-        pieces.append(np.fromiter(map(len, ids), np.int64, len(ids)))
-        parts.append(np.fromiter(chain.from_iterable(ids), np.int64))
-    none = np.zeros(0, dtype=np.int64)
-    return np.concatenate([none, *parts]), np.concatenate([none, *pieces])
+def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return (ids_K of all words end to end, pieces_N: how many tokens each word has).
+
+    Words are spelled as in the count table, so the model is applied without normalizing or cutting them again.
+    """
+    model_alone = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+    ids = [np.zeros(0, dtype=np.int64)]
+    pieces = [np.zeros(0, dtype=np.int64)]
+
+    for start in range(0, len(words), WORDS_AT_ONCE):
+        encodings = model_alone.encode_batch_fast(words[start : start + WORDS_AT_ONCE], add_special_tokens=False)
+        ids_of_word = [encoding.ids for encoding in encodings]
+        ids.append(np.fromiter(chain.from_iterable(ids_of_word), np.int64))
+        pieces.append(np.fromiter(map(len, ids_of_word), np.int64, len(ids_of_word)))
+
+    return np.concatenate(ids), np.concatenate(pieces)
 
 
 def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
-    """A function from a word, as the counts of a `spelt_by` vocabulary spell it, to the tokens of another."""
+    """Return a function from a word to the tokens of a vocabulary.
+
+    The word is spelled as the count table of a `spelt_by` vocabulary spells it, which may be of another model.
+    """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    if parse_vocabulary(tokenizer_json, "tokenizer.json").model == spelt_by:
+    if parse_vocabulary(tokenizer_json, FILE).model == spelt_by:
         return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
+
     if spelt_by == "wordpiece":
         return lambda word: tokenizer.encode(word, add_special_tokens=False).tokens
-    text = decoders.ByteLevel().decode
-    return lambda word: tokenizer.encode(text([word]).strip(), add_special_tokens=False).tokens
+
+    decode_bytes = decoders.ByteLevel().decode
+    return lambda word: tokenizer.encode(decode_bytes([word]).strip(), add_special_tokens=False).tokens
 
 
-def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: Counts) -> Iterator[str]:
-    """Lines that tell what two vocabularies share and how they cut the same words, commonest first."""
-    a, b = (parse_vocabulary(data, name) for data, name in zip(jsons, names, strict=True))
+def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: WordCounts) -> Iterator[str]:
+    """Yield lines that say what two vocabularies, A and B, share and how each cuts the same words.
+
+    `jsons` are two tokenizer.json, `names` what errors call them, and `counts` the words of A, most frequent first.
+    """
+    a = parse_vocabulary(jsons[0], names[0])
+    b = parse_vocabulary(jsons[1], names[1])
     shared = set(a.tokens) & set(b.tokens)
     yield f"shared      {len(shared):,} tokens: {len(shared) / a.size:.1%} of A, {len(shared) / b.size:.1%} of B"
-    for name, one, other in (("A", a, b), ("B", b, a)):
-        yield f"only in {name}   " + " ".join(_first_missing(one, other))
-    cutters = [cutter_by_spelling(data, a.model) for data in jsons]
-    words, totals, differing = 0, [0, 0], []
+    yield "only in A   " + " ".join(_first_missing(a, b))
+    yield "only in B   " + " ".join(_first_missing(b, a))
+
+    comparison = compare_cuts(cutter_by_spelling(jsons[0], a.model), cutter_by_spelling(jsons[1], a.model), counts)
+    words = max(comparison.words, 1)
+    yield (
+        f"per word    {comparison.tokens_in_a / words:.4f} tokens in A, {comparison.tokens_in_b / words:.4f} in B, "
+        f"over {comparison.words:,} words"
+    )
+    if comparison.different:
+        yield "cut differently, most frequent first (A | B):"
+        yield from comparison.different
+    else:
+        yield "all words are cut alike"
+
+
+@dataclass
+class CutComparison:
+    """Counts over all words, and lines that show the first words that two vocabularies cut differently."""
+
+    words: int
+    tokens_in_a: int
+    tokens_in_b: int
+    different: list[str]
+
+
+def compare_cuts(
+    cut_a: Callable[[str], list[str]], cut_b: Callable[[str], list[str]], counts: WordCounts
+) -> CutComparison:
+    """Cut words with two vocabularies."""
+    found = CutComparison(words=0, tokens_in_a=0, tokens_in_b=0, different=[])
     for word, count in counts:
-        cuts = [cut(word) for cut in cutters]
-        words += count
-        totals = [total + count * len(pieces) for total, pieces in zip(totals, cuts, strict=True)]
-        if cuts[0] != cuts[1] and len(differing) < LISTED:
-            differing.append(f"    {word}: {' '.join(cuts[0])}   |   {' '.join(cuts[1])}")
-    in_a, in_b = (total / max(words, 1) for total in totals)
-    yield f"per word    {in_a:.4f} tokens in A, {in_b:.4f} in B, over {words:,} words"
-    yield "cut differently, commonest first (A | B):" if differing else "all words are cut alike"
-    yield from differing
+        tokens_a = cut_a(word)
+        tokens_b = cut_b(word)
+        found.words += count
+        found.tokens_in_a += count * len(tokens_a)
+        found.tokens_in_b += count * len(tokens_b)
+        if tokens_a != tokens_b and len(found.different) < MAX_LISTED:
+            found.different.append(f"    {word}: {' '.join(tokens_a)}   |   {' '.join(tokens_b)}")
+
+    return found
 
 
 def _first_missing(one: Vocabulary, other: Vocabulary) -> list[str]:
+    """Return the first tokens of one vocabulary that the other lacks."""
     known = set(other.tokens)
-    return [token for token in one.tokens if token not in known][:LISTED]
+    return [token for token in one.tokens if token not in known][:MAX_LISTED]

@@ -1,8 +1,9 @@
 """The files of a vocabulary folder, as `tokenizers` and transformers load them.
 
-tokenizer.json          everything: normalisation, words, tokens, special tokens
-tokenizer_config.json   the class that transformers' AutoTokenizer makes of it
-vocab.txt               WordPiece: one token a line   |   vocab.json, merges.txt   byte-level BPE
+tokenizer.json          the whole tokenizer: normalization, word rules, tokens, special tokens
+tokenizer_config.json   which class transformers' AutoTokenizer makes of it
+vocab.txt               WordPiece: one token per line
+vocab.json, merges.txt  byte-level BPE
 """
 
 from __future__ import annotations
@@ -16,66 +17,98 @@ from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
 from pipeline.vocab.train import MAX_WORD, TrainedVocabulary
 from schemas.vocabulary import SPECIALS, Model
 
-_CLASS = "PreTrainedTokenizerFast"
+_TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 
-def vocabulary_files(learnt: TrainedVocabulary, model: Model, lowercase: bool) -> dict[str, bytes]:
-    """File name -> contents."""
-    tokenizer = wordpiece_tokenizer(learnt, lowercase) if model == "wordpiece" else bytebpe_tokenizer(learnt)
-    files = {
+def vocabulary_files(trained: TrainedVocabulary, model: Model, lowercase: bool) -> dict[str, bytes]:
+    """Return the contents of each file by its name."""
+    if model == "wordpiece":
+        tokenizer = wordpiece_tokenizer(trained, lowercase)
+        model_files = _wordpiece_files(trained)
+    else:
+        tokenizer = bytebpe_tokenizer(trained)
+        model_files = _bytebpe_files(trained)
+
+    return {
         "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
         "tokenizer_config.json": _json(tokenizer_config(model, lowercase)),
+        **model_files,
     }
-    if model == "wordpiece":
-        return files | {"vocab.txt": "".join(token + "\n" for token in learnt.tokens).encode()}
-    vocab = {token: i for i, token in enumerate(learnt.tokens)}
-    merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in learnt.merges)
-    return files | {"vocab.json": json.dumps(vocab, ensure_ascii=False).encode(), "merges.txt": merges.encode()}
 
 
-def wordpiece_tokenizer(learnt: TrainedVocabulary, lowercase: bool) -> Tokenizer:
-    vocab = {token: i for i, token in enumerate(learnt.tokens)}
+def _wordpiece_files(trained: TrainedVocabulary) -> dict[str, bytes]:
+    lines = "".join(f"{token}\n" for token in trained.tokens)
+    return {"vocab.txt": lines.encode()}
+
+
+def _bytebpe_files(trained: TrainedVocabulary) -> dict[str, bytes]:
+    vocab = json.dumps(_ids(trained), ensure_ascii=False)
+    merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in trained.merges)
+    return {"vocab.json": vocab.encode(), "merges.txt": merges.encode()}
+
+
+def _ids(trained: TrainedVocabulary) -> dict[str, int]:
+    return {token: i for i, token in enumerate(trained.tokens)}
+
+
+def wordpiece_tokenizer(trained: TrainedVocabulary, lowercase: bool) -> Tokenizer:
+    """Return a tokenizer with BERT's rules and row format."""
+    vocab = _ids(trained)
     tokenizer = Tokenizer(models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD))
     tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
     tokenizer.pre_tokenizer = pre_tokenizer("wordpiece")  # type: ignore[assignment]
     tokenizer.decoder = decoders.WordPiece()  # type: ignore[assignment]
+
     tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, vocab[token]) for token in ("[CLS]", "[SEP]")],
+        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
     )
     tokenizer.add_special_tokens(list(SPECIALS["wordpiece"].values()))
     return tokenizer
 
 
-def bytebpe_tokenizer(learnt: TrainedVocabulary) -> Tokenizer:
-    vocab = {token: i for i, token in enumerate(learnt.tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=learnt.merges))
-    # The prefix space gives a word one form wherever it stands in a sentence.
+def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
+    """Return a tokenizer with GPT-2's rules and RoBERTa's row format.
+
+    Unlike RoBERTa's own, it puts a space before the first word, so that a word has one form wherever it stands.
+    """
+    vocab = _ids(trained)
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=trained.merges))
     tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    tokenizer.post_processor = processors.RobertaProcessing(  # type: ignore[assignment]
-        ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=True
-    )
-    plain = ["<s>", "<pad>", "</s>", "<unk>"]
-    # <mask> takes the space before it, as RoBERTa's does: "the <mask> sat" masks " cat", not a space and "cat".
-    tokenizer.add_special_tokens([*plain, AddedToken("<mask>", lstrip=True, special=True)])
+
+    sep = ("</s>", vocab["</s>"])
+    cls = ("<s>", vocab["<s>"])
+    roberta_rows = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=True)
+    tokenizer.post_processor = roberta_rows  # type: ignore[assignment]
+
+    # <mask> includes the space before it, as RoBERTa's does: "the <mask> sat" masks " cat", not a space and "cat".
+    mask = AddedToken("<mask>", lstrip=True, special=True)
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", mask])
     return tokenizer
 
 
 def tokenizer_config(model: Model, lowercase: bool) -> dict[str, Any]:
-    """What transformers needs beside tokenizer.json.
+    """Return what transformers needs in addition to tokenizer.json.
 
-    The class is the one that takes tokenizer.json as it is. BertTokenizerFast and RobertaTokenizerFast put their own
-    rules in place of some of it and agree all the same, but for the ideographs that BertTokenizerFast leaves in words.
+    PreTrainedTokenizerFast uses tokenizer.json as it is. BertTokenizerFast and RobertaTokenizerFast replace some of its
+    rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
+    separate from the characters around them.
     """
-    roles = {f"{role}_token": token for role, token in SPECIALS[model].items()}
-    names = ["input_ids", "token_type_ids", "attention_mask"]
+    config: dict[str, Any] = {"tokenizer_class": _TOKENIZER_CLASS}
     if model == "wordpiece":
-        return {"tokenizer_class": _CLASS, "do_lower_case": lowercase, "model_input_names": names, **roles}
-    names.remove("token_type_ids")
-    ends = {"bos_token": "<s>", "eos_token": "</s>", "add_prefix_space": True}  # RobertaTokenizerFast asks for the last
-    return {"tokenizer_class": _CLASS, **ends, "model_input_names": names, **roles}
+        config["do_lower_case"] = lowercase
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    else:
+        config["bos_token"] = "<s>"
+        config["eos_token"] = "</s>"
+        config["add_prefix_space"] = True  # read by RobertaTokenizerFast
+        config["model_input_names"] = ["input_ids", "attention_mask"]
+
+    for role, token in SPECIALS[model].items():
+        config[f"{role}_token"] = token
+    return config
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -47,10 +47,10 @@ def test_equals_the_library_on_any_text(request: pytest.FixtureRequest, folder: 
     assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-def test_what_it_remembers_is_bounded(vocab: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]) -> None:
+def test_the_cache_is_bounded(vocab: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]) -> None:
     encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
     expected = encoder.encode(pa.array(documents))[0].tolist()
-    monkeypatch.setattr("pipeline.pairs.encoding.MAX_REMEMBERED", 3)
+    monkeypatch.setattr("pipeline.pairs.encoding.MAX_CACHED_RUNS", 3)
     found = [encoder.encode(pa.array([document]))[0].tolist() for document in documents]
     assert list(itertools.chain.from_iterable(found)) == expected
     assert len(encoder._runs.numbers) < 100

@@ -20,14 +20,14 @@ def test_every_token_is_in_one_row_and_rows_are_full(objective: Objective, docum
     made = corpus(documents)
     rows = fill_rows(made, PairingOptions(objective, max_length, 0.0, seed), 0)
     used = Counter(token for row in rows.rows for s in row for token in range(s.start, s.end))
-    assert used == Counter(range(made.sentences[-1]))  # each token once: nothing lost, nothing twice
-    ends = set(made.sentences)
+    assert used == Counter(range(made.sentence_offsets[-1]))  # each token once: nothing lost, nothing twice
+    ends = set(made.sentence_offsets)
     for row in rows.rows:
         assert sum(s.end - s.start for s in row) + len(row) - 1 + EDGES <= max_length
         assert objective == "full_sentences" or len(row) == 1
         assert all(a.document != b.document for a, b in pairwise(row))
         for stretch in row:
-            first, last = (made.sentences[made.documents[stretch.document + i]] for i in (0, 1))
+            first, last = (made.sentence_offsets[made.document_offsets[stretch.document + i]] for i in (0, 1))
             assert first <= stretch.start < stretch.end <= last
     longest = max_length - EDGES
     cut = sum(n > longest for document in documents for n in document)
@@ -58,8 +58,8 @@ PlainRow = list[tuple[int, list[int]]]
 def plain_pieces(corpus: EncodedCorpus, document: int, room: int) -> list[list[int]]:
     """A document's sentences as lists of tokens, each cut at `room` tokens."""
     pieces = []
-    for i in range(corpus.documents[document], corpus.documents[document + 1]):
-        tokens = list(range(corpus.sentences[i], corpus.sentences[i + 1]))
+    for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
+        tokens = list(range(corpus.sentence_offsets[i], corpus.sentence_offsets[i + 1]))
         while tokens:
             pieces.append(tokens[:room])
             tokens = tokens[room:]
@@ -77,10 +77,10 @@ def plain_append(row: PlainRow, document: int, tokens: list[int]) -> PlainRow:
 def plain_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> list[PlainRow]:
     """Rows made one sentence at a time: try the longer row, and begin another where it does not fit."""
     room = pairing.max_length - 2
-    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.ids))
+    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.document_ids))
     rows: list[PlainRow] = []
     row: PlainRow = []
-    for document in permutation(len(corpus.ids), order_key).tolist():
+    for document in permutation(len(corpus.document_ids), order_key).tolist():
         if pairing.objective == "doc_sentences" and row:
             rows.append(row)
             row = []
@@ -110,7 +110,7 @@ def test_rows_equal_the_plain_algorithm(
     objective: Objective, documents: list[list[int]], max_length: int, seed: int, ids: list[int]
 ) -> None:
     made = corpus(documents)
-    made.ids[:] = ids[: len(documents)]
+    made.document_ids[:] = ids[: len(documents)]
     pairing = PairingOptions(objective, max_length, 0.0, seed)
 
     filled = fill_rows(made, pairing, seed % 3)

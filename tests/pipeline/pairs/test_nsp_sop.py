@@ -33,7 +33,7 @@ def corpus(documents: list[list[int]]) -> EncodedCorpus:
 def test_every_label_is_true_and_every_row_fits(objective, documents, max_length: int, seed: int) -> None:
     made = corpus(documents)
     pairs = pair_sentences(made, PairingOptions(objective, max_length, 0.1, seed), 3, 0)
-    ends = [made.sentences[place] for place in made.documents]
+    ends = [made.sentence_offsets[place] for place in made.document_offsets]
     for row in pairs.rows:
         assert row.a_end > row.a_start and row.b_end > row.b_start
         assert row.a_end - row.a_start + row.b_end - row.b_start + 3 <= max_length
@@ -56,12 +56,11 @@ def test_sop_uses_every_sentence(documents) -> None:
     made = corpus(documents)
     pairs = pair_sentences(made, PairingOptions("sop", 4000, 0.0, 0), 3, 0)
     used = {t for row in pairs.rows for t in (*range(row.a_start, row.a_end), *range(row.b_start, row.b_end))}
-    expected = {
-        t
-        for j, document in enumerate(documents)
-        if len(document) > 1
-        for t in range(made.sentences[made.documents[j]], made.sentences[made.documents[j + 1]])
-    }
+    ends = [made.sentence_offsets[offset] for offset in made.document_offsets]
+    expected = set()
+    for j, document in enumerate(documents):
+        if len(document) > 1:
+            expected |= set(range(ends[j], ends[j + 1]))
     assert used == expected
 
 
@@ -77,9 +76,9 @@ def test_labels_are_half_and_half_however_short_the_documents(objective, sentenc
 
 def test_documents_with_one_id_are_one_document() -> None:
     made = corpus([[5, 5, 5]] * 6)
-    made.ids[:] = [7, 7, 7, 7, 7, 9]
+    made.document_ids[:] = [7, 7, 7, 7, 7, 9]
     for row in pair_sentences(made, PairingOptions("nsp", 16, 0.0, 0), 3, 0).rows:
-        assert row.label == (made.ids[row.document_a] != made.ids[row.document_b])
+        assert row.label == (made.document_ids[row.document_a] != made.document_ids[row.document_b])
 
 
 def test_a_lonely_document_makes_no_rows_and_says_so() -> None:
@@ -98,7 +97,7 @@ def test_nsp_uses_every_sentence_of_a_usable_document(documents, seed: int) -> N
     for j, document in enumerate(documents):
         own = [(row.a_start, row.a_end) for row in pairs.rows if row.document_a == j]
         own += [(row.b_start, row.b_end) for row in pairs.rows if row.document_a == j == row.document_b]
-        first, last = (made.sentences[made.documents[j + i]] for i in (0, 1))
+        first, last = (made.sentence_offsets[made.document_offsets[j + i]] for i in (0, 1))
         assert len(document) < 2 or {t for a, b in own for t in range(a, b)} == set(range(first, last))
 
 

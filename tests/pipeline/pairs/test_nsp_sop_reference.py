@@ -51,9 +51,9 @@ def corpus_of(documents: list[list[int]], ids: list[int]) -> EncodedCorpus:
 def sentences_of(corpus: EncodedCorpus) -> list[list[Sentence]]:
     """Each document as a list of sentences, each a list of token numbers."""
     documents = []
-    for j in range(len(corpus.ids)):
-        places = range(corpus.documents[j], corpus.documents[j + 1])
-        documents.append([list(range(corpus.sentences[i], corpus.sentences[i + 1])) for i in places])
+    for j in range(len(corpus.document_ids)):
+        places = range(corpus.document_offsets[j], corpus.document_offsets[j + 1])
+        documents.append([list(range(corpus.sentence_offsets[i], corpus.sentence_offsets[i + 1])) for i in places])
     return documents
 
 
@@ -166,7 +166,7 @@ def plain_pairs(
     documents = sentences_of(corpus)
     rows: list[PlainRow] = []
     ledger: Counter[tuple[str, int]] = Counter()
-    if pairing.objective == "nsp" and len(set(corpus.ids)) == 1:
+    if pairing.objective == "nsp" and len(set(corpus.document_ids)) == 1:
         return rows, Counter({(ALONE, j): 1 for j in range(len(documents))})
 
     room = pairing.max_length - special_tokens
@@ -175,7 +175,7 @@ def plain_pairs(
             ledger[TOO_SHORT, j] = 1
             continue
 
-        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, corpus.ids[j]))
+        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, corpus.document_ids[j]))
         target = room
         if draws.uniform() < pairing.short_seq_prob:
             target = 2 + draws.below(room - 1)
@@ -183,7 +183,7 @@ def plain_pairs(
         # A generator, because truncating one row draws random numbers before the next row does.
         made = plain_sop(sentences, j, target, draws)
         if pairing.objective == "nsp":
-            made = plain_nsp(documents, corpus.ids, j, target, draws)
+            made = plain_nsp(documents, corpus.document_ids, j, target, draws)
 
         for a, b, label, document_a, document_b in made:
             ledger[CUT, j] += max(0, len(a) + len(b) - room)

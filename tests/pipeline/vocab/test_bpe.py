@@ -6,22 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab import bpe as merging
-from pipeline.vocab.bpe import (
-    MOST_PAIRS,
-    BPETrainer,
-    Join,
-    every_other,
-    join_bytes,
-    join_wordpieces,
-    places_by_symbol,
-    sum_by_key,
-)
+from pipeline.vocab import symbol_array
+from pipeline.vocab.bpe import BPETrainer, Join, join_bytes, join_wordpieces
+from pipeline.vocab.pair_counts import MAX_PAIRS
 from pipeline.vocab.pretokenize import word_cutter
+from pipeline.vocab.symbol_array import WordSymbols, every_other, positions_by_symbol, sum_by_key
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
-    replaced, i = [], 0
+    replaced = []
+    i = 0
     while i < len(word):
         both = tuple(word[i : i + 2]) == pair
         replaced.append(new if both else word[i])
@@ -51,68 +45,69 @@ def naive_merges(
     return merges, order
 
 
-def learner_of(words: dict[tuple[str, ...], int], join: Join = join_bytes, most_pairs: int = MOST_PAIRS) -> BPETrainer:
+def trainer_of(words: dict[tuple[str, ...], int], join: Join = join_bytes, max_pairs: int = MAX_PAIRS) -> BPETrainer:
     alphabet = sorted({symbol for word in words for symbol in word})
     symbols = [alphabet.index(symbol) for word in words for symbol in word]
-    lengths, counts = (np.array(list(values), dtype=np.int64) for values in (map(len, words), words.values()))
-    return BPETrainer(np.array(symbols), lengths, counts, alphabet, join, most_pairs)
+    lengths = np.array([len(word) for word in words], dtype=np.int64)
+    counts = np.array(list(words.values()), dtype=np.int64)
+    return BPETrainer(WordSymbols(np.array(symbols), lengths, counts), alphabet, join, max_pairs)
 
 
 WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("join", [join_bytes, join_wordpieces])
-@given(words=WORDS, size=st.integers(3, 30), most_pairs=st.sampled_from([2, 4, 16, MOST_PAIRS]))
+@given(words=WORDS, size=st.integers(3, 30), max_pairs=st.sampled_from([2, 4, 16, MAX_PAIRS]))
 @settings(max_examples=300, deadline=None)
-def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, most_pairs: int) -> None:
+def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int) -> None:
     """However few pairs are kept and however often they are counted again."""
     mark = "##" if join is join_wordpieces else ""
     split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
-    learner = learner_of(split, join, most_pairs)
-    learner.train(size, 1)
-    assert (learner.merges, learner.tokens) == naive_merges(split, size, join)
+    trainer = trainer_of(split, join, max_pairs)
+    trainer.train(size, 1)
+    assert (trainer.merges, trainer.tokens) == naive_merges(split, size, join)
 
 
 @given(
     words=st.dictionaries(st.text("ab", min_size=1, max_size=20), st.integers(1, 40), min_size=1, max_size=25),
     size=st.integers(2, 60),
     min_frequency=st.integers(1, 60),
-    most_pairs=st.sampled_from([2, 4, 8, MOST_PAIRS]),
+    max_pairs=st.sampled_from([2, 4, 8, MAX_PAIRS]),
 )
 @settings(max_examples=300, deadline=None)
 def test_merging_ends_where_the_plain_algorithm_does(
-    words: dict[str, int], size: int, min_frequency: int, most_pairs: int
+    words: dict[str, int], size: int, min_frequency: int, max_pairs: int
 ) -> None:
     """Two letters in long words: pairs overlap, are merged again, and fall below the frequency and rise over it."""
     split = {tuple(word): count for word, count in words.items()}
-    learner = learner_of(split, join_bytes, most_pairs)
-    learner.train(size, min_frequency)
-    assert (learner.merges, learner.tokens) == naive_merges(split, size, join_bytes, min_frequency)
+    trainer = trainer_of(split, join_bytes, max_pairs)
+    trainer.train(size, min_frequency)
+    assert (trainer.merges, trainer.tokens) == naive_merges(split, size, join_bytes, min_frequency)
 
 
 def test_ties_go_to_the_lower_ids() -> None:
-    learner = learner_of({("a", "b"): 5, ("c", "d"): 5})
-    learner.train(6, 1)
-    assert learner.merges == [("a", "b"), ("c", "d")]
+    trainer = trainer_of({("a", "b"): 5, ("c", "d"): 5})
+    trainer.train(6, 1)
+    assert trainer.merges == [("a", "b"), ("c", "d")]
 
 
 def test_counts_above_32_bits_decide() -> None:
     """In 32 bits 2**32 + 1 would be 1 and lose to 2; the second merge needs the exact count of what the first left."""
-    learner = learner_of({("c", "d"): 2, ("a", "b", "c"): 2**32 + 1, ("b", "c"): 2**33})
-    learner.train(6, 1)
-    assert learner.merges == [("b", "c"), ("a", "bc")]
+    trainer = trainer_of({("c", "d"): 2, ("a", "b", "c"): 2**32 + 1, ("b", "c"): 2**33})
+    trainer.train(6, 1)
+    assert trainer.merges == [("b", "c"), ("a", "bc")]
 
 
 def test_rare_pairs_are_not_merged() -> None:
-    learner = learner_of({("a", "b"): 2, ("c", "d"): 1})
-    learner.train(100, 2)
-    assert learner.tokens == ["a", "b", "c", "d", "ab"]
+    trainer = trainer_of({("a", "b"): 2, ("c", "d"): 1})
+    trainer.train(100, 2)
+    assert trainer.tokens == ["a", "b", "c", "d", "ab"]
 
 
 def test_words_of_one_letter_repeated() -> None:
-    learner = learner_of({("a",) * 5: 3})
-    learner.train(10, 1)
-    assert learner.tokens == ["a", "aa", "aaa", "aaaaa"]  # (aa, a) before (aa, aa)
+    trainer = trainer_of({("a",) * 5: 3})
+    trainer.train(10, 1)
+    assert trainer.tokens == ["a", "aa", "aaa", "aaaaa"]  # (aa, a) before (aa, aa)
 
 
 def test_a_number_sign_is_a_word_of_its_own() -> None:
@@ -135,16 +130,16 @@ def test_joining_wordpieces() -> None:
 @given(
     words=st.dictionaries(st.text("abc", min_size=1, max_size=12), st.integers(1, 9), min_size=1, max_size=12),
     size=st.integers(3, 20),
-    most_pairs=st.sampled_from([2, 4, MOST_PAIRS]),
+    max_pairs=st.sampled_from([2, 4, MAX_PAIRS]),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_kept_counts_are_exact(words: dict[str, int], size: int, most_pairs: int) -> None:
+def test_the_kept_counts_are_exact(words: dict[str, int], size: int, max_pairs: int) -> None:
     """After any number of merges: every pair that occurs as often as the floor, with its count, and no other."""
-    learner = learner_of({tuple(word): count for word, count in words.items()}, join_bytes, most_pairs)
-    learner.train(size, 1)
+    trainer = trainer_of({tuple(word): count for word, count in words.items()}, join_bytes, max_pairs)
+    trainer.train(size, 1)
 
     split = {word: list(word) for word in words}
-    for pair in learner.merges:
+    for pair in trainer.merges:
         split = {word: replace_pair(parts, pair, "".join(pair)) for word, parts in split.items()}
 
     counts: Counter[tuple[str, str]] = Counter()
@@ -153,23 +148,23 @@ def test_the_kept_counts_are_exact(words: dict[str, int], size: int, most_pairs:
             counts[pair] += words[word]
 
     kept = {}
-    for number, count in learner._pairs.items():
+    for number, count in trainer._pairs.counts.items():
         left, right = divmod(number, 1 << 25)
-        kept[learner.tokens[left], learner.tokens[right]] = count
-    assert kept == {pair: count for pair, count in counts.items() if count >= learner._floor}
+        kept[trainer.tokens[left], trainer.tokens[right]] = count
+    assert kept == {pair: count for pair, count in counts.items() if count >= trainer._pairs.floor}
 
 
 def test_as_many_pairs_are_kept_as_there_is_room_for() -> None:
     """Half of the room is left for new pairs; only pairs that are equally common may exceed it."""
-    different = learner_of({(letter, letter.upper()): 10 + i for i, letter in enumerate("abcdefgh")}, most_pairs=6)
+    different = trainer_of({(letter, letter.upper()): 10 + i for i, letter in enumerate("abcdefgh")}, max_pairs=6)
     different.train(17, 1)
-    assert sorted(different._pairs.values()) == [15, 16]
-    assert different._floor == 15
+    assert sorted(different._pairs.counts.values()) == [15, 16]
+    assert different._pairs.floor == 15
 
-    equal = learner_of({(letter, letter.upper()): 3 for letter in "abcdefgh"}, most_pairs=6)
+    equal = trainer_of({(letter, letter.upper()): 3 for letter in "abcdefgh"}, max_pairs=6)
     equal.train(17, 1)
-    assert len(equal._pairs) == 7
-    assert equal._most_pairs == 16
+    assert len(equal._pairs.counts) == 7
+    assert equal._pairs.max_pairs == 16
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 2**40)), max_size=30))
@@ -187,19 +182,19 @@ def test_sums_by_key(pairs: list[tuple[int, int]]) -> None:
     ("symbols", "at_once"),
     [(1, 1), (3, 2), (255, 7), (256, 7), (257, 7), (300, 1 << 20), (70_000, 11), (70_000, 1 << 20)],
 )
-def test_the_places_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: int, at_once: int) -> None:
+def test_the_positions_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: int, at_once: int) -> None:
     """However many positions are sorted at once and however many bits the symbols need."""
-    monkeypatch.setattr(merging, "AT_ONCE", at_once)
+    monkeypatch.setattr(symbol_array, "AT_ONCE", at_once)
     some = sorted({0, symbols // 2, symbols - 1})
     symbol_P = np.random.default_rng(0).choice([*some, -1, -2], 20).astype(np.int32)
 
-    places = places_by_symbol(symbol_P, symbols)
+    positions = positions_by_symbol(symbol_P, symbols)
 
-    assert len(places) == symbols
+    assert len(positions) == symbols
     for symbol in some:
-        assert places[symbol].tolist() == np.flatnonzero(symbol_P == symbol).tolist()
-        assert places[symbol].dtype == np.int32
-    assert sum(len(place) for place in places) == (symbol_P >= 0).sum()
+        assert positions[symbol].tolist() == np.flatnonzero(symbol_P == symbol).tolist()
+        assert positions[symbol].dtype == np.int32
+    assert sum(len(position) for position in positions) == (symbol_P >= 0).sum()
 
 
 def test_every_other_of_neighbors() -> None:
@@ -213,9 +208,10 @@ def test_symbols_with_large_ids_are_merged() -> None:
     """Ids of up to 13 bits decide ties and take their full width in a pair's key."""
     alphabet = [f"<{i}>" for i in range(5_000)]
     symbols = np.array([4_999, 3, 4_096, 4, 3, 4_096])
-    learner = BPETrainer(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]), alphabet, join_bytes)
+    words = WordSymbols(symbols, np.array([2, 2, 2]), np.array([5, 5, 1]))
+    trainer = BPETrainer(words, alphabet, join_bytes)
 
-    learner.train(5_003, 1)
+    trainer.train(5_003, 1)
 
-    assert learner.merges == [("<4096>", "<4>"), ("<4999>", "<3>"), ("<3>", "<4096>")]
-    assert learner.tokens[5_000:] == ["<4096><4>", "<4999><3>", "<3><4096>"]
+    assert trainer.merges == [("<4096>", "<4>"), ("<4999>", "<3>"), ("<3>", "<4096>")]
+    assert trainer.tokens[5_000:] == ["<4096><4>", "<4999><3>", "<3><4096>"]

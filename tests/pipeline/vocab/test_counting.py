@@ -68,7 +68,8 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(st.text("ab '.", min_
 @settings(max_examples=60, deadline=None)
 def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files: list) -> None:
     staging = Staging(str(tmp_path_factory.mktemp("counts")), "job")
-    cut, expected = word_cutter("wordpiece", lowercase=True), Counter()
+    cut = word_cutter("wordpiece", lowercase=True)
+    expected = Counter()
     for i, rows in enumerate(files):
         staging.put(f"{i}.arrow", encode_partitions(count_shard(text_table(rows), ["x", "y", "z"], cut)))
         for source, sentences in rows:
@@ -82,7 +83,7 @@ def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files:
 
 
 def test_rare_sources_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "MOST_SOURCES", 2)
+    monkeypatch.setattr(counting, "MAX_SOURCES", 2)
     sources = sources_told_apart({"a": 5, "b": 1, "c": 9, "d": 1})
     assert sources == ["a", "c", counting.OTHERS]
     table = text_table([("a", ["one"]), ("b", ["two"]), ("d", ["two"]), ("c", ["one"])])

@@ -1,61 +1,62 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.vocab.train import TrainedVocabulary
-from pipeline.vocab.train import train_vocabulary as learn_from
+from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
 from schemas import shards
 from schemas.errors import DataError
 
 
-def learn(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
+def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS)
-    return learn_from(table, *options, **more)
+    return train_vocabulary(table, *options, **more)
 
 
 def test_layouts() -> None:
-    words, counts = ["low", "lower", "lowest"], [5, 3, 2]
-    wordpiece = learn(words, counts, "wordpiece", 40, 2)
+    words = ["low", "lower", "lowest"]
+    counts = [5, 3, 2]
+    wordpiece = train(words, counts, "wordpiece", 40, 2)
     assert wordpiece.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert "lower" in wordpiece.tokens
     assert len(wordpiece.tokens) == len(set(wordpiece.tokens))
-    bytebpe = learn(words, counts, "bytebpe", 300, 2)
+    bytebpe = train(words, counts, "bytebpe", 300, 2)
     assert bytebpe.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert bytebpe.tokens[-1] == "<mask>"
 
 
-def test_a_rare_character_never_glues_its_neighbours() -> None:
+def test_a_rare_character_never_glues_its_neighbors() -> None:
     """The published fault: with Z cut from the alphabet, `aZb` teaches a token `ab` that the text does not hold."""
-    learnt = learn(["aZb", *"abcdefgh"], [50, *[9000] * 8], "wordpiece", 26, 2)  # room for 8 characters of 9
-    assert "ab" not in learnt.tokens
-    assert learnt.cut_characters == {"Z": 50}
+    trained = train(["aZb", *"abcdefgh"], [50, *[9000] * 8], "wordpiece", 26, 2)  # room for 8 characters of 9
+    assert "ab" not in trained.tokens
+    assert trained.cut_characters == {"Z": 50}
 
 
 @pytest.mark.parametrize(("model", "size"), [("wordpiece", 6), ("bytebpe", 260)])
 def test_a_size_below_the_alphabet_says_what_would_do(model, size: int) -> None:
     with pytest.raises(DataError, match=rf"--size {size} cannot hold .*Give at least \d+"):
-        learn(["abc", "abd"], [1, 1], model, size, 2)
+        train(["abc", "abd"], [1, 1], model, size, 2)
 
 
 def test_a_size_is_filled_up_to_a_multiple() -> None:
-    words, counts = ["low", "lower", "lowest"], [5, 3, 2]
+    words = ["low", "lower", "lowest"]
+    counts = [5, 3, 2]
     for model, last in (("wordpiece", "[unused"), ("bytebpe", "<mask>")):
-        tokens = learn(words, counts, model, 270, 2, pad_to_multiple=8).tokens  # type: ignore[arg-type]
+        tokens = train(words, counts, model, 270, 2, pad_to_multiple=8).tokens  # type: ignore[arg-type]
         assert len(tokens) % 8 == 0 and tokens[-1].startswith(last)
         assert any(token.startswith("[unused") for token in tokens)
 
 
 def test_the_alphabet_can_be_bounded() -> None:
-    learnt = learn(["abc", "abd"], [9, 1], "wordpiece", 50, 1, max_alphabet=3)
-    assert learnt.cut_characters == {"d": 1}
-    assert "abc" in learnt.tokens and "##d" not in learnt.tokens
+    trained = train(["abc", "abd"], [9, 1], "wordpiece", 50, 1, max_alphabet=3)
+    assert trained.cut_characters == {"d": 1}
+    assert "abc" in trained.tokens and "##d" not in trained.tokens
 
 
 def test_a_corpus_of_one_word() -> None:
-    assert learn(["word"], [1], "wordpiece", 100, 1).tokens[-1] == "word"
-    assert learn(["a"], [1], "wordpiece", 100, 2).tokens[5:] == ["a"]
-    assert learn(["\u0120a"], [9], "bytebpe", 300, 2).tokens[-2:] == ["\u0120a", "<mask>"]
+    assert train(["word"], [1], "wordpiece", 100, 1).tokens[-1] == "word"
+    assert train(["a"], [1], "wordpiece", 100, 2).tokens[5:] == ["a"]
+    assert train(["\u0120a"], [9], "bytebpe", 300, 2).tokens[-2:] == ["\u0120a", "<mask>"]
 
 
 def test_a_word_longer_than_encoding_takes_teaches_nothing() -> None:
-    learnt = learn(["x" * 101, "ab"], [10**6, 2], "wordpiece", 40, 2)
-    assert learnt.tokens[5:] == ["##b", "a", "ab"] and learnt.cut_characters == {}
+    trained = train(["x" * 101, "ab"], [10**6, 2], "wordpiece", 40, 2)
+    assert trained.tokens[5:] == ["##b", "a", "ab"] and trained.cut_characters == {}

@@ -1,4 +1,4 @@
-"""What an encoder remembers and how it is lent, with small tokenizers, against plain loops."""
+"""The caches of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoding import Encoder, EncoderPool, EncodingCache
+from pipeline.pairs.encoded import EncodedStrings
+from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoding_cache import EncodingCache
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
+from schemas.ragged import offsets_of
 from schemas.vocabulary import SPECIALS, Model
 
 ALPHABET = sorted(ByteLevel.alphabet())
@@ -57,14 +60,14 @@ def continues(run: str, words: list[str]) -> list[bool]:
 @given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
 @settings(max_examples=20, deadline=None)
 def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lots: list[list[str]], most: int) -> None:
-    """Lot after lot by one encoder, however much it remembers."""
+    """Lot after lot by one encoder, however large its cache."""
     data = small_tokenizer(model, *([AddedToken("bb", normalized=False)] if with_added else []))
     library = Tokenizer.from_str(data.decode())
     library.encode_special_tokens = True
     encoder = Encoder(data, model)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "MAX_REMEMBERED", most)
+        patched.setattr(encoding, "MAX_CACHED_RUNS", most)
         for lot in lots:
             ids_T, offsets_N1, joined_T = encoder.encode(pa.array(lot, pa.string()))
             expected = [library.encode(sentence, add_special_tokens=False).ids for sentence in lot]
@@ -89,7 +92,7 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "MAX_REMEMBERED", most)
+        patched.setattr(encoding, "MAX_CACHED_RUNS", most)
         for lot in lots:
             encoded = encoder.encode(pa.array(lot, pa.string()))
             expected = [pair for sentence in lot for run in sentence.split(" ") for pair in plain(run)]
@@ -97,15 +100,17 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
             assert list(zip(encoded.ids_T.tolist(), encoded.joined_T.tolist(), strict=True)) == expected
 
 
-def test_more_than_the_most_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before new ones are added, and only when there are more than allowed; their words go with them."""
-    monkeypatch.setattr(encoding, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(encoding, "MAX_CACHED_RUNS", 2)
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", continues)
     known = []
     for text in ("a", "b", "c", "ab", "a b"):
         encoder.encode(pa.array([text]))
         known.append((sorted(encoder._runs.numbers), sorted(encoder._words.numbers)))
-        assert len(encoder._joined_T) == len(encoder._runs.ids_T)
+        cached = encoder._runs.encoded
+        assert cached.joined_T is not None
+        assert len(cached.joined_T) == len(cached.ids_T)
     assert [runs for runs, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
     assert [words for _, words in known] == [runs for runs, _ in known]
 
@@ -113,8 +118,13 @@ def test_more_than_the_most_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
 def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
     asked: list[list[str]] = []
-    original = encoder._remember_words
-    monkeypatch.setattr(encoder, "_remember_words", lambda words: (asked.append(list(words)), original(words)))
+    original = encoder._tokenize
+
+    def tokenize(words: list[str]) -> EncodedStrings:
+        asked.append(list(words))
+        return original(words)
+
+    monkeypatch.setattr(encoder, "_tokenize", tokenize)
     encoder.encode(pa.array(["ab. ab, ab.", "c ab."]))
     encoder.encode(pa.array(["ab, b ab"]))
     assert asked == [["ab", ".", ",", "c"], ["b"]]
@@ -122,20 +132,23 @@ def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(lots=st.lists(st.dictionaries(st.text("ab", max_size=3), st.lists(st.integers(0, 9), max_size=4)), max_size=4))
 @settings(max_examples=20, deadline=None)
-def test_remembered_strings_are_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
-    remembered, plain = EncodingCache(), dict[str, list[int]]()
+def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
+    cache = EncodingCache()
+    plain: dict[str, list[int]] = {}
     for lot in lots:
-        new = remembered.unknown([*lot, *lot])
+        new = cache.missing([*lot, *lot])
         assert new == [string for string in lot if string not in plain]
         ids = [i for string in new for i in lot[string]]
-        remembered.add(new, np.array(ids, np.int32), np.array([len(lot[string]) for string in new], np.int64))
+        lengths = np.array([len(lot[string]) for string in new], np.int64)
+        cache.add(new, EncodedStrings(np.array(ids, np.int32), offsets_of(lengths), None))
         plain |= {string: lot[string] for string in new}
 
         strings = [*reversed(plain), *plain]
-        numbers_R = remembered.numbers_of(strings)
-        ids_T, lengths_R = remembered.look_up(numbers_R)
+        numbers_R = cache.numbers_of(strings)
+        ids_T, offsets_R1, joined_T = cache.look_up(numbers_R)
         assert ids_T.tolist() == [i for string in strings for i in plain[string]]
-        assert lengths_R.tolist() == [len(plain[string]) for string in strings]
+        assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
+        assert offsets_R1[0] == 0 and joined_T is None
         assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
 
 

@@ -1,0 +1,224 @@
+"""The words of a corpus as sequences of BPE symbols, in one array that merges change in place.
+
+All distinct words lie end to end in `_symbol_P`, one position per character, with a gap before each word and one at
+the end. A symbol of n characters keeps its n positions for as long as it exists:
+
+    first position        the symbol's id
+    last position         ENDS - id    (a symbol of one character has only the first)
+    positions between     INSIDE
+    gap between words     GAP
+
+So no links between neighbors are stored. The symbol to the right of one that begins at p begins at p + its length, and
+the symbol to the left ends at p - 1, where its id can be read as well.
+
+An example: "hug" occurs 10 times and "hugs" 5 times; the alphabet is g h s u, with ids 0 1 2 3.
+
+    position           0    1    2    3    4    5    6    7    8    9
+    character               h    u    g         h    u    g    s
+    _word_P            0    0    0    0    1    1    1    1    1    2
+    _symbol_P        GAP    1    3    0  GAP    1    3    0    2  GAP
+
+The pairs are (h, u) 15 times, (u, g) 15 times and (g, s) 5 times. Merging (h, u) makes symbol 4, "hu":
+
+ 1. `find` compares how often h and u occur and goes through the positions of the rarer one. It returns the positions
+    where the pair begins, [1, 5].
+ 2. `replace` computes where the second symbols begin, [2, 6], and where the symbols after the pair begin, [3, 7]. It
+    reads the neighbors of each pair (a gap to the left, g to the right) before it changes anything.
+ 3. It writes the new symbol over both old ones. ENDS - 4 is -7:
+
+        _symbol_P    GAP    4   -7    0  GAP    4   -7    0    2  GAP
+
+ 4. It returns how the counts of pairs change: (h, u) -10 -5, (u, g) -10 -5 and (hu, g) +10 +5.
+
+Then (hu, g) would make symbol 5, "hug", and the array GAP 5 INSIDE -8 GAP 5 INSIDE -8 2 GAP.
+
+The positions of a symbol are kept, those of a pair are not: an index of pairs would be several times as large. Entries
+of `_positions` become outdated when a merge uses up a symbol, and are removed when the symbol is next looked at.
+Memory is about 15 bytes for each character of the distinct words.
+
+Shape suffixes: N words, T characters of all words, P positions (characters and gaps), M positions where one merge
+takes place, K distinct pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.vocab.pair_counts import Ints, pair_keys
+from schemas.ragged import offsets_of
+
+GAP = -1
+INSIDE = -2
+ENDS = -3
+
+AT_ONCE = 1 << 20  # positions sorted in one call, because numpy makes 64-bit copies of them
+
+
+@dataclass(frozen=True)
+class WordSymbols:
+    """Distinct words end to end: word i is the next `lengths_N[i]` of `symbols_T` and occurs `counts_N[i]` times.
+
+    A symbol is an index into the alphabet.
+    """
+
+    symbols_T: NDArray[Any]
+    lengths_N: Ints
+    counts_N: Ints
+
+
+class SymbolArray:
+    """Words as sequences of symbols, with the positions of every symbol. The module docstring explains the layout."""
+
+    def __init__(self, words: WordSymbols, alphabet_size: int):
+        """Lay out the words; `alphabet_size` symbols exist."""
+        self._lengths = [1] * alphabet_size  # of each symbol, in characters
+        self._counts_N = words.counts_N
+
+        # The gap before a word counts as part of it. The gap at the end belongs to no word.
+        positions_per_word_N1 = np.append(words.lengths_N + 1, 1)
+        word_numbers_N1 = np.arange(len(words.lengths_N) + 1, dtype=np.int32)
+        self._word_P = np.repeat(word_numbers_N1, positions_per_word_N1)
+
+        is_character_P = np.ones(len(self._word_P), dtype=bool)
+        is_character_P[offsets_of(words.lengths_N + 1)] = False
+        self._symbol_P = np.full(len(self._word_P), GAP, dtype=np.int32)
+        self._symbol_P[is_character_P] = words.symbols_T
+
+        # Of each symbol: its first positions, rising, some of them outdated.
+        self._positions = positions_by_symbol(self._symbol_P, alphabet_size)
+
+    def count_pairs_after(self, left: int, min_frequency: int) -> tuple[Ints, Ints]:
+        """Count the pairs whose left symbol is `left`.
+
+        Returns (keys_K, counts_K) of those that occur `min_frequency` times or more.
+        """
+        left_M = self._current_positions(left)
+        right_M = self._symbol_P[left_M + np.int32(self._lengths[left])]
+
+        has_right_M = right_M >= 0
+        count_M = self._counts_N[self._word_P[left_M[has_right_M]]]
+        rights_K, counts_K = sum_by_key(right_M[has_right_M], count_M)
+
+        is_frequent_K = counts_K >= min_frequency
+        return pair_keys(left, rights_K[is_frequent_K]), counts_K[is_frequent_K]
+
+    def find(self, left: int, right: int) -> NDArray[np.int32]:
+        """Return (M,) the positions, rising, at which a pair begins and can be merged.
+
+        Where a repeated symbol makes pairs overlap (aaa), these are the first, the third, and so on.
+        """
+        adjacent_M = self._find_overlapping(left, right)
+        if left == right:
+            return every_other(adjacent_M, self._lengths[left])
+        return adjacent_M
+
+    def replace(self, first_M: NDArray[np.int32], left: int, right: int) -> tuple[Ints, Ints]:
+        """Put a new symbol, which gets the next id, in place of the pairs that begin at `first_M`.
+
+        Returns (keys of pairs, changes of their counts); a pair can occur several times.
+        """
+        new = len(self._lengths)
+        self._lengths.append(self._lengths[left] + self._lengths[right])
+        self._positions.append(first_M)
+
+        symbol_P = self._symbol_P
+        second_M = first_M + np.int32(self._lengths[left])
+        after_M = second_M + np.int32(self._lengths[right])
+
+        left_neighbor_M = ending_at(symbol_P[first_M - 1])
+        right_neighbor_M = symbol_P[after_M]
+
+        # INSIDE comes first: a symbol of one character has its last position where its first is.
+        symbol_P[second_M - 1] = INSIDE
+        symbol_P[second_M] = INSIDE
+        symbol_P[first_M] = new
+        symbol_P[after_M - 1] = ENDS - new
+
+        # Two pairs may be direct neighbors, as in (ab)(ab). The old pair (b, a) between them and the new pair (ab, ab)
+        # must be counted once, and are counted with the second one's left neighbor. The first one sees that its right
+        # neighbor is no longer the symbol that it was.
+        new_left_neighbor_M = ending_at(symbol_P[first_M - 1])
+        has_left_M = left_neighbor_M >= 0
+        has_right_M = (right_neighbor_M >= 0) & (symbol_P[after_M] == right_neighbor_M)
+        rights = right_neighbor_M[has_right_M]
+
+        count_M = self._counts_N[self._word_P[first_M]]
+        changes = [
+            (np.full(len(first_M), pair_keys(left, right)), -count_M),
+            (pair_keys(left_neighbor_M[has_left_M], left), -count_M[has_left_M]),
+            (pair_keys(right, rights), -count_M[has_right_M]),
+            (pair_keys(new_left_neighbor_M[has_left_M], new), count_M[has_left_M]),
+            (pair_keys(new, rights), count_M[has_right_M]),
+        ]
+        keys = np.concatenate([changed_keys for changed_keys, _ in changes])
+        amounts = np.concatenate([amounts for _, amounts in changes])
+        return keys, amounts
+
+    def _current_positions(self, symbol: int) -> NDArray[np.int32]:
+        """Return the first positions of a symbol, after removing those that are outdated."""
+        positions = self._positions[symbol]
+        positions = positions[self._symbol_P[positions] == symbol]
+        self._positions[symbol] = positions
+        return positions
+
+    def _find_overlapping(self, left: int, right: int) -> NDArray[np.int32]:
+        """Return (M,) the positions at which a pair begins, overlapping ones included."""
+        length = np.int32(self._lengths[left])
+
+        # The work is proportional to the occurrences of one of the two symbols: take the rarer one.
+        if len(self._positions[left]) <= len(self._positions[right]):
+            left_positions = self._current_positions(left)
+            return left_positions[self._symbol_P[left_positions + length] == right]
+
+        right_positions = self._current_positions(right)
+        left_of_them = ending_at(self._symbol_P[right_positions - 1])
+        return right_positions[left_of_them == left] - length
+
+
+def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArray[np.int32]]:
+    """Return the positions of each symbol from 0 to `symbols` - 1, rising.
+
+    Sorts AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for 16 bits and fewer.
+    """
+    parts = []
+    for start in range(0, len(symbol_P), AT_ONCE):
+        symbols_of_part = symbol_P[start : start + AT_ONCE]
+        position_M = np.flatnonzero(symbols_of_part >= 0).astype(np.int32) + np.int32(start)
+        symbol_M = symbol_P[position_M].astype(np.min_scalar_type(symbols))
+
+        sorted_M = position_M[np.argsort(symbol_M, kind="stable")]
+        boundaries = np.cumsum(np.bincount(symbol_M, minlength=symbols))[:-1]
+        parts.append(np.split(sorted_M, boundaries))
+
+    return [np.concatenate(positions) for positions in zip(*parts, strict=True)]
+
+
+def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
+    """Return (distinct keys, rising; the exact sum of the amounts of each). Keys are 0 or more."""
+    order_N = np.argsort(keys_N, kind="stable")
+    sorted_N = keys_N[order_N]
+
+    group_starts_K = np.flatnonzero(np.diff(sorted_N, prepend=-1))
+    if len(group_starts_K) == 0:  # reduceat refuses empty arrays
+        return keys_N, amounts_N
+    return sorted_N[group_starts_K], np.add.reduceat(amounts_N[order_N], group_starts_K)
+
+
+def ending_at(value_M: NDArray[np.int32]) -> NDArray[np.int32]:
+    """From values of `_symbol_P` at last positions to the symbols that end there; below 0 where there is a gap."""
+    return np.where(value_M <= ENDS, ENDS - value_M, value_M)
+
+
+def every_other(position_M: NDArray[np.int32], length: int) -> NDArray[np.int32]:
+    """Of rising positions, keep the first, third, fifth, ... of each series whose steps are exactly `length`.
+
+    Example: `every_other([0, 1, 2, 5, 6], 1)` -> `[0, 2, 5]`.
+    """
+    continues_M = np.diff(position_M, prepend=-1 - length) == length
+    index_M = np.arange(len(position_M))
+    series_start_M = np.maximum.accumulate(np.where(continues_M, 0, index_M))
+    return position_M[(index_M - series_start_M) % 2 == 0]
