@@ -83,12 +83,13 @@ def compare(a: str, b: str) -> Iterator[str]:
 
     for folder in (a, b):
         read_manifest(folder, "vocab")
-    jsons = (storage.read(storage.join(a, FILE)), storage.read(storage.join(b, FILE)))
+    a_json = storage.read(storage.join(a, FILE))
+    b_json = storage.read(storage.join(b, FILE))
 
     url = storage.join(a, COUNTS)
     counts = shards.decode_table(storage.read(url), url, shards.COUNTS)
     words = zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
-    yield from compare_vocabularies(jsons, (a, b), words)
+    yield from compare_vocabularies((a_json, b_json), (a, b), words)
 
 
 def verify(folder: str) -> Iterator[str]:
@@ -102,8 +103,9 @@ def verify(folder: str) -> Iterator[str]:
     for shard in manifest.shards:
         data = read_shard_bytes(folder, shard)
         if shard.path.endswith(".arrow"):
-            table = shards.decode_table(data, storage.join(folder, shard.path), row_schema(manifest))
-            check_rows(table, storage.join(folder, shard.path), shard, manifest, vocabulary)
+            path = storage.join(folder, shard.path)
+            table = shards.decode_table(data, path, row_schema(manifest))
+            check_rows(table, path, shard, manifest, vocabulary)
         yield f"ok  {shard.path}  {shard.rows:,} rows"
 
 

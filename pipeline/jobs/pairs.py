@@ -40,7 +40,12 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         Input(path=storage.shown(job.vocab), fingerprint=published.fingerprint),
     ]
     recorded = recorded_options(job)
-    identity = {"options": recorded, "seed": job.seed, "text": text.fingerprint, "vocab": vocabulary.fingerprint}
+    identity = {
+        "options": recorded,
+        "seed": job.seed,
+        "text": text.fingerprint,
+        "vocab": vocabulary.fingerprint,
+    }
 
     options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     job = _for_workers(job, options)
@@ -48,7 +53,10 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, text.shards, staging)
     graph = WritePairs(plan, Provenance(recorded | removed_dropout(dropout), inputs, job.seed))
-    weights = {f"{plan.shard_name(index)}.json": plan.text_shard(index).bytes for index in range(plan.num_shards)}
+    weights = {}
+    for index in range(plan.num_shards):
+        report = f"{plan.shard_name(index)}.json"
+        weights[report] = plan.text_shard(index).bytes
     return execute(Execution("pairs", "Write pairs", graph, options, staging, weights), "pairs")
 
 

@@ -35,7 +35,11 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
     when the input is too bad to publish, and StorageError when a disk or a store refuses.
     """
-    job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
+    job = replace(
+        job,
+        encoding=canonical_encoding(job.encoding),
+        language=find_language(job.language).code,
+    )
     files = matching_files(job.input)
     input_bytes = sum(size for _, size in files)
     options = beam_options(beam_arguments, known_flags, input_bytes)
@@ -62,8 +66,13 @@ def _identity(job: ShardJob, files: list[tuple[str, int]]) -> dict[str, Any]:
     options = recorded_options(job)
     for name in JUDGED_AT_THE_END:
         del options[name]
+
     versions = [[path, size, version_of(path)] for path, size in files]
-    return {"options": options, "seed": job.seed, "files": versions}
+    return {
+        "options": options,
+        "seed": job.seed,
+        "files": versions,
+    }
 
 
 def _read_options(job: ShardJob) -> ReadOptions:

@@ -50,7 +50,8 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     graph = CountWords(text.shards, job, sources, staging)
     weights = {f"{counts_name(shard)}.json": shard.bytes for shard in text.shards}
     work = Execution("vocab", "Count words", graph, options, staging, weights)
-    return execute(work, "vocab", finish=partial(_train_and_publish, job, sources, provenance, staging))
+    finish = partial(_train_and_publish, job, sources, provenance, staging)
+    return execute(work, "vocab", finish)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,14 @@ def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
 
-    trained = train_vocabulary(counts, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
+    trained = train_vocabulary(
+        counts,
+        job.model,
+        job.size,
+        job.min_frequency,
+        job.max_alphabet,
+        job.pad_to_multiple,
+    )
     files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
@@ -111,7 +119,14 @@ def _shards(result: _Result) -> list[Shard]:
 def describe_file(name: str, data: bytes, rows: int) -> Shard:
     """Return a file's entry in the manifest. The fingerprint of its content is that of its bytes."""
     digest = storage.sha256(data)
-    return Shard(path=name, rows=rows, tokens=0, bytes=len(data), sha256=digest, fingerprint=digest[:32])
+    return Shard(
+        path=name,
+        rows=rows,
+        tokens=0,
+        bytes=len(data),
+        sha256=digest,
+        fingerprint=digest[:32],
+    )
 
 
 def _ledger(trained: TrainedVocabulary) -> list[LedgerEntry]:
@@ -119,4 +134,6 @@ def _ledger(trained: TrainedVocabulary) -> list[LedgerEntry]:
     left_out = sum(trained.cut_characters.values())
     if left_out == 0:
         return []
-    return [LedgerEntry(reason="character left out of the alphabet", source="all", count=left_out)]
+
+    entry = LedgerEntry(reason="character left out of the alphabet", source="all", count=left_out)
+    return [entry]

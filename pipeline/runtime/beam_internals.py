@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 """Names of the launcher's threads that wait for a worker process or read from it; they raise when it is gone."""
 
+RUNNERS_LOGGER = "apache_beam.runners"
+"""The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
+
 _LOST_WORKER = "Channel closed prematurely"
 
 

@@ -23,9 +23,8 @@ def encode_buckets(rows: pa.RecordBatch, keys: NDArray[np.uint64], buckets: int)
     """Return an Arrow file of the rows sorted by key, with one record batch per bucket; `keys[i]` belongs to row i."""
     order = np.argsort(keys, kind="stable")
 
-    # Bucket b holds the keys from ceil(b * 2**64 / buckets) up to where the next bucket begins.
-    lower_bounds = [-(-(b << 64) // buckets) for b in range(1, buckets)]
-    inner_cuts = np.searchsorted(keys[order], np.array(lower_bounds, dtype=np.uint64))
+    bounds = _lower_bounds(buckets)
+    inner_cuts = np.searchsorted(keys[order], bounds)
     cuts = [0, *inner_cuts.tolist(), len(order)]
 
     sink = pa.BufferOutputStream()
@@ -33,8 +32,18 @@ def encode_buckets(rows: pa.RecordBatch, keys: NDArray[np.uint64], buckets: int)
     with pa.ipc.new_file(sink, rows.schema, options=settings) as writer:
         for start, end in itertools.pairwise(cuts):
             # Taken, not sliced: a slice of nested columns would be written with the offsets of all their values.
-            writer.write_batch(rows.take(pa.array(order[start:end])))
+            bucket = rows.take(pa.array(order[start:end]))
+            writer.write_batch(bucket)
     return sink.getvalue().to_pybytes()
+
+
+def _lower_bounds(buckets: int) -> NDArray[np.uint64]:
+    """The smallest key of each bucket but the first: bucket b begins at b * 2**64 / buckets, rounded up."""
+    bounds = []
+    for bucket in range(1, buckets):
+        rounded_up = -(-(bucket << 64) // buckets)
+        bounds.append(rounded_up)
+    return np.array(bounds, dtype=np.uint64)
 
 
 def read_buckets(names: Iterable[str], first: int, last: int, schema: pa.Schema, staging: Staging) -> pa.Table:
@@ -53,7 +62,10 @@ def read_buckets(names: Iterable[str], first: int, last: int, schema: pa.Schema,
 def _read_run(url: str, first: int, last: int) -> list[pa.RecordBatch]:
     """The record batches of one run that are not empty."""
     try:
-        with storage.open_input(url) as file, pa.ipc.open_file(file) as reader:
+        with (
+            storage.open_input(url) as file,
+            pa.ipc.open_file(file) as reader,
+        ):
             buckets = [reader.get_batch(bucket) for bucket in range(first, last)]
     except pa.ArrowInvalid as error:
         # Runs are not synced to disk, so a crash of the machine can leave one cut short or filled with zeros.

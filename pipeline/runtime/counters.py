@@ -27,7 +27,9 @@ def add_ledgers(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> Ledger:
     for ledger in ledgers:
         for reason, source, count in ledger:
             counts[reason, source] += count
-    return tuple((reason, source, count) for (reason, source), count in sorted(counts.items()))
+
+    in_order = sorted(counts.items())
+    return tuple((reason, source, count) for (reason, source), count in in_order)
 
 
 def add_by_name(reports: list[Report], name: str) -> dict[str, int]:
@@ -40,11 +42,11 @@ def add_by_name(reports: list[Report], name: str) -> dict[str, int]:
 
 def add_histograms(reports: list[Report], name: str) -> list[int]:
     """Add up the histograms of the reports bin by bin. The result is as long as the longest."""
-    histograms = [report[name] for report in reports]
-    bins = max(map(len, histograms), default=0)
-
+    bins = max((len(report[name]) for report in reports), default=0)
     added = [0] * bins
-    for histogram in histograms:
+
+    for report in reports:
+        histogram = report[name]
         for place, count in enumerate(histogram):
             added[place] += count
     return added

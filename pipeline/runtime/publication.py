@@ -42,7 +42,8 @@ def publish_folder(staging: Staging, manifest: Manifest, extra: dict[str, str] |
     staging.put(manifests.NAME, data)
 
     storage.remove(storage.join(output, manifests.NAME))
-    new_paths = {shard.path for shard in manifest.shards} | set(extra_paths.values())
+    new_paths = {shard.path for shard in manifest.shards}
+    new_paths.update(extra_paths.values())
     _remove_replaced(output, manifest.kind, new_paths)
 
     for shard in manifest.shards:
@@ -52,7 +53,8 @@ def publish_folder(staging: Staging, manifest: Manifest, extra: dict[str, str] |
     # Copied, not moved: the manifest does not describe these files, so the next attempt after a kill could not tell
     # whether a file in place is this job's.
     for name, path in extra_paths.items():
-        storage.publish(storage.join(output, path), storage.read(staging.url(name)))
+        content = storage.read(staging.url(name))
+        storage.publish(storage.join(output, path), content)
 
     storage.publish(storage.join(output, manifests.NAME), data)
 
@@ -75,7 +77,8 @@ def check_pieces(staging: Staging, shards: list[Shard]) -> set[str]:
     faults: list[str] = []
     for shard in shards:
         is_staged = shard.path in staged
-        size = (staged if is_staged else in_place).get(shard.path)
+        sizes = staged if is_staged else in_place
+        size = sizes.get(shard.path)
         fault = _fault(staging, shard, size, is_staged)
         if fault:
             faults.append(fault)
@@ -98,8 +101,10 @@ def _fault(staging: Staging, shard: Shard, size: int | None, is_staged: bool) ->
     if size != shard.bytes:
         return f"{url} has {size:,} bytes where {shard.bytes:,} were written"
 
-    if _must_be_read(staging, shard, is_staged) and storage.sha256(storage.read(url)) != shard.sha256:
-        return f"{url} has other bytes than were written"
+    if _must_be_read(staging, shard, is_staged):
+        digest = storage.sha256(storage.read(url))
+        if digest != shard.sha256:
+            return f"{url} has other bytes than were written"
     return ""
 
 

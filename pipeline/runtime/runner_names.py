@@ -13,5 +13,5 @@ PORTABLE_RUNNERS = ("portable", "flink", "spark", "prism")
 
 
 def short_name(runner: str) -> str:
-    """Example: `short_name("apache_beam.runners.FlinkRunner")` -> `"flink"`."""
+    """Example: `short_name("some.module.FlinkRunner")` -> `"flink"`."""
     return runner.rpartition(".")[2].lower().removesuffix("runner")

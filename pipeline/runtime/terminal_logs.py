@@ -1,8 +1,9 @@
-"""What the terminal of a launcher shows of Beam's log: nothing of a local job, everything of a remote one.
+"""What the terminal of a launcher shows of Beam's log: nothing of a local job, the essentials of a remote one.
 
     local runner       nothing: errors reach the terminal as exceptions, so Beam's own report of them is a repetition
-    any other runner   INFO and above, which names the submitted job and its page; errors from afar are seen only here
-    --verbose          INFO and above with any runner, tracebacks included
+    any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners say at INFO, such as
+                       the id of the submitted job and the address of its page
+    --verbose          everything from INFO on, with any runner, tracebacks included
 
 This holds only while a command runs, and only when nobody has set up logging: a notebook or a program that calls
 `cli.main` keeps the log as it is. Levels and handlers are put back at the end.
@@ -15,9 +16,12 @@ import logging
 import sys
 from collections.abc import Iterator
 
+from pipeline.runtime.beam_internals import RUNNERS_LOGGER
 from pipeline.runtime.runner_names import LOCAL_RUNNERS, short_name
 
 BEAM_LOGGER = "apache_beam"
+"""The parent of all of Beam's loggers."""
+
 FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -41,18 +45,18 @@ def shown(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
         yield
         return
 
-    beam_logger = logging.getLogger(BEAM_LOGGER)
-    previous_level = beam_logger.level
+    logger = logging.getLogger(BEAM_LOGGER if verbose else RUNNERS_LOGGER)
+    previous_level = logger.level
     is_visible = verbose or not is_local(beam_arguments)
     handler = _visible_handler(verbose) if is_visible else logging.NullHandler()
 
     root.addHandler(handler)
     if is_visible and previous_level == logging.NOTSET:
-        beam_logger.setLevel(logging.INFO)
+        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        beam_logger.setLevel(previous_level)
+        logger.setLevel(previous_level)
         root.removeHandler(handler)
 
 

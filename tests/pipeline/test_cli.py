@@ -111,6 +111,12 @@ def new_process() -> Iterator[None]:
         root.handlers = kept
 
 
+def levels() -> list[int]:
+    """The levels of the root logger, of Beam's and of its runners'."""
+    loggers = [logging.getLogger(name) for name in ("", "apache_beam", "apache_beam.runners")]
+    return [logging.root.manager.disable, *(logger.level for logger in loggers)]
+
+
 BEAM_LOG = {
     "local": ([], False, False),
     "local, named": (["--runner=DirectRunner"], False, False),
@@ -125,35 +131,36 @@ def test_beams_log_is_shown_when_a_job_runs_elsewhere_or_on_request(
     capsys, flags: list[str], verbose: bool, visible: bool
 ) -> None:
     root = logging.getLogger()
-    before = (root.level, root.manager.disable, logging.getLogger("apache_beam").level)
+    before = levels()
 
     with new_process():
         with terminal_logs.shown(flags, verbose):
-            logging.getLogger("apache_beam.runners").info("Created job with id: [7]")
+            logging.getLogger("apache_beam.runners.internal").info("Created job with id: [7]")
             logging.getLogger("apache_beam.runners").error("failed")
         assert root.handlers == []
     assert ("Created job with id: [7]" in capsys.readouterr().err) == visible
-    assert (root.level, root.manager.disable, logging.getLogger("apache_beam").level) == before
+    assert levels() == before
 
 
 def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
     root = logging.getLogger()
-    level = logging.getLogger("apache_beam").level
+    before = levels()
     mine = logging.NullHandler()
 
     with new_process():
         root.addHandler(mine)
         with terminal_logs.shown(["--runner=DataflowRunner"], verbose=True):
             assert root.handlers == [mine]
-            assert logging.getLogger("apache_beam").level == level
+            assert levels() == before
 
 
 def test_the_log_is_put_back_after_an_error() -> None:
+    before = levels()
     with new_process():
         with pytest.raises(KeyboardInterrupt), terminal_logs.shown(["--runner=DataflowRunner"]):
             raise KeyboardInterrupt
         assert logging.getLogger().handlers == []
-    assert logging.getLogger("apache_beam").level == logging.NOTSET
+    assert levels() == before
 
 
 def test_verbose_shows_the_log_of_a_local_job(run, corpus, tmp_path: Path) -> None:
