@@ -76,7 +76,7 @@ class Distribute(beam.PTransform):
 
     def expand(self, lists: Any) -> PCollection:
         return (
-            lists | "Number" >> beam.FlatMap(_numbered) | "Deal" >> beam.GroupByKey() | "Item" >> beam.FlatMap(_values)
+            lists | "Number" >> beam.FlatMap(_numbered) | "Group" >> beam.GroupByKey() | "Item" >> beam.FlatMap(_values)
         )
 
 
@@ -107,7 +107,7 @@ class ShardCorpora(beam.PTransform):
         runs = (
             pbegin
             | "Splits" >> beam.Create([self.splits])
-            | "Deal splits" >> Distribute()
+            | "Distribute splits" >> Distribute()
             | "Spread" >> call(write_runs, self.reading, job.num_shards, self.staging)
         )
         surveyed = pbegin | "Survey" >> call_once(
@@ -119,7 +119,7 @@ class ShardCorpora(beam.PTransform):
         reports = (
             surveyed
             | "Shards" >> beam.Map(_shard_indices)
-            | "Deal shards" >> Distribute()
+            | "Distribute shards" >> Distribute()
             | "Gather" >> call(merge_shard, survey, near_duplicates_found, job.dedup, job.seed, self.staging)
         )
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
@@ -132,7 +132,7 @@ class ShardCorpora(beam.PTransform):
         joined = (
             pbegin
             | "Buckets" >> beam.Create([list(range(near_duplicates.JOINS))])
-            | "Deal buckets" >> Distribute()
+            | "Distribute buckets" >> Distribute()
             | "Join" >> call(join_bucket, survey, self.staging)
         )
         resolved = pbegin | "Resolve" >> call_once(resolve_near_duplicates, survey, AsList(joined), self.staging)
@@ -159,13 +159,13 @@ class CountWords(beam.PTransform):
         counted = (
             pbegin
             | "Text shards" >> beam.Create([self.shards])
-            | "Deal shards" >> Distribute()
+            | "Distribute shards" >> Distribute()
             | "Count" >> call(count_words, self.job, self.sources, self.staging)
         )
         return (
             pbegin
             | "Partitions" >> beam.Create([list(range(PARTITIONS))])
-            | "Deal partitions" >> Distribute()
+            | "Distribute partitions" >> Distribute()
             | "Add counts" >> call(add_counts, AsList(counted), self.staging)
         )
 
@@ -181,7 +181,7 @@ class WritePairs(beam.PTransform):
         reports = (
             pbegin
             | "Shards" >> beam.Create([list(range(self.plan.num_shards))])
-            | "Deal" >> Distribute()
+            | "Distribute" >> Distribute()
             | "Build" >> call(build_pair_shard, self.plan)
         )
         return pbegin | "Finish" >> call_once(publish_pairs, AsList(reports), self.plan, self.provenance)
