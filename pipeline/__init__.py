@@ -1,9 +1,16 @@
 """Raw text to sentence pairs, as three Apache Beam jobs.
 
-    shard   corpora -> text shards      (pipeline/shard)
-    vocab   text shards -> vocabulary   (pipeline/vocab)
-    pairs   text shards + vocabulary -> pair shards   (pipeline/pairs)
+    shard   corpora -> text shards
+    vocab   text shards -> vocabulary
+    pairs   text shards + vocabulary -> pair shards
 
-Each folder holds the pure functions of one job. Beam appears in `transforms.py`, which only wires them, and in
-`beam_runner.py`, which starts what was wired.
+How the code is laid out, from the command line down:
+
+    cli, flags, options     the commands, and each job's options, stated once
+    jobs/                   one module a job: checks its options, plans its work, runs its graph
+    transforms              the graphs: the only module that wires Beam transforms together
+    steps/                  what a worker does with one element of a graph, and how a result is published
+    shard/, vocab/, pairs/  the algorithms, which know nothing of Beam
+    runtime/                starting Beam, unfinished work, leases, progress, logs
+    inspection              `inspect` and `verify`, which need no Beam
 """

@@ -1,157 +1,139 @@
-"""`python -m pipeline vocab`: the job's options and the folder it writes."""
+"""`python -m pipeline vocab`: words are counted on workers; the vocabulary is trained and published in the launcher."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.runtime import runner as beam_runner
+from pipeline.flags import recorded_options
+from pipeline.options import VocabJob
 from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.staging import Staging, plan_staging, publish_folder
+from pipeline.runtime.publication import publish_folder
+from pipeline.runtime.runner import beam_options, is_dry_run
+from pipeline.runtime.staging import Staging, plan_staging
+from pipeline.steps.provenance import Provenance
+from pipeline.steps.vocab import counts_name, read_sums
 from pipeline.transforms import CountWords
-from pipeline.vocab.counting import (
-    BY_SOURCE,
-    PARTITIONS,
-    add_partition,
-    commonest_first,
-    count_shard,
-    encode_partitions,
-    sources_told_apart,
-)
-from pipeline.vocab.pretokenize import word_cutter
+from pipeline.vocab.counting import commonest_first, sources_told_apart
 from pipeline.vocab.statistics import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest, read_shard_bytes
-from schemas.vocabulary import COUNTS, FILE, Model, parse_vocabulary
+from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
+from schemas.vocabulary import COUNTS, FILE, parse_vocabulary
 
-
-@dataclass(frozen=True, kw_only=True)
-class VocabJob:
-    """The flags of the job; the command line gives each its default and its help."""
-
-    text: str
-    output: str
-    model: Model
-    size: int
-    lowercase: bool
-    min_frequency: int
-    max_alphabet: int | None
-    pad_to_multiple: int
-    overwrite: bool
+SEED = 0  # nothing here is random
 
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     text = read_manifest(job.text, "text")
     source = Input(path=storage.shown(job.text), fingerprint=text.fingerprint)
-    options = beam_runner.beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
-    recorded = {name: value for name, value in asdict(job).items() if name not in ("text", "output", "overwrite")}
+    provenance = Provenance(recorded_options(job), [source], SEED)
+    options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+
     job = replace(
         job,
         text=path_for_workers("--text", job.text, options),
         output=path_for_workers("--output", job.output, options),
     )
-    identity = {"options": recorded, "text": text.fingerprint}
-    dry_run = beam_runner.is_dry_run(options)
-    staging = plan_staging(job.output, "vocab", job.overwrite, identity, dry_run)
+    identity = {"options": provenance.options, "text": text.fingerprint}
+    staging = plan_staging(job.output, "vocab", job.overwrite, identity, is_dry_run(options))
 
     sources = sources_told_apart(text.statistics["documents_by_source"])
-    graph = CountWords(
-        shards=text.shards,
-        partitions=list(range(PARTITIONS)),
-        count=partial(_count, job, sources, staging),
-        add=partial(_add, staging),
-    )
-    weights = {f"{counts_of(shard)}.json": shard.bytes for shard in text.shards}
+    graph = CountWords(text.shards, job, sources, staging)
+    weights = {f"{counts_name(shard)}.json": shard.bytes for shard in text.shards}
     work = Execution("vocab", "Count words", graph, options, staging, weights)
-    return execute(work, "vocab", finish=partial(_finish, job, recorded, source, sources, staging))
+    finish = partial(_train_and_publish, job, sources, provenance, staging)
+    return execute(work, "vocab", finish)
 
 
-def counts_of(shard: Shard) -> str:
-    """The name of the staged counts of a text shard."""
-    return f"counts-{shard.path}"
+@dataclass(frozen=True)
+class _Result:
+    """What is published: a trained vocabulary, its files by name, and the word counts it was trained on."""
+
+    trained: TrainedVocabulary
+    files: dict[str, bytes]
+    counts: pa.Table
 
 
-def _count(job: VocabJob, sources: list[str], staging: Staging, shard: Shard) -> str:
-    name = counts_of(shard)
-    if staging.report(name) is None:
-        text = shards.decode_table(read_shard_bytes(job.text, shard), storage.join(job.text, shard.path), shards.TEXT)
-        counts = count_shard(text, sources, word_cutter(job.model, job.lowercase))
-        staging.keep(name, encode_partitions(counts), {"words": counts.num_rows})
-    return name
-
-
-def sum_of(partition: int) -> str:
-    """The name of a partition's staged sum."""
-    return f"sum-{partition:05d}.arrow"
-
-
-def _add(staging: Staging, partition: int, names: list[str]) -> str:
-    name = sum_of(partition)
-    if staging.report(name) is None:
-        added = add_partition(partition, sorted(names), staging)
-        staging.keep(name, shards.encode_table(added), {"words": added.num_rows})
-    return name
-
-
-def _finish(job: VocabJob, recorded: dict[str, Any], source: Input, sources: list[str], staging: Staging) -> None:
-    """Learn and publish, in the process that started the job: the workers, and their memory, are gone by now."""
-    counts = commonest_first(_sums(staging))
+def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance, staging: Staging) -> None:
+    """Train and publish in the launcher: the workers, and the memory they used, are gone by now."""
+    counts = commonest_first(read_sums(staging))
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
-    learnt = train_vocabulary(counts, job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
-    files = vocabulary_files(learnt, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
+
+    trained = train_vocabulary(
+        counts,
+        job.model,
+        job.size,
+        job.min_frequency,
+        job.max_alphabet,
+        job.pad_to_multiple,
+    )
+    files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
-    statistics = describe_vocabulary(files[FILE], _sums(staging), sources)
-    publish_folder(staging, _manifest(recorded, source, files, learnt, counts, statistics))
+
+    statistics = describe_vocabulary(files[FILE], read_sums(staging), sources)
+    result = _Result(trained, files, counts)
+    publish_folder(staging, _manifest(result, statistics, provenance))
 
 
-def _sums(staging: Staging) -> Iterator[pa.Table]:
-    """The counts of each partition, one at a time."""
-    for name in map(sum_of, range(PARTITIONS)):
-        yield shards.decode_table(staging.piece(name), staging.url(name), BY_SOURCE)
-
-
-def describe_shard(name: str, data: bytes, rows: int) -> Shard:
-    """A file's entry in the manifest; its bytes are its content."""
-    digest = storage.sha256(data)
-    return Shard(path=name, rows=rows, tokens=0, bytes=len(data), sha256=digest, fingerprint=digest[:32])
-
-
-def _manifest(
-    recorded: dict[str, Any],
-    source: Input,
-    files: dict[str, bytes],
-    learnt: TrainedVocabulary,
-    counts: pa.Table,
-    statistics: dict[str, Any],
-) -> Manifest:
-    rows = {COUNTS: counts.num_rows}
-    cut = sum(learnt.cut_characters.values())
+def _manifest(result: _Result, statistics: dict[str, Any], provenance: Provenance) -> Manifest:
+    trained = result.trained
     return Manifest(
         format_version=FORMAT_VERSION,
         kind="vocab",
-        options=recorded,
-        inputs=[source],
-        seed=0,  # nothing here is random
-        fingerprint=parse_vocabulary(files[FILE], FILE).fingerprint,
-        shards=[describe_shard(name, files[name], rows.get(name, len(learnt.tokens))) for name in sorted(files)],
+        options=provenance.options,
+        inputs=provenance.inputs,
+        seed=provenance.seed,
+        fingerprint=parse_vocabulary(result.files[FILE], FILE).fingerprint,
+        shards=_shards(result),
         totals={
-            "tokens": len(learnt.tokens),
-            "merges": len(learnt.merges),
-            "words": int(pc.sum(counts["count"]).as_py()),  # type: ignore[attr-defined]
-            "distinct_words": counts.num_rows,
+            "tokens": len(trained.tokens),
+            "merges": len(trained.merges),
+            "words": int(pc.sum(result.counts["count"]).as_py()),  # type: ignore[attr-defined]
+            "distinct_words": result.counts.num_rows,
         },
         statistics=statistics,
-        ledger=[LedgerEntry(reason="character left out of the alphabet", source="all", count=cut)] if cut else [],
+        ledger=_ledger(trained),
     )
+
+
+def _shards(result: _Result) -> list[Shard]:
+    """The manifest's entries: word counts have a row for each word, other files one for each token."""
+    entries = []
+    for name in sorted(result.files):
+        rows = result.counts.num_rows if name == COUNTS else len(result.trained.tokens)
+        entries.append(describe_file(name, result.files[name], rows))
+    return entries
+
+
+def describe_file(name: str, data: bytes, rows: int) -> Shard:
+    """Return a file's entry in the manifest. The fingerprint of its content is that of its bytes."""
+    digest = storage.sha256(data)
+    return Shard(
+        path=name,
+        rows=rows,
+        tokens=0,
+        bytes=len(data),
+        sha256=digest,
+        fingerprint=digest[:32],
+    )
+
+
+def _ledger(trained: TrainedVocabulary) -> list[LedgerEntry]:
+    """What --max_alphabet left out, in characters of the text."""
+    left_out = sum(trained.cut_characters.values())
+    if left_out == 0:
+        return []
+
+    entry = LedgerEntry(reason="character left out of the alphabet", source="all", count=left_out)
+    return [entry]

@@ -1,6 +1,6 @@
-"""Errors a user can act on, on their way from a worker to the launcher.
+"""Errors that a user can act on, on their way from a worker to the launcher.
 
-Beam sends an exception on as the text of a traceback, so ours travel as JSON inside that text.
+Beam passes an exception on as the text of its traceback, so our errors travel as JSON inside that text.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ _MARK = "clozeline-error"
 
 
 def carrying_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function for Beam so that its ClozelineErrors reach `carried_error` whole."""
+    """Wrap a function for Beam so that `carried_error` can restore its ClozelineErrors in the launcher."""
 
-    def wrapped(element, *side_inputs):  # no annotations: Beam would choose coders by them
+    def wrapped(element, *side_inputs):  # without annotations, because Beam would choose coders by them
         try:
             return function(element, *side_inputs)
         except ClozelineError as error:
-            carried = json.dumps([type(error).__name__, str(error)])
-            raise RuntimeError(f"<{_MARK}>{carried}</{_MARK}>") from error
+            content = json.dumps([type(error).__name__, str(error)])
+            raise RuntimeError(f"<{_MARK}>{content}</{_MARK}>") from error
 
     return wrapped
 
 
 def is_carried(text: str) -> bool:
-    """Whether a traceback holds an error of ours."""
+    """Whether a traceback's text holds an error of ours."""
     return f"<{_MARK}>" in text
 
 
 def carried_error(text: str) -> ClozelineError | None:
-    """The error that `carrying_errors` put into a traceback's text, if it did."""
-    found = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
-    if found is None:
+    """Return the error that `carrying_errors` put into a traceback's text, or None when there is none."""
+    match = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
+    if match is None:
         return None
-    name, message = json.loads(found[1])
+
+    name, message = json.loads(match[1])
     return getattr(errors, name)(message)

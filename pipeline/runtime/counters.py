@@ -1,4 +1,7 @@
-"""Adding up what workers report of their shards. Everything is an integer, so the order of arrival leaves no trace."""
+"""Adding up what workers report of their shards.
+
+Everything is an integer, so the sums do not depend on the order in which reports arrive.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,30 @@ from collections.abc import Iterable
 from typing import Any
 
 Report = dict[str, Any]
+"""What a worker reports of a piece of its work: small, JSON-serializable, and the same at every attempt."""
+
 Ledger = tuple[tuple[str, str, int], ...]
+"""Entries of (reason, source, count) for what was left out."""
 
 
 def total(reports: list[Report], name: str) -> int:
+    """The sum of one number over all reports."""
     return sum(report[name] for report in reports)
 
 
 def add_ledgers(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> Ledger:
-    """(reason, source, count) with the counts of equal reasons and sources added, sorted."""
+    """Add up the counts of equal reasons and sources. The result is sorted by both."""
     counts: Counter[tuple[str, str]] = Counter()
     for ledger in ledgers:
         for reason, source, count in ledger:
             counts[reason, source] += count
-    return tuple((*entry, count) for entry, count in sorted(counts.items()))
+
+    in_order = sorted(counts.items())
+    return tuple((reason, source, count) for (reason, source), count in in_order)
 
 
 def add_by_name(reports: list[Report], name: str) -> dict[str, int]:
-    """The sum of the reports' {name: count} tables, sorted by name."""
+    """Add up the {name: count} tables of the reports. The result is sorted by name."""
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report[name])
@@ -32,6 +41,12 @@ def add_by_name(reports: list[Report], name: str) -> dict[str, int]:
 
 
 def add_histograms(reports: list[Report], name: str) -> list[int]:
-    """The sum of the reports' histograms, which may differ in length."""
-    width = max((len(report[name]) for report in reports), default=0)
-    return [sum(report[name][i] for report in reports if i < len(report[name])) for i in range(width)]
+    """Add up the histograms of the reports bin by bin. The result is as long as the longest."""
+    bins = max((len(report[name]) for report in reports), default=0)
+    added = [0] * bins
+
+    for report in reports:
+        histogram = report[name]
+        for place, count in enumerate(histogram):
+            added[place] += count
+    return added

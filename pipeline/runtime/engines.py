@@ -12,44 +12,50 @@ from typing import Literal
 
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 
+from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 from schemas import storage
 from schemas.errors import UsageError
 
 Place = Literal["here", "shared", "elsewhere"]
 
-_LOCAL = ("fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
-_PORTABLE = ("portable", "flink", "spark", "prism")
+
+def runner_as_written(options: PipelineOptions) -> str:
+    """The value of --runner, as the user wrote it."""
+    return str(options.view_as(StandardOptions).runner)
 
 
-def short_name(options: PipelineOptions) -> str:
-    """Beam takes "FlinkRunner", "flink" and dotted paths alike. Example: "flink"."""
-    name = str(options.view_as(StandardOptions).runner).rpartition(".")[2]
-    return name.lower().removesuffix("runner")
+def short_runner_name(options: PipelineOptions) -> str:
+    """The runner in lower case, without its module and without "Runner". Example: "flink"."""
+    return short_name(runner_as_written(options))
 
 
 def is_local(options: PipelineOptions) -> bool:
     """Whether the job runs in this process or in worker processes that it starts, so that it ends with them."""
-    return short_name(options) in _LOCAL
+    return short_runner_name(options) in LOCAL_RUNNERS
 
 
 def workers_place(options: PipelineOptions) -> Place:
-    runner = short_name(options)
-    if runner in _LOCAL:
+    """Where the workers of the chosen runner are."""
+    runner = short_runner_name(options)
+    if runner in LOCAL_RUNNERS:
         return "here"
     if "dataflow" in runner:
         return "elsewhere"
-    if runner not in _PORTABLE:
+    if runner not in PORTABLE_RUNNERS:
         return "shared"
 
     environment = options.view_as(PortableOptions).environment_type
-    if not environment and (runner == "prism" or _starts_an_engine(runner, options)):
-        environment = "LOOPBACK"
+    if not environment and (runner == "prism" or _starts_its_engine(runner, options)):
+        environment = "LOOPBACK"  # Beam's own default for an engine that the launcher starts
     if environment == "LOOPBACK":
         return "here"
-    return "elsewhere" if environment in (None, "", "DOCKER") else "shared"
+    if environment in (None, "", "DOCKER"):
+        return "elsewhere"
+    return "shared"
 
 
-def _starts_an_engine(runner: str, options: PipelineOptions) -> bool:
+def _starts_its_engine(runner: str, options: PipelineOptions) -> bool:
+    """Whether the runner starts Flink or Spark on this machine instead of connecting to a cluster."""
     values = options.get_all_options()
     if runner == "flink":
         return values["flink_master"] in ("[auto]", "[local]")
@@ -57,9 +63,9 @@ def _starts_an_engine(runner: str, options: PipelineOptions) -> bool:
 
 
 def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
-    """`path` as workers must be given it: made absolute where they may run in another folder.
+    """Return `path` as workers need it: absolute where they may run in another folder.
 
-    Raises UsageError for a path of this machine when the workers cannot see its disk.
+    Raises UsageError for a path on this machine when the workers cannot see its disk.
     """
     place = workers_place(options)
     if place == "here" or not storage.is_local(path):
@@ -68,11 +74,10 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
     if place == "shared":
         return storage.filesystem(path)[1]
 
-    runner = options.view_as(StandardOptions).runner
     advice = "Give a URL that they can reach, such as gs://bucket/folder or s3://bucket/folder"
-    if short_name(options) in _PORTABLE:
+    if short_runner_name(options) in PORTABLE_RUNNERS:
         advice += ", or set --environment_type to LOOPBACK, PROCESS or EXTERNAL"
     raise UsageError(
-        f"{flag} {storage.shown(path)} is a path on this machine ({os.uname().nodename}), but the workers of {runner} "
-        f"run in containers or on other machines and would not see it. {advice}."
+        f"{flag} {storage.shown(path)} is a path on this machine ({os.uname().nodename}), but the workers of "
+        f"{runner_as_written(options)} run in containers or on other machines and would not see it. {advice}."
     )

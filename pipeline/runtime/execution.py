@@ -1,4 +1,4 @@
-"""A job from its graph to its end: built first, then the output folder is held, then it runs."""
+"""The course of a job: its graph is built, the output folder is held, the graph runs, and what it published is read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, progress
-from pipeline.runtime import runner as beam_runner
+from pipeline.runtime import leases, progress, runner
 from pipeline.runtime.remote_jobs import JobStoppedError
 from pipeline.runtime.staging import Staging
 from schemas.manifest import Kind, Manifest, read_manifest
@@ -20,7 +19,9 @@ from schemas.manifest import Kind, Manifest, read_manifest
 class Execution:
     """What a job needs to run.
 
-    kind: of the folder that it makes. label: of the whole graph, for engines' pages. graph: its steps.
+    kind: of the folder that it makes.
+    label: of the whole graph, for engines' pages.
+    graph: the job's steps.
     weights: the bytes of work behind each report that will appear in staging, for progress.
     """
 
@@ -35,12 +36,12 @@ class Execution:
 def execute(work: Execution, command: str, finish: Callable[[], None] | None = None) -> Manifest | None:
     """Run a job, then `finish` in this process, and return what was published. None after a dry run.
 
-    Nothing in the output folder changes before the graph is built; a dry run changes nothing at all. Raises UsageError
-    when another job works in the output folder, and whatever the steps raise.
+    Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
+    UsageError when another job works in the output folder, and whatever the steps raise.
     """
-    pipeline = beam_runner.build(work.label, work.graph, work.options)
-    if beam_runner.is_dry_run(work.options):
-        beam_runner.check_only(pipeline)
+    pipeline = runner.build(work.label, work.graph, work.options)
+    if runner.is_dry_run(work.options):
+        runner.check_only(pipeline)
         print(
             f"clozeline: dry run. The {command} job can be built; nothing was read, written or removed.",
             file=sys.stderr,
@@ -51,10 +52,12 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
     with leases.held(output, work.staging.token) as lease:
         with progress.shown(command, work.staging, work.weights):
             try:
-                beam_runner.run(pipeline)
+                runner.run(pipeline)
             except JobStoppedError as stopped:
-                lease.keep = stopped.still_runs  # so that it can still publish, and no other job meets it
+                # A job that may still run must be able to publish, and no other job may meet it in the folder.
+                lease.keep = stopped.still_runs
                 raise
+
             if finish is not None:
                 finish()
         return read_manifest(output, work.kind)

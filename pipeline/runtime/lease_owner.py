@@ -1,4 +1,4 @@
-"""Whose a lease is: a process, told apart from any other that has or had its number."""
+"""The owner of a lease: a process, distinct from any other that has or had its process id."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ KEPT_FOR = 7 * 86_400.0  # seconds that a kept lease lasts: nobody renews it, an
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, distinct from any other that has or had its number.
+    """A process, distinct from any other that has or had its process id.
 
     machine: the boot and the process namespace in which `process` means something; empty where the system has neither.
+    process: the process id.
     started: when the process began, in the system's ticks.
     holds: the folder is held; before that it is only claimed.
     kept: the job may still run elsewhere, whatever became of the process.
@@ -34,9 +35,8 @@ class Owner:
             return False
 
         here = this_process()
-        if not here.machine or (self.host, self.machine) != (here.host, here.machine):
-            return False
-        return start_of(self.process) != self.started
+        same_machine = here.machine != "" and (self.host, self.machine) == (here.host, here.machine)
+        return same_machine and start_of(self.process) != self.started
 
     def lasts(self) -> float:
         """Seconds after its last renewal for which the lease is valid."""
@@ -44,7 +44,9 @@ class Owner:
 
 
 def this_process() -> Owner:
-    return Owner(socket.gethostname(), _machine(), os.getpid(), start_of(os.getpid()))
+    """The owner that stands for the calling process, which claims a folder but does not hold it yet."""
+    process = os.getpid()
+    return Owner(socket.gethostname(), _machine(), process, start_of(process))
 
 
 def _machine() -> str:
@@ -58,8 +60,12 @@ def _machine() -> str:
 def start_of(process: int) -> str:
     """When a process began, in ticks since boot. Empty when there is none, or only its exit status is left."""
     try:
+        # "PID (NAME) STATE ...": the name may hold spaces and parentheses, so fields are counted from its end.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    state, started = fields[0], fields[19]
-    return "" if state in "ZX" else started
+
+    state = fields[0]
+    started = fields[19]
+    is_dead = state in "ZX"  # a zombie, or being removed
+    return "" if is_dead else started

@@ -1,7 +1,7 @@
-"""The worker processes of a local job: they end with the process that started them, and it learns when one is lost.
+"""The worker processes of a local job: they end with the process that started them, and it notices when one is lost.
 
-Without this, workers whose launcher was killed wait for it forever, and a launcher whose worker was killed (by the
-system when memory ran out, most often) waits for it forever or ends in a traceback of Beam's.
+Beam provides neither. Workers whose launcher was killed would wait for it forever. A launcher whose worker was killed
+(most often by the system, when memory ran out) would wait for it forever, or end in a traceback of Beam's.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipeline.runtime import beam_internals
 from schemas.errors import ClozelineError, UsageError
 
 LAUNCHER = "CLOZELINE_LAUNCHER"
 """The environment variable that gives a worker the launcher's process id."""
-
-WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
-"""Names of Beam's threads that wait for a worker process or read from it."""
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher; one system call
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
@@ -44,56 +42,64 @@ def end_with_launcher() -> None:
     value = os.environ.get(LAUNCHER, "")
     if not value.isdecimal():
         raise UsageError(
-            "pipeline.runtime.worker is started by a job and cannot be used alone. Start a job, for example "
-            "`python -m pipeline shard --help`, which starts its workers itself."
+            "pipeline.runtime.worker is started by a job and cannot be used alone. Start a job, which starts its "
+            "workers itself; `python -m pipeline shard --help` says how."
         )
 
-    launcher = int(value)
+    watch = threading.Thread(target=_exit_without, args=(int(value),), name="launcher watch", daemon=True)
+    watch.start()
 
-    def watch() -> None:
-        # An orphan gets another parent, whatever happens to the launcher's process id later.
-        while os.getppid() == launcher:
-            time.sleep(CHECK_SECONDS)
-        os._exit(1)
 
-    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+def _exit_without(launcher: int) -> None:
+    # An orphan gets another parent, whatever happens to the launcher's process id later.
+    while os.getppid() == launcher:
+        time.sleep(CHECK_SECONDS)
+    os._exit(1)
 
 
 @contextmanager
 def supervised() -> Iterator[None]:
-    """Raise WorkerLostError if a worker process is lost while the block runs in the main thread.
-
-    Beam waits for each worker and reads from it in threads that raise when the worker is gone. Nobody catches these
-    exceptions, so they arrive at threading.excepthook.
-    """
-    lost = threading.Event()
-    done = threading.Event()
-    previous_hook = threading.excepthook
-
-    def interrupt_a_hang() -> None:
-        if not done.wait(GRACE_SECONDS):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    def on_thread_error(arguments: threading.ExceptHookArgs) -> None:
-        thread = arguments.thread
-        if thread is None or thread.name not in WORKER_THREADS:
-            previous_hook(arguments)
-        elif not lost.is_set():
-            lost.set()
-            threading.Thread(target=interrupt_a_hang, daemon=True).start()
-
-    threading.excepthook = on_thread_error
+    """Raise WorkerLostError if a worker process is lost while the block runs in the main thread."""
+    watch = _WorkerWatch()
+    threading.excepthook = watch.on_thread_error
     try:
         yield
     except (KeyboardInterrupt, RuntimeError) as error:
-        if "Channel closed prematurely" in str(error):
-            lost.set()  # the thread that waits for the worker may not have seen its end yet
-        if not lost.is_set():
+        # Beam may report the loss before the thread that waits for the worker has seen its end.
+        if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise
         raise WorkerLostError(
             "A worker process was killed; when memory runs out, the system does that. Finished pieces are kept: run "
             "the same command again, with fewer --direct_num_workers if memory is short."
         ) from error
     finally:
-        done.set()
-        threading.excepthook = previous_hook
+        watch.done.set()
+        threading.excepthook = watch.previous_hook
+
+
+class _WorkerWatch:
+    """Notices that a worker is lost, and interrupts the main thread if Beam does not.
+
+    Beam waits for each worker and reads from it in threads that raise when the worker is gone. Nobody catches these
+    exceptions, so they arrive at threading.excepthook.
+    """
+
+    def __init__(self) -> None:
+        self.lost = threading.Event()
+        self.done = threading.Event()
+        self.previous_hook = threading.excepthook
+
+    def on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
+        thread = arguments.thread
+        if thread is None or thread.name not in beam_internals.WORKER_THREADS:
+            self.previous_hook(arguments)
+            return
+
+        # Several threads raise for one lost worker; the first is enough.
+        if not self.lost.is_set():
+            self.lost.set()
+            threading.Thread(target=self._interrupt_a_hang, daemon=True).start()
+
+    def _interrupt_a_hang(self) -> None:
+        if not self.done.wait(GRACE_SECONDS):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,123 +1,122 @@
-"""Starting a wired job: which runner, how many workers, which flags are Beam's.
+"""Building and running a job with Beam: which runner, how many workers, which flags are Beam's.
 
-Importing this changes no logger; what Beam logs is left to the process that imports it (see terminal_logs.py).
+Importing this module changes no logger; terminal_logs.py decides what a terminal shows.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.options import pipeline_options
-from apache_beam.options.pipeline_options import (
-    DirectOptions,
-    PipelineOptions,
-    StandardOptions,
-    TestOptions,
-)
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
-from apache_beam.transforms.environments import SubprocessSDKEnvironment
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, TestOptions
 
-from pipeline.runtime import engines as runners
-from pipeline.runtime import local_workers, remote_jobs
+from pipeline.arguments import unknown_flags
+from pipeline.runtime import beam_internals, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
-from schemas.errors import ClozelineError, UsageError, nearest_name
+from pipeline.runtime.engines import is_local, runner_as_written, short_runner_name
+from schemas.errors import ClozelineError, StorageError, UsageError
+
+DEFAULT_RUNNER = "FnApiRunner"
+"""Beam's own local runner. Not DirectRunner: what that means changes with the graph, and it may download a binary."""
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
 
-
 WORKER_ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its one core
+    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
     # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_TRIM_THRESHOLD_": "4000000",
     "MALLOC_MMAP_THRESHOLD_": "4000000",
 }
+"""Set in the launcher, unless the user has set them, and inherited by local workers."""
+
+REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 
 def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int) -> PipelineOptions:
-    """Beam's options out of the flags that are not the job's own.
+    """Return Beam's options from the flags that are not the job's own, `known_flags`.
 
-    The local default is FnApiRunner with a process a core. DirectRunner is not: what it means changes with the graph,
-    and it may download a binary. Raises UsageError for a flag that Beam does not know either, or whose value it
-    does not take.
+    By default the job runs on this machine, with one process per core when the input is large enough. Raises
+    UsageError for a flag that Beam does not know either, or whose value it does not take.
     """
-    beam_parser = _beam_parser()
-    unknown = beam_parser.parse_known_args(arguments)[1]
+    parser = beam_internals.flag_parser()
+    unknown = parser.parse_known_args(arguments)[1]
     if unknown:
-        flags = [*known_flags, *(flag for action in beam_parser._actions for flag in action.option_strings)]
-        raise UsageError(
-            "; ".join(f"Unknown flag {flag}.{nearest_name(flag.split('=')[0], flags)}" for flag in unknown)
-        )
+        raise unknown_flags(unknown, [*known_flags, *beam_internals.flag_names(parser)])
 
     options = PipelineOptions(arguments)
     standard = options.view_as(StandardOptions)
-    direct = options.view_as(DirectOptions)
-    standard.runner = standard.runner or "FnApiRunner"
-    if runners.is_local(options) and any(a.partition("=")[0] == "--num_workers" for a in arguments):
+    standard.runner = standard.runner or DEFAULT_RUNNER
+
+    given = [argument.partition("=")[0] for argument in arguments]
+    if "--num_workers" in given and is_local(options):
         raise UsageError(
             f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
             "Use --direct_num_workers N for N worker processes."
         )
-    if standard.runner == "FnApiRunner" and not any(a.startswith("--direct_") for a in arguments):
-        direct.direct_num_workers = (os.cpu_count() or 1) if input_bytes >= WORTH_A_PROCESS else 1
+
+    configures_workers = any(flag.startswith("--direct_") for flag in given)
+    if standard.runner == DEFAULT_RUNNER and not configures_workers:
+        is_large = input_bytes >= WORTH_A_PROCESS
+        options.view_as(DirectOptions).direct_num_workers = (os.cpu_count() or 1) if is_large else 1
     return options
 
 
-class _BeamParser(pipeline_options._BeamArgumentParser):  # type: ignore[name-defined]
-    """Beam's parser with one line for an error, instead of the usage of some hundred flags."""
-
-    def error(self, message: str) -> NoReturn:
-        advice = " Write --dry_run=True." if "--dry_run" in message else ""
-        raise UsageError(f"{message}. This flag is Beam's.{advice}")
-
-
-def _beam_parser() -> Any:
-    parser = _BeamParser(allow_abbrev=False)
-    for options in PipelineOptions.__subclasses__():
-        options._add_argparse_args(parser)
-    return parser
-
-
 def build(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
-    """The wired job. Nothing runs yet and nothing is written; a fault of the graph or of the runner shows here."""
+    """Build a job. Nothing runs and nothing is written yet.
+
+    Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
+    """
     for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
     try:
-        pipeline = beam.Pipeline(runner=_local_runner(options), options=options)
-    except (ImportError, ValueError) as error:  # the runner's package is missing, or its flags do not fit
-        raise UsageError(f"--runner {runner_name(options)} cannot be used: {error}") from error
+        pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
+    except (ImportError, ValueError) as error:  # the runner's package is missing, or its flags do not fit together
+        raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
     _ = pipeline | label >> graph
     return pipeline
 
 
+def _runner_with_workers(options: PipelineOptions) -> Any:
+    """Return a local runner with several of our worker processes; None leaves the choice to Beam's options."""
+    direct = options.view_as(DirectOptions)
+    if runner_as_written(options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
+        return None
+    if direct.direct_running_mode == "multi_threading":
+        return None
+
+    # To Beam this mode means: the runner's own environment, as many times as there are workers.
+    direct.direct_running_mode = "in_memory"
+    return beam_internals.runner_with_workers(local_workers.worker_command())
+
+
 def is_dry_run(options: PipelineOptions) -> bool:
-    """Whether the job is to be checked and not to be run. Beam takes any value of --dry_run for a yes."""
+    """Whether the job is only to be checked. Beam takes any value of --dry_run for a yes."""
     return bool(options.view_as(TestOptions).dry_run)
 
 
 def check_only(pipeline: beam.Pipeline) -> None:
-    """Let Dataflow translate the job without submitting it. Other runners have no dry run: for them it is built."""
-    if "dataflow" in runners.short_name(pipeline.options):
+    """Let Dataflow translate the job without submitting it. Other runners have no dry run; building is their check."""
+    if "dataflow" in short_runner_name(pipeline.options):
         pipeline.run()
 
 
 def run(pipeline: beam.Pipeline) -> None:
     """Run a job to its end.
 
-    Raises a ClozelineError of a worker as it was raised there, EngineError for whatever else an engine says, and
-    JobStoppedError when Ctrl-C met a job that runs in another process.
+    Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
+    EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
+    process.
     """
-    runner = runner_name(pipeline.options)  # Beam empties the option once a job is submitted to a job service
     try:
-        if runners.is_local(pipeline.options):
-            with local_workers.supervised():
-                pipeline.run().wait_until_finish()
+        if is_local(pipeline.options):
+            _run_locally(pipeline)
         else:
-            remote_jobs.follow(remote_jobs.submit(pipeline, runner), runner, pipeline.options)
+            _run_remotely(pipeline)
     except ClozelineError:
         raise
     except Exception as error:
@@ -127,18 +126,20 @@ def run(pipeline: beam.Pipeline) -> None:
         raise carried from None
 
 
-def runner_name(options: PipelineOptions) -> str:
-    """As the user wrote it."""
-    return str(options.view_as(StandardOptions).runner)
+def _run_locally(pipeline: beam.Pipeline) -> None:
+    try:
+        with local_workers.supervised():
+            pipeline.run().wait_until_finish()
+    except OSError as error:
+        if error.errno not in REFUSED_BY_DISK:
+            raise
+        place = error.filename or "a temporary folder"
+        raise StorageError(
+            f"Beam cannot write {place}: {error.strerror}. Check that disk, or set TMPDIR to a folder with free space."
+        ) from error
 
 
-def _local_runner(options: PipelineOptions) -> FnApiRunner | None:
-    """FnApiRunner with our worker processes when the job has more than one; None leaves the choice to the options."""
-    direct = options.view_as(DirectOptions)
-    if options.view_as(StandardOptions).runner != "FnApiRunner" or direct.direct_num_workers == 1:
-        return None
-    if direct.direct_running_mode == "multi_threading":
-        return None
-    direct.direct_running_mode = "in_memory"  # means: the environment given here, as many times as there are workers
-    environment = SubprocessSDKEnvironment.from_command_string(local_workers.worker_command())
-    return FnApiRunner(default_environment=environment)
+def _run_remotely(pipeline: beam.Pipeline) -> None:
+    runner = runner_as_written(pipeline.options)  # before Beam empties the option, when it submits the job
+    result = remote_jobs.submit(pipeline, runner)
+    remote_jobs.follow(result, runner, pipeline.options)

@@ -15,14 +15,14 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def as_interrupts() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside the block, as SIGINT does.
 
-    A signal that is ignored stays so: `nohup` starts a command like that. Has no effect outside the main thread, where
-    Python allows no signal handlers.
+    A signal that is ignored stays ignored: `nohup` starts a command that way. Has no effect outside the main thread,
+    where Python allows no signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    # None is a handler that was not installed from Python, which could not be put back.
+    # None stands for a handler that was not installed from Python, which could not be put back.
     untouched = (signal.SIG_IGN, None)
     numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) not in untouched]
     previous = {number: signal.signal(number, _interrupt) for number in numbers}

@@ -1,7 +1,12 @@
-"""What a launcher's terminal shows of the log: little of a local job, warnings and above of a remote one.
+"""What the terminal of a launcher shows of Beam's log: nothing of a local job, the essentials of a remote one.
 
-Only handlers are added, and only in the process that a user started. No logger's level changes, so workers, notebooks
-and programs that import these modules keep the log as they have set it up.
+    local runner       nothing: errors reach the terminal as exceptions, so Beam's own report of them is a repetition
+    any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners say at INFO, such as
+                       the id of the submitted job and the address of its page
+    --verbose          everything from INFO on, with any runner, tracebacks included
+
+This holds only while a command runs, and only when nobody has set up logging: a notebook or a program that calls
+`cli.main` keeps the log as it is. Levels and handlers are put back at the end.
 """
 
 from __future__ import annotations
@@ -11,11 +16,17 @@ import logging
 import sys
 from collections.abc import Iterator
 
-LOCAL_RUNNERS = ("", "fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
+from pipeline.runtime.beam_internals import RUNNERS_LOGGER
+from pipeline.runtime.runner_names import LOCAL_RUNNERS, short_name
+
+BEAM_LOGGER = "apache_beam"
+"""The parent of all of Beam's loggers."""
+
+FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
 class LastLineOfTracebacks(logging.Formatter):
-    """A message that holds a traceback is its last line, the cause: engines log every failure whole and repeatedly."""
+    """Reduces a message with a traceback to its last line, the cause: engines log each failure whole and repeatedly."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -27,29 +38,38 @@ class LastLineOfTracebacks(logging.Formatter):
 
 
 @contextlib.contextmanager
-def shown(arguments: list[str]) -> Iterator[None]:
-    """Set the terminal's log up for the block; `arguments` are the flags that go to Beam, `--runner` among them.
-
-    A local job's errors all reach the terminal as exceptions, so what Beam logs of them as well is not shown. A remote
-    job's warnings come from elsewhere and are shown.
-    """
+def shown(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
+    """Set up the terminal's log for the block. `beam_arguments` are the flags that go to Beam, --runner among them."""
     root = logging.getLogger()
-    if root.handlers:  # somebody has set logging up
+    if root.handlers:
         yield
         return
 
-    handler: logging.Handler
-    if runner_flag(arguments).rpartition(".")[2].lower().removesuffix("runner") in LOCAL_RUNNERS:
-        handler = logging.NullHandler()
-    else:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(LastLineOfTracebacks("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger(BEAM_LOGGER if verbose else RUNNERS_LOGGER)
+    previous_level = logger.level
+    is_visible = verbose or not is_local(beam_arguments)
+    handler = _visible_handler(verbose) if is_visible else logging.NullHandler()
 
     root.addHandler(handler)
+    if is_visible and previous_level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
+        logger.setLevel(previous_level)
         root.removeHandler(handler)
+
+
+def _visible_handler(verbose: bool) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(FORMAT) if verbose else LastLineOfTracebacks(FORMAT))
+    return handler
+
+
+def is_local(beam_arguments: list[str]) -> bool:
+    """Whether the job runs on this machine. That is the default, when --runner is not given."""
+    runner = runner_flag(beam_arguments)
+    return runner == "" or short_name(runner) in LOCAL_RUNNERS
 
 
 def runner_flag(arguments: list[str]) -> str:
@@ -59,5 +79,7 @@ def runner_flag(arguments: list[str]) -> str:
         name, is_joined, value = argument.partition("=")
         if name != "--runner":
             continue
+
+        # argparse lets the last of several flags win; so does this loop.
         runner = value if is_joined else "".join(arguments[place + 1 : place + 2])
     return runner

@@ -1,12 +1,14 @@
+import contextlib
 import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.cli import parser
+from pipeline.cli import main, parser
 from pipeline.runtime import terminal_logs
 
 
@@ -97,17 +99,98 @@ def test_imports_leave_every_logger_as_it_was(run) -> None:
     assert done.stdout == "20 0 0\n", done.stderr
 
 
-def test_the_terminals_handlers_are_added_for_the_command_alone() -> None:
+@contextlib.contextmanager
+def new_process() -> Iterator[None]:
+    """Logging as it is in a new process; pytest adds its handlers for each test."""
     root = logging.getLogger()
-    kept, root.handlers = root.handlers, []
+    kept = root.handlers
+    root.handlers = []
     try:
-        with terminal_logs.shown([]):
-            assert [type(handler) for handler in root.handlers] == [logging.NullHandler]
-        with terminal_logs.shown(["--project", "p", "--runner", "DataflowRunner"]):
-            assert [type(handler) for handler in root.handlers] == [logging.StreamHandler]
-        assert root.handlers == []
+        yield
     finally:
         root.handlers = kept
+
+
+def levels() -> list[int]:
+    """The levels of the root logger, of Beam's and of its runners'."""
+    loggers = [logging.getLogger(name) for name in ("", "apache_beam", "apache_beam.runners")]
+    return [logging.root.manager.disable, *(logger.level for logger in loggers)]
+
+
+BEAM_LOG = {
+    "local": ([], False, False),
+    "local, named": (["--runner=DirectRunner"], False, False),
+    "local, verbose": ([], True, True),
+    "Dataflow": (["--project", "p", "--runner", "DataflowRunner"], False, True),
+    "Flink": (["--runner=flink"], False, True),
+}
+
+
+@pytest.mark.parametrize(("flags", "verbose", "visible"), BEAM_LOG.values(), ids=BEAM_LOG)
+def test_beams_log_is_shown_when_a_job_runs_elsewhere_or_on_request(
+    capsys, flags: list[str], verbose: bool, visible: bool
+) -> None:
+    root = logging.getLogger()
+    before = levels()
+
+    with new_process():
+        with terminal_logs.shown(flags, verbose):
+            logging.getLogger("apache_beam.runners.internal").info("Created job with id: [7]")
+            logging.getLogger("apache_beam.runners").error("failed")
+        assert root.handlers == []
+    assert ("Created job with id: [7]" in capsys.readouterr().err) == visible
+    assert levels() == before
+
+
+def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
+    root = logging.getLogger()
+    before = levels()
+    mine = logging.NullHandler()
+
+    with new_process():
+        root.addHandler(mine)
+        with terminal_logs.shown(["--runner=DataflowRunner"], verbose=True):
+            assert root.handlers == [mine]
+            assert levels() == before
+
+
+def test_the_log_is_put_back_after_an_error() -> None:
+    before = levels()
+    with new_process():
+        with pytest.raises(KeyboardInterrupt), terminal_logs.shown(["--runner=DataflowRunner"]):
+            raise KeyboardInterrupt
+        assert logging.getLogger().handlers == []
+    assert levels() == before
+
+
+def test_verbose_shows_the_log_of_a_local_job(run, corpus, tmp_path: Path) -> None:
+    shard = ("python", "-m", "pipeline", "shard", "--input", corpus)
+    done = run(*shard, "--output", tmp_path / "text", "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert "INFO apache_beam." in done.stderr
+
+
+def test_help_names_the_program_that_was_called(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["shard", "--help"], prog="clozeline")
+    assert capsys.readouterr().out.startswith("usage: clozeline shard ")
+
+    assert main(["shard"], prog="clozeline") == 2
+    assert "See `clozeline shard --help`" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_is_a_storage_error(run, text) -> None:
+    """/dev/full refuses every byte, as a full disk does."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "inspect", text],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 5, done.stderr
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_what_is_printed_of_a_corpus_cannot_steer_the_terminal(command, tmp_path: Path) -> None:

@@ -163,6 +163,8 @@ UNREACHABLE = {
     "H-input-pattern": "shard --input s3://bucket/*.jsonl --output {tmp}/out",
     "H-output": "shard --input {tmp}/small.jsonl --output s3://bucket/o",
     "H-text": "vocab --text s3://bucket/text --output {tmp}/out --model wordpiece --size 100",
+    "H-pairs-text": "pairs --text s3://bucket/text --vocab {tmp} --output {tmp}/out --objective nsp",
+    "H-inspect-shard": "inspect s3://bucket/text-00000-of-00001.arrow",
     "H-inspect": "inspect s3://bucket/text",
     "H-verify": "verify s3://bucket/text",
 }

@@ -17,7 +17,7 @@ from pipeline.runtime import leases
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 
-KEEP = "from pipeline import leases\nwith leases.held({!r}, 'kept') as lease:\n    lease.keep = True"
+KEEP = "from pipeline.runtime import leases\nwith leases.held({!r}, 'kept') as lease:\n    lease.keep = True"
 
 
 @pytest.mark.parametrize("listing", [2, 3])

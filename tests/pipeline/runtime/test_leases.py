@@ -20,7 +20,9 @@ from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
 from tests.object_store import KEYS
 
-HOLD = "from pipeline import leases\nwith leases.held({!r}, 'other'):\n    print('held', flush=True)\n    input()"
+HOLD = (
+    "from pipeline.runtime import leases\nwith leases.held({!r}, 'other'):\n    print('held', flush=True)\n    input()"
+)
 
 
 @pytest.fixture(params=["disk", "memory", "s3"])
@@ -114,7 +116,7 @@ def test_the_lease_of_a_killed_process_ends_with_it(tmp_path) -> None:
 def test_the_lease_of_another_machine_ends_when_it_expires(tmp_path) -> None:
     path = elsewhere(tmp_path / "out", age=0)
     with (
-        pytest.raises(UsageError, match=r"process 7 on far.*gives the folder free 120 s after .*_lease-far\.json"),
+        pytest.raises(UsageError, match=r"process 7 on far.*expires 120 s after .*_lease-far\.json"),
         leases.held(str(tmp_path / "out"), "mine"),
     ):
         pass

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jobs import pairs as pairs_job
-from pipeline.jobs.pairs import PairsJob
+from pipeline.options import PairsJob
 from pipeline.runtime.staging import Staging
+from pipeline.steps import pairs as pair_steps
+from pipeline.steps.pairs import PairsPlan, build_pair_shard
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.vocabulary import FILE, read_vocabulary
@@ -147,7 +148,7 @@ def flags_of(runner: str, request: pytest.FixtureRequest) -> list[str]:
 def make_chain(command, out: Path, corpus: Path, flags: list[str]) -> dict[str, bytes]:
     """Run shard, vocab and pairs with Beam's `flags`. Return the bytes of every file but the manifests."""
     # As in a new process: encoders that have seen the corpus have nothing left to get wrong.
-    for value in vars(pairs_job).values():
+    for value in vars(pair_steps).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
 
@@ -225,40 +226,30 @@ def test_every_runner_and_order_five_times(
 
 def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dict[str, bytes]:
     """Build every pair shard in one process, `threads` at a time, as an engine does with several bundles."""
-    job = PairsJob(
-        text=str(text),
-        vocab=str(vocab),
-        output=str(folder),
-        objective="nsp",
-        max_length=64,
-        short_seq_prob=0.1,
-        dupe_factor=1,
-        word_segmenter="none",
-        static_masks=0,
-        masking="token",
-        mask_prob=0.15,
-        max_predictions=None,
-        seed=0,
-        overwrite=False,
-    )
+    job = PairsJob(text=str(text), vocab=str(vocab), output=str(folder), objective="nsp", max_length=64)
     # The space tells this vocabulary from the one that the fixture encoded with: its encoder remembers nothing yet.
     tokenizer_json = storage.read(storage.join(str(vocab), FILE)) + b" "
     model = read_vocabulary(str(vocab)).model
     shards = read_manifest(str(text), "text").shards
-    staging = Staging(str(folder), "race")
+    plan = PairsPlan(job, tokenizer_json, model, shards, Staging(str(folder), "race"))
     barrier = threading.Barrier(threads)
     failures: list[BaseException] = []
 
     # Three documents first, alone: if all threads began at once, each would make its own encoder in any case.
     golden = read_manifest(str(GOLDEN_TEXT), "text").shards
-    warm_up = replace(job, text=str(GOLDEN_TEXT))
-    pairs_job._build(warm_up, tokenizer_json, model, Staging(str(folder), "warm_up"), golden, 0)
+    warm_up = replace(
+        plan,
+        job=replace(job, text=str(GOLDEN_TEXT)),
+        text_shards=golden,
+        staging=Staging(str(folder), "warm_up"),
+    )
+    build_pair_shard(0, warm_up)
 
     def work(first: int) -> None:
         barrier.wait()
         try:
             for index in range(first, len(shards), threads):
-                pairs_job._build(job, tokenizer_json, model, staging, shards, index)
+                build_pair_shard(index, plan)
         except BaseException as failure:
             failures.append(failure)
 
@@ -269,8 +260,8 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
         worker.join()
     assert not failures, failures[0]
 
-    names = [pairs_job.pair_shard(index, shards, job) for index in range(len(shards))]
-    return {name: staging.piece(name) for name in names}
+    names = [plan.shard_name(index) for index in range(len(shards))]
+    return {name: plan.staging.piece(name) for name in names}
 
 
 def test_threads_of_one_process_build_the_same_shards(one_worker, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import staging
-from pipeline.runtime.staging import Staging, publish_folder
+from pipeline.runtime import leases, publication
+from pipeline.runtime.publication import publish_folder
+from pipeline.runtime.staging import Staging
 from schemas import FORMAT_VERSION, manifest, storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, Shard
@@ -170,7 +171,7 @@ def test_a_refused_job_removes_its_own_staging_once_its_result_is_published(
     """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
     out, run = killed_shard
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "_remove_unfinished", lambda output: None)
+        patch.setattr(publication, "_remove_unfinished", lambda output: None)
         assert run(None).returncode == 0
     assert list(out.glob("_unfinished-*"))
     before = sorted(path.name for path in out.iterdir())
@@ -193,7 +194,7 @@ def test_a_refused_job_keeps_unfinished_work_of_the_same_options(killed_shard, m
     out, run = killed_shard
     assert run(None, "--seed", 0).returncode == 0
     with monkeypatch.context() as patch:
-        patch.setattr(staging.leases, "check_held", interrupt)
+        patch.setattr(leases, "check_held", interrupt)
         assert run(None, "--seed", 1, "--overwrite").stderr == KILLED
     pieces = sorted(out.glob("_unfinished-*/*"))
     assert pieces and run(None, "--seed", 1).returncode == 2

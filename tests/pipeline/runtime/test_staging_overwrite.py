@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import staging
+from pipeline.runtime import leases
 from schemas import storage
 
 
@@ -69,13 +69,13 @@ def test_files_of_the_user_in_folders_that_belong_to_another_kind_stay(command, 
 
 def test_a_job_that_lost_its_lease_publishes_nothing(command, corpus, tmp_path, monkeypatch) -> None:
     """Another job may hold the folder by now, and its files must not be mixed with these."""
-    real = staging.leases.check_held
+    real = leases.check_held
 
     def lost(output: str, token: str) -> None:
-        storage.remove(staging.leases.lease_url(output, token))
+        storage.remove(leases.lease_url(output, token))
         real(output, token)
 
-    monkeypatch.setattr(staging.leases, "check_held", lost)
+    monkeypatch.setattr(leases, "check_held", lost)
     done = command("shard", "--input", corpus, "--output", tmp_path / "out", "--direct_num_workers=1")
     assert done.returncode == 5 and "no longer held by this job" in done.stderr, done.stderr
     assert not list((tmp_path / "out").glob("*.arrow")) and not (tmp_path / "out" / "manifest.json").exists()

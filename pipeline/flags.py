@@ -1,0 +1,166 @@
+"""Command-line flags, each stated once, as a field of a dataclass.
+
+    @dataclass(frozen=True, kw_only=True)
+    class ShardJob:
+        seed: int = option(0, help="seed for shuffling", check=int)
+
+The field gives the flag its name, default, help and check. `add_flags` makes argparse's flags of the fields, and
+`recorded_options` makes the options that a manifest records.
+
+A flag that the user leaves out is absent from the parsed arguments instead of having its default there. So a job can
+refuse a flag that would have no effect, even when it was given with its default value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+_KEY = "flag"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field appears on the command line, and whether the manifest records it among its options.
+
+    check: converts the argument's text to a value, or raises ArgumentTypeError.
+    """
+
+    help: str
+    check: Callable[[str], Any] = str
+    metavar: str | None = None
+    is_recorded: bool = True
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A flag without a value. With `off_help` there is a second one, --no_NAME, that turns it off."""
+
+    help: str
+    off_help: str = ""
+    is_recorded: bool = True
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A check for an argument that must be one of a few words."""
+
+    choices: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        return text  # argparse compares it with `choices` and names them all in its error
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    help: str,
+    check: Callable[[str], Any] = str,
+    metavar: str | None = None,
+    recorded: bool = True,
+) -> Any:
+    """Return a dataclass field for a flag with a value. Without a default the flag is required."""
+    flag = Flag(help, check, metavar, recorded)
+    return dataclasses.field(default=default, metadata={_KEY: flag})
+
+
+def switch(*, help: str, recorded: bool = True) -> Any:
+    """Return a dataclass field for a flag that is off unless it is given."""
+    return dataclasses.field(default=False, metadata={_KEY: Switch(help, is_recorded=recorded)})
+
+
+def switch_pair(*, help: str, off_help: str) -> Any:
+    """Return a dataclass field for --NAME and --no_NAME. When neither is given, the job decides by other options."""
+    return dataclasses.field(metadata={_KEY: Switch(help, off_help)})
+
+
+def add_flags(parser: argparse.ArgumentParser, options: type) -> None:
+    """Add a flag to `parser` for each field of the dataclass `options`."""
+    for field in dataclasses.fields(options):
+        flag = field.metadata[_KEY]
+        if isinstance(flag, Switch):
+            _add_switch(parser, field.name, flag)
+        else:
+            _add_option(parser, field, flag)
+
+
+def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], flag: Flag) -> None:
+    settings: dict[str, Any] = {"type": flag.check}
+    if isinstance(flag.check, OneOf):
+        settings["choices"] = flag.check.choices
+    if flag.metavar is not None:
+        settings["metavar"] = flag.metavar
+
+    parser.add_argument(
+        f"--{field.name}",
+        required=field.default is MISSING,
+        default=argparse.SUPPRESS,
+        help=_help_with_default(flag.help, field.default),
+        **settings,
+    )
+
+
+def _help_with_default(text: str, default: object) -> str:
+    """Append the default to a flag's help, unless there is none or the text already explains it."""
+    if default in (MISSING, None) or "(default" in text:
+        return text
+    return f"{text} (default: {default})"
+
+
+def _add_switch(parser: argparse.ArgumentParser, name: str, flag: Switch) -> None:
+    if not flag.off_help:
+        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=flag.help)
+        return
+
+    pair = parser.add_mutually_exclusive_group()
+    pair.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=flag.help)
+    pair.add_argument(f"--no_{name}", dest=name, action="store_false", default=argparse.SUPPRESS, help=flag.off_help)
+
+
+def given_flags(options: type, parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags of `options` that the user gave, by field name."""
+    names = [field.name for field in dataclasses.fields(options)]
+    return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+
+
+def recorded_options(job: Any) -> dict[str, Any]:
+    """Return what the manifest records as `options`, in the order of the job's fields.
+
+    Paths, the seed and --overwrite are not among them: a manifest has other places for the first two, and the last
+    does not change the result.
+    """
+    return {
+        field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.metadata[_KEY].is_recorded
+    }
+
+
+def folder(text: str) -> str:
+    """Check an argument that names a place. An empty one, from an unset variable, would mean the root folder."""
+    if not text.strip():
+        raise ArgumentTypeError("it is empty; give a path or a URL")
+    return text
+
+
+def positive(text: str) -> int:
+    """Check an argument that must be a whole number above zero."""
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """Check an argument that must lie between 0 and 1."""
+    message = f"{text!r} is not a number from 0 to 1"
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(message) from None
+
+    # Written this way around so that NaN, which compares as false, is refused as well.
+    if not 0.0 <= value <= 1.0:
+        raise ArgumentTypeError(message)
+    return value

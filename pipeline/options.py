@@ -1,0 +1,199 @@
+"""The options of the three jobs: each field is a flag, its default and its help (see flags.py).
+
+The command line builds its flags from these classes, so nothing here may import Beam: `--help` answers at once.
+"""
+
+# ruff: noqa: RUF009 (`option` and `switch` return dataclass fields, which is what a dataclass expects here)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.flags import OneOf, folder, option, positive, share, switch, switch_pair
+from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
+from schemas.errors import UsageError
+from schemas.masking import KINDS
+
+if TYPE_CHECKING:
+    from pipeline.pairs.nsp_sop import Objective
+    from pipeline.shard.formats import Format
+    from pipeline.shard.merge import Dedup
+    from pipeline.shard.records import TextLayout
+    from pipeline.shard.sentences import Splitter
+    from schemas.masking import Kind
+    from schemas.vocabulary import Model
+
+
+def _output() -> Any:
+    return option(help="folder to write, local or a URL (s3://, gs://)", check=folder, recorded=False)
+
+
+def _text() -> Any:
+    return option(help="folder written by shard", check=folder, recorded=False)
+
+
+def _overwrite() -> Any:
+    return switch(
+        help="replace a finished result, which is kept until the new one is ready",
+        recorded=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """Options of `shard`: corpora to text shards."""
+
+    input: str = option(
+        help="files, patterns or a comma-separated list of them; .gz .bz2 .xz .zst are decompressed",
+        recorded=False,
+    )
+    output: str = _output()
+    format: Format | Literal["auto"] = option(
+        "auto",
+        check=OneOf(("auto", "text", "jsonl", "parquet", "wikiextractor")),
+        help="format of the input; auto detects it by name and content",
+    )
+    text_layout: TextLayout = option(
+        "blank_line",
+        check=OneOf(("blank_line", "line", "file")),
+        help="what separates documents in plain text",
+    )
+    text_key: str = option("text", help="the JSON key or the Parquet column that holds the text")
+    encoding: str = option(
+        "utf-8",
+        help="character encoding of text and JSON files, such as cp1252, gb18030 or utf-16",
+    )
+    language: str = option("en", help="ISO 639 code or English name, for the sentence splitter")
+    sentence_splitter: Splitter = option(
+        "sentencex",
+        check=OneOf(("sentencex", "newline")),
+        help="newline: the input has one sentence per line",
+    )
+    dedup: Dedup = option(
+        "none",
+        check=OneOf(("none", "exact", "minhash")),
+        help="exact: drop documents with equal text; minhash: drop those with nearly equal text too",
+    )
+    num_shards: int | None = option(
+        None,
+        check=positive,
+        help="number of text shards (default: one per 8 million characters or so)",
+    )
+    max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
+    max_undecodable_ratio: float = option(
+        MAX_UNDECODABLE_RATIO,
+        check=share,
+        help="share of a file's bytes that are not in its encoding above which the job fails; below, they are removed",
+    )
+    max_document_bytes: int = option(
+        MAX_RECORD,
+        check=positive,
+        help="larger documents are rejected as bad records",
+    )
+    max_decompression_ratio: int = option(
+        MAX_RATIO,
+        check=positive,
+        help="how many times its compressed size a file may grow to; below 256 MB any growth is allowed",
+    )
+    seed: int = option(0, check=int, help="seed for shuffling", recorded=False)
+    overwrite: bool = _overwrite()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabJob:
+    """Options of `vocab`: text shards to a vocabulary."""
+
+    text: str = _text()
+    output: str = _output()
+    model: Model = option(check=OneOf(("wordpiece", "bytebpe")), help="BERT's kind or RoBERTa's")
+    size: int = option(check=positive, help="number of tokens, special tokens included")
+    lowercase: bool = switch_pair(
+        help="ignore case and accents: wordpiece only, and its default",
+        off_help="keep case and accents: the default of bytebpe",
+    )
+    min_frequency: int = option(2, check=positive, help="pairs that occur less often are not merged")
+    max_alphabet: int | None = option(
+        None,
+        check=positive,
+        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: no maximum)",
+    )
+    pad_to_multiple: int = option(
+        1,
+        check=positive,
+        help="round the size up to a multiple with [unusedN] tokens",
+    )
+    overwrite: bool = _overwrite()
+
+    @classmethod
+    def from_flags(cls, given: dict[str, Any]) -> VocabJob:
+        """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
+        is_wordpiece = given["model"] == "wordpiece"
+        if given.get("lowercase") and not is_wordpiece:
+            raise UsageError("--lowercase changes nothing with --model bytebpe, which keeps every byte. Leave it out.")
+        return cls(**{"lowercase": is_wordpiece, **given})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsJob:
+    """Options of `pairs`: text shards and a vocabulary to pair shards."""
+
+    text: str = _text()
+    vocab: str = option(
+        check=folder,
+        help="folder written by vocab, or a published tokenizer's folder",
+        recorded=False,
+    )
+    output: str = _output()
+    objective: Objective = option(
+        check=OneOf(("nsp", "sop", "full_sentences", "doc_sentences")),
+        help="BERT's or ALBERT's pairs, or RoBERTa's rows",
+    )
+    max_length: int = option(128, check=positive, help="maximum tokens per row, special tokens included")
+    short_seq_prob: float = option(0.1, check=share, help="pairs: share of documents cut to shorter rows")
+    dupe_factor: int = option(
+        1,
+        check=positive,
+        help="passes over the text, each with its own random draws",
+    )
+    word_segmenter: Literal["none", "jieba"] = option(
+        "none",
+        check=OneOf(("none", "jieba")),
+        help="how Chinese text is divided into words",
+    )
+    static_masks: int = option(
+        0,
+        check=positive,
+        metavar="K",
+        help="store K masks with each row (default: none; the trainer masks)",
+    )
+    masking: Kind = option("token", check=OneOf(tuple(KINDS)), help="kind of the static masks")
+    mask_prob: float = option(0.15, check=share, help="share of a row's tokens in a static mask")
+    max_predictions: int | None = option(
+        None,
+        check=positive,
+        help="maximum masked tokens per row in a static mask (default: no maximum)",
+    )
+    seed: int = option(
+        0,
+        check=int,
+        help="seed for the pairs, the order of rows and the static masks",
+        recorded=False,
+    )
+    overwrite: bool = _overwrite()
+
+    @classmethod
+    def from_flags(cls, given: dict[str, Any]) -> PairsJob:
+        """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
+        objective = given["objective"]
+        if "short_seq_prob" in given and objective in ("full_sentences", "doc_sentences"):
+            raise UsageError(f"--short_seq_prob changes nothing with --objective {objective}. Leave it out.")
+
+        if "static_masks" not in given:
+            for name in ("masking", "mask_prob", "max_predictions"):
+                if name in given:
+                    raise UsageError(
+                        f"--{name} applies only to the masks that --static_masks K stores; the trainer's own masking "
+                        "is set in its recipe."
+                    )
+        return cls(**given)

@@ -1,0 +1,77 @@
+"""Every internal part of Beam that the pipeline relies on, in one place.
+
+Beam promises nothing about the modules under `apache_beam.runners`, about names that begin with an underscore, or
+about the names of its threads and the texts of its errors. When a new version of Beam breaks something, look here
+first. Checked with Beam 2.77.
+
+Functions import Beam when they are called: a worker must set up its process before Beam is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from schemas.errors import UsageError
+
+if TYPE_CHECKING:
+    from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
+"""Names of the launcher's threads that wait for a worker process or read from it; they raise when it is gone."""
+
+RUNNERS_LOGGER = "apache_beam.runners"
+"""The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
+
+_LOST_WORKER = "Channel closed prematurely"
+
+
+def says_worker_is_lost(error: BaseException) -> bool:
+    """Whether an error of a local job means that the connection to a worker process broke."""
+    return _LOST_WORKER in str(error)
+
+
+def runner_with_workers(command: str) -> FnApiRunner:
+    """Return a local runner whose worker processes are started by a shell command."""
+    from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    environment = SubprocessSDKEnvironment.from_command_string(command)
+    return FnApiRunner(default_environment=environment)
+
+
+def run_worker(arguments: list[str]) -> None:
+    """Work for the launcher in this process until no work is left. Beam logs warnings while it is imported."""
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(arguments)
+
+
+def flag_parser() -> argparse.ArgumentParser:
+    """Return a parser of all flags that Beam knows. It raises UsageError for a value that Beam does not take."""
+    from apache_beam.options import pipeline_options
+
+    class BeamFlagParser(pipeline_options._BeamArgumentParser):  # type: ignore[name-defined]
+        """Beam's parser with a one-line error, instead of the usage of some hundred flags."""
+
+        def error(self, message: str) -> NoReturn:
+            advice = " Write --dry_run=True." if "--dry_run" in message else ""
+            raise UsageError(f"{message}. This is one of Beam's flags.{advice}")
+
+    parser = BeamFlagParser(allow_abbrev=False)
+    for options in pipeline_options.PipelineOptions.__subclasses__():
+        options._add_argparse_args(parser)
+    return parser
+
+
+def flag_names(parser: argparse.ArgumentParser) -> list[str]:
+    """Return every flag of a parser."""
+    return [flag for action in parser._actions for flag in action.option_strings]
+
+
+def job_identifier(result: Any) -> str:
+    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field."""
+    identifier = getattr(result, "job_id", None) or getattr(result, "_job_id", "(unknown)")
+    if callable(identifier):
+        identifier = identifier()
+    return str(identifier)

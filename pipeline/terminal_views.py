@@ -1,0 +1,186 @@
+"""Manifests, rows of text and rows of pairs as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.data_card import card, charts
+from schemas.manifest import Manifest
+from schemas.vocabulary import Vocabulary
+
+WIDTH = 100  # characters of a line, where lines are broken here
+LABEL_WIDTH = 12  # characters that the name before a line's content takes
+SHOWN_SENTENCES = 5  # of a document
+TOKENS_PER_LINE = 4  # of the commonest tokens
+
+
+def show_manifest(manifest: Manifest) -> Iterator[str]:
+    """Yield the lines that describe a finished folder: totals, options, statistics, what was left out, shards."""
+    yield f"{manifest.kind}  fingerprint {manifest.fingerprint}  seed {manifest.seed}"
+    yield _labeled("totals", "  ".join(f"{name} {count:,}" for name, count in manifest.totals.items()))
+    yield _wrapped("options", "  ".join(f"{name}={value}" for name, value in manifest.options.items()))
+
+    if manifest.kind == "pairs":
+        yield from show_pair_statistics(manifest)
+    else:
+        yield from show_statistics(manifest.statistics)
+
+    for entry in manifest.ledger:
+        yield _labeled("left out", f"{entry.count:,} x {entry.reason} ({entry.source})")
+    total_bytes = sum(shard.bytes for shard in manifest.shards)
+    yield _labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
+
+
+def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each statistic, and for a table a line for each of its entries."""
+    for name, value in statistics.items():
+        if not isinstance(value, dict):
+            yield _wrapped(name, _as_text(value))
+            continue
+
+        yield name
+        for key, entry in value.items():
+            yield f"    {key:<26} {_as_text(entry)}"
+
+
+def _labeled(name: str, text: str) -> str:
+    """A name and its text, with the texts of all lines below one another."""
+    return f"{name:<{LABEL_WIDTH - 1}} {text}"
+
+
+def _wrapped(name: str, text: str) -> str:
+    """As `_labeled`, with a long text broken into lines that begin below its first word."""
+    lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    indentation = "\n" + " " * LABEL_WIDTH
+    return _labeled(name, indentation.join(lines))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_as_text(entry)}" for name, entry in value.items())
+    if isinstance(value, list):
+        return "  ".join(map(_as_text, value))
+    if type(value) is int:  # not a bool, which is an int as well
+        return f"{value:,}"
+    return str(value)
+
+
+def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
+    """Yield the facts of the data card."""
+    statistics = manifest.statistics
+    padding = f"{card.padded_share(manifest):.1%} padding at {card.max_length(manifest)}"
+    yield _labeled("lengths", f"{_mean_and_quartiles(statistics['lengths'])}; {padding}")
+    yield from charts.text_histogram(statistics["lengths"])
+
+    if card.has_labels(manifest):
+        yield _labeled("segment A", _mean_and_quartiles(statistics["segment_a_lengths"]))
+        yield from charts.text_histogram(statistics["segment_a_lengths"])
+        yield from _show_labels(manifest)
+    if "masks" in statistics:
+        yield from _show_masks(manifest)
+
+    yield from _show_unknown_and_duplicates(manifest)
+    yield from _show_sources(manifest)
+    if statistics.get("commonest_tokens"):
+        yield _labeled("commonest", "tokens of the fullest shard, a random sample")
+        yield from _show_commonest_tokens(statistics["commonest_tokens"], card.sampled_tokens(manifest))
+
+
+def _mean_and_quartiles(lengths: list[int]) -> str:
+    quartiles = ", ".join(f"{charts.quantile(lengths, share):,}" for share in (0.25, 0.5, 0.75))
+    return f"mean {charts.mean(lengths):.1f} tokens, quartiles {quartiles}"
+
+
+def _show_labels(manifest: Manifest) -> Iterator[str]:
+    counts = manifest.statistics["labels"]
+    rows = sum(counts)
+    contradicted = manifest.statistics["contradicted_labels"]
+    yield _labeled("labels", f"{contradicted:,} contradicted; a fair coin: 50% ± {card.coin_error(rows):.2%} (95%)")
+
+    names = [f"{label}: {name}" for label, name in enumerate(card.label_names(manifest))]
+    yield from charts.text_bars(list(zip(names, counts, strict=True)), rows)
+
+
+def _show_masks(manifest: Manifest) -> Iterator[str]:
+    counts = manifest.statistics["masks"]
+    options = manifest.options
+    kind = str(options.get("masking", "token")).replace("_", " ")
+    rate = card.mask_rate(manifest)
+    yield _labeled("masks", f"{options['static_masks']} a row, {kind}: {rate:.2%} of all tokens chosen")
+
+    fates = [(name, counts[fate]) for fate, name in card.FATES.items()]
+    yield from charts.text_bars(fates, counts["chosen"])
+
+
+def _show_unknown_and_duplicates(manifest: Manifest) -> Iterator[str]:
+    statistics = manifest.statistics
+    unknown = statistics["unknown_tokens"]
+    tokens = max(manifest.totals["tokens"], 1)
+    yield _labeled("unknown", f"{unknown:,} tokens, {unknown / tokens:.3%}")
+
+    # Manifests of early versions do not count duplicates.
+    if "duplicate_rows" in statistics:
+        duplicates = statistics["duplicate_rows"]
+        yield _labeled("duplicates", f"{duplicates:,} rows with the tokens of an earlier row of their shard")
+
+
+def _show_sources(manifest: Manifest) -> Iterator[str]:
+    yield _labeled("sources", "by the first document of each row")
+    sources = card.commonest_sources(manifest)
+    yield from charts.text_bars(sources, sum(tokens for _, tokens in sources))
+
+
+def _show_commonest_tokens(counts: list[tuple[str, int]], sampled_tokens: int) -> Iterator[str]:
+    total = max(sampled_tokens, 1)
+    shares = [f"{token:<12} {count / total:>6.2%}" for token, count in counts]
+    for start in range(0, len(shares), TOKENS_PER_LINE):
+        yield "    " + "    ".join(shares[start : start + TOKENS_PER_LINE])
+
+
+def show_counts(table: pa.Table) -> Iterator[str]:
+    """Yield a line for each row of word counts."""
+    for row in table.to_pylist():
+        yield f"{row['count']:>12,}  {row['word']}"
+
+
+def show_text(table: pa.Table) -> Iterator[str]:
+    """Yield the lines of each document: its id, its source and its first sentences."""
+    for row in table.to_pylist():
+        sentences = row["sentences"]
+        head = f"\n{row['document']:016x}  {row['source']}  {len(sentences)} sentences"
+        yield "\n".join([head, *(f"    {sentence}" for sentence in sentences[:SHOWN_SENTENCES])])
+
+
+def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
+    """Yield the lines of each row: its label and documents, segment A, segment B, then its first stored mask."""
+    for row in table.to_pylist():
+        pieces = _readable_pieces(row, vocabulary)
+        cut = row["segment_b_start"]
+
+        label = "no label" if row["pair_label"] is None else f"label {row['pair_label']}"
+        documents = f"{row['document_a']:016x} {row['document_b']:016x}"
+        lines = ["", f"{label}  {len(pieces)} tokens  {documents}"]
+
+        lines.append("  A " + "".join(pieces[:cut]))
+        if cut < len(pieces):
+            lines.append("  B " + "".join(pieces[cut:]))
+
+        mask = card.first_mask(row)
+        if mask:
+            seen = [f"{pieces[place].strip()}>{vocabulary.readable(token)}" for place, token in mask.items()]
+            lines.append("  M  " + "  ".join(seen))
+        yield "\n".join(lines)
+
+
+def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
+    """The tokens of a row as text, with a space in front of each that begins a word."""
+    pieces = []
+    for token, starts_word in zip(row["input_ids"], row["word_starts"], strict=True):
+        is_apart = starts_word or token in vocabulary.special_ids
+        space = " " if is_apart else ""
+        pieces.append(space + vocabulary.readable(token))
+    return pieces

@@ -1,0 +1,91 @@
+"""A flag is stated once, as a field: its name, default, help and check, and what the manifest records of it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, dataclass, fields
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.flags import OneOf, add_flags, given_flags, option, positive, recorded_options, share, switch, switch_pair
+from pipeline.options import PairsJob, ShardJob, VocabJob
+from schemas.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    path: str = option(help="a path", recorded=False)
+    color: str = option("red", help="a color", check=OneOf(("red", "blue")))
+    rows: int | None = option(None, help="rows (default: all)", check=positive)
+    ratio: float = option(0.5, help="a share", check=share)
+    quiet: bool = switch(help="say nothing")
+    dry: bool = switch_pair(help="dry", off_help="wet")
+
+
+def parse(*arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_flags(parser, Options)
+    return given_flags(Options, parser.parse_args(list(arguments)))
+
+
+def test_only_flags_that_were_given_are_parsed() -> None:
+    assert parse("--path", "p") == {"path": "p"}
+    assert parse("--path", "p", "--color", "red", "--no_dry") == {"path": "p", "color": "red", "dry": False}
+    assert parse("--path", "p", "--quiet", "--rows", "3") == {"path": "p", "quiet": True, "rows": 3}
+
+
+@pytest.mark.parametrize("wrong", [("--rows", "0"), ("--ratio", "nan"), ("--ratio", "2"), ("--color", "green")])
+def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
+    with pytest.raises(argparse.ArgumentError):
+        parse("--path", "p", *wrong)
+
+
+def test_help_adds_the_default_unless_the_text_explains_it() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Options)
+    shown = " ".join(parser.format_help().split())
+    assert "a color (default: red)" in shown and "rows (default: all)" in shown
+    assert shown.count("(default") == 3
+
+
+def test_options_are_recorded_in_the_order_of_the_fields() -> None:
+    recorded = recorded_options(Options(path="p", dry=True))
+    assert list(recorded.items()) == [
+        ("color", "red"),
+        ("rows", None),
+        ("ratio", 0.5),
+        ("quiet", False),
+        ("dry", True),
+    ]
+
+
+@pytest.mark.parametrize("job", [ShardJob, VocabJob, PairsJob])
+def test_paths_seed_and_overwrite_are_not_recorded_among_the_options(job: type) -> None:
+    required = {field.name: "x" for field in fields(job) if field.default is MISSING}
+    recorded = recorded_options(job(**required))
+    assert not {"input", "text", "vocab", "output", "seed", "overwrite"} & set(recorded)
+
+
+def test_a_vocabulary_ignores_case_by_its_model() -> None:
+    flags = {"text": "t", "output": "o", "size": 9}
+    assert VocabJob.from_flags(flags | {"model": "wordpiece"}).lowercase is True
+    assert VocabJob.from_flags(flags | {"model": "bytebpe"}).lowercase is False
+    assert VocabJob.from_flags(flags | {"model": "wordpiece", "lowercase": False}).lowercase is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"objective": "nsp", "mask_prob": 0.15}, "--mask_prob applies only to the masks that --static_masks K stores"),
+        ({"objective": "full_sentences", "short_seq_prob": 0.1}, "--short_seq_prob changes nothing"),
+    ],
+)
+def test_a_flag_without_effect_is_refused_even_with_its_default(flags: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PairsJob.from_flags({"text": "t", "vocab": "v", "output": "o"} | flags)
+
+
+def test_an_option_that_is_missing_is_named(capsys) -> None:
+    assert main(["vocab", "--text", "t", "--output", "o", "--model", "wordpiece"]) == 2
+    assert "--size" in capsys.readouterr().err
