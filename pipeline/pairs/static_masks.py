@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas import shards
-from schemas.masking import Masking, Masks, draw_masks
+from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of, take_ranges
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
@@ -77,9 +77,8 @@ def draw_variant(table: pa.Table, stored: StaticMasks, variant: int, vocabulary:
         tokens = slice(first_token, offsets[-1])
         keys = keys_B[start : start + ROWS_AT_ONCE]
 
-        masks = draw_masks(
-            ids_T[tokens], offsets - first_token, word_starts_T[tokens], keys, stored.masking, vocabulary
-        )
+        rows = RowsToMask(ids_T[tokens], offsets - first_token, word_starts_T[tokens], keys)
+        masks = draw_masks(rows, stored.masking, vocabulary)
         positions.append(masks.positions_K + first_token)
         seen.append(masks.seen_K)
         masks_per_row.append(np.diff(masks.offsets_B1))

@@ -30,7 +30,13 @@ def test_the_two_sides_train_on_the_same_loss() -> None:
         whole = gpu.shape_of(name)
         groups = min(2, whole.num_hidden_groups)
         shape = replace(whole, num_hidden_layers=2, num_hidden_groups=groups, vocab_size=500)
-        shape = replace(shape, width=64, embedding=64 if not shape.factorised else 32, heads=4, feedforward=128)
+        shape = replace(
+            shape,
+            hidden_size=64,
+            embedding_size=32 if shape.factorized else 64,
+            num_attention_heads=4,
+            intermediate_size=128,
+        )
         batch = gpu.random_batch(shape, gpu.lengths_of("1 to 507", 900, 512), torch.device("cpu"))
         losses = [side(shape, batch, torch.device("cpu"), False)[1]() for side in (gpu.our_loss, gpu.their_loss)]
         pairs = log(2) if shape.pair_head else 0.0
