@@ -27,10 +27,23 @@ def test_each_extra_names_the_modules_of_pyproject() -> None:
         assert sorted(IMPORT_NAMES.get(package, package) for package in packages) == sorted(modules), extra
 
 
+HIDE_MODULE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from clozeline.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `clozeline` in a Python that does not find a module."""
-    code = f"import sys; sys.modules[{module!r}] = None; from clozeline.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *words]
+    """Run `clozeline` in a Python that does not find a module, as if it were not installed."""
+    command = [sys.executable, "-c", HIDE_MODULE, module, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
