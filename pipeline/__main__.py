@@ -7,7 +7,16 @@ import atexit
 import os
 import sys
 
-from pipeline.cli import INTERRUPTED, main
+from clozeline.installation import run_explained
+
+INTERRUPTED = 130  # as in pipeline.cli, which is imported only once it is known to be ours
+
+
+def run() -> int:
+    """Run a command of the pipeline and return the exit code."""
+    from pipeline.cli import main
+
+    return main()
 
 
 def end(code: int) -> None:
@@ -27,4 +36,4 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    end(main())
+    end(run_explained(run, "pipeline"))

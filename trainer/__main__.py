@@ -1,10 +1,12 @@
 """Entry point of `python -m trainer`, which torchrun and deepspeed use as well."""
 
-from trainer.distributed.preemption import StopRequest
+from clozeline.installation import run_explained
 
 
 def run() -> int:
     """Train and return the exit code."""
+    from trainer.distributed.preemption import StopRequest
+
     # Importing the command line takes seconds. Listen first, so that Ctrl-C during the import prints no traceback.
     stop = StopRequest().listen()
 
@@ -14,4 +16,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run())
+    raise SystemExit(run_explained(run, "trainer"))

@@ -22,16 +22,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
-def main(arguments: list[str] | None = None, stop: StopRequest | None = None) -> int:
+def main(arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer") -> int:
     """Run the command line and return the process's exit code.
 
-    `stop` listens to signals; by default a new StopRequest does.
+    `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
     """
     if stop is None:
         stop = StopRequest().listen()
 
     try:
-        options = parser().parse_args(arguments)
+        options = parser(prog).parse_args(arguments)
         _run(options, stop)
         return 0
     except ClozelineError as error:
@@ -82,15 +82,18 @@ def check_launcher() -> None:
         )
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """Return the parser of the trainer's flags."""
     flags = Parser(
-        prog="python -m trainer",
+        prog=prog,
         description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
         allow_abbrev=False,
     )
     flags.add_argument(
-        "--config", required=True, metavar="RECIPE.toml", help="recipe file; trainer/recipes/ holds examples"
+        "--config",
+        required=True,
+        metavar="RECIPE",
+        help="recipe file, or the name of one that ships, such as bert_base",
     )
     flags.add_argument(
         "--set",
