@@ -147,7 +147,7 @@ def publish(partial: Path, target: Path) -> None:
 
 
 def best(run: str) -> int | None:
-    """Return the step whose checkpoint has the lowest held-out loss, or None if no checkpoint was evaluated.
+    """Return the step of the checkpoint with the lowest held-out loss, or None if none was evaluated.
 
     Of equal losses the earliest wins. `run` may be a URL.
     """

@@ -278,7 +278,7 @@ def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:
             parameter.data.copy_(values_N.view(parameter.shape))
 
 
-# What DeepSpeed keeps in attributes of its own
+# What DeepSpeed keeps in its own attributes
 
 
 def _shapes(engine: DeepSpeedEngine) -> Shapes:
