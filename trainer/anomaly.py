@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from trainer.config.schema import AnomalySection
+from trainer.distributed.deepspeed_internals import gradient_norm_of
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -145,7 +146,7 @@ class AnomalyGuard:
 
     def _gradient_norm(self) -> float:
         """Return the norm before clipping. Clips the gradients itself where DeepSpeed has no optimizer wrapper."""
-        norm = _norm_kept_by_deepspeed(self._engine)
+        norm = gradient_norm_of(self._engine)
         if norm is not None:
             return norm
 
@@ -153,11 +154,3 @@ class AnomalyGuard:
 
         max_norm = self._clip if self._clip else float("inf")
         return float(clip_grad_norm_(self._engine.module.parameters(), max_norm))  # type: ignore[operator]
-
-
-def _norm_kept_by_deepspeed(engine: DeepSpeedEngine) -> float | None:
-    """Return the gradient norm that DeepSpeed's optimizer wrapper measured; None at stage 0 in fp32, without one."""
-    wrapper: Any = engine.optimizer
-    if not hasattr(wrapper, "_global_grad_norm"):
-        return None
-    return float(wrapper._global_grad_norm)

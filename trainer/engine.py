@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -22,10 +21,12 @@ from schemas.errors import UsageError
 from trainer.config.schema import EngineSection, Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
+from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
 from trainer.distributed.kernels import load_communication_kernels
 from trainer.distributed.loss_scale import fix_loss_scaler
 from trainer.distributed.stop_agreement import gloo_error
+from trainer.distributed.torch_internals import set_process_group_timeout
 from trainer.distributed.zero import set_master_weights
 from trainer.optim.build import build_optimizer
 
@@ -111,7 +112,7 @@ def remove_collective_timeout() -> None:
     A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
     rank advances, and names a rank that died; a timeout here, or NCCL's handler, would only end the process.
     """
-    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(days=365))
+    set_process_group_timeout(timedelta(days=365).total_seconds())
 
 
 def device_of_rank() -> torch.device:
@@ -271,7 +272,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
     with contextlib.redirect_stdout(io.StringIO()):
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
 
-    if has_16_bit_wrapper_of_stage_0(engine):
+    if has_float32_copies(engine):
         # It has already made an update, with gradients of 0, which must not count.
         optimizer.state.clear()
         accumulate_in_float32(engine)
@@ -282,18 +283,3 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
     if recipe.engine.precision != "fp32":
         set_master_weights(engine, initial_weights)
     return engine
-
-
-def has_16_bit_wrapper_of_stage_0(engine: deepspeed.DeepSpeedEngine) -> bool:
-    """Return whether DeepSpeed trains in bf16 or fp16 without ZeRO: only that wrapper has `fp32_groups`."""
-    return hasattr(engine.optimizer, "fp32_groups")
-
-
-def free_former_engine() -> None:
-    """Free the memory of an engine that is no longer used, before another one is built.
-
-    DeepSpeed's engines, optimizers and hooks refer to each other, so they live until the garbage collector finds them.
-    """
-    gc.collect()
-    accelerator: Any = get_accelerator()
-    accelerator.empty_cache()

@@ -25,8 +25,9 @@ from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare, Stream
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
-from trainer.engine import build_engine, device_of_rank, free_former_engine, share_of, start_distributed
+from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.logs import logger
 from trainer.loop import Loop
@@ -102,7 +103,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
 
         phase = phase_after(phases, step)
         bad_step = run_phase(context, phase, checkpoint, skipped_batches)
-        free_former_engine()
+        release_engine_memory()
         step = max(step, min(phase.last_step, context.last_step))
 
     return step

@@ -38,6 +38,7 @@ from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.checkpoint.verification import check_files
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
+from trainer.distributed.deepspeed_internals import full_shape_of, is_partitioned, loss_scaler_of
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     MOMENTS,
@@ -273,48 +274,30 @@ def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:
     Parameters that are partitioned (stage 3) are left to `publish_weights`, which gathers them from the ranks.
     """
     for name, parameter in named_parameters(engine):
-        if not _is_partitioned(parameter):
+        if not is_partitioned(parameter):
             values_N = file.read(name, 0, parameter.numel())
             parameter.data.copy_(values_N.view(parameter.shape))
 
 
-# What DeepSpeed keeps in its own attributes
+# Shapes, and the loss scale
 
 
 def _shapes(engine: DeepSpeedEngine) -> Shapes:
     """Return the full shape of every parameter by name."""
-    return {name: _full_shape(parameter) for name, parameter in named_parameters(engine)}
-
-
-def _full_shape(parameter: Any) -> tuple[int, ...]:
-    """Return a parameter's shape in the model. In stage 3 the parameter itself is an empty placeholder."""
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def _is_partitioned(parameter: Any) -> bool:
-    """Return whether ZeRO stage 3 has split the parameter over the ranks."""
-    return hasattr(parameter, "ds_shape")
-
-
-def _loss_scaler(engine: DeepSpeedEngine) -> Any:
-    """Return DeepSpeed's loss scaler, which has one of two names, or None in fp32 at stage 0."""
-    scaler = getattr(engine.optimizer, "loss_scaler", None)
-    if not scaler:
-        scaler = getattr(engine.optimizer, "loss_scale_config", None)
-    return scaler
+    return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
 
 
 def _loss_scale(engine: DeepSpeedEngine) -> dict[str, float]:
     """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
     if not engine.fp16_enabled():
         return {}
-    scaler = _loss_scaler(engine)
+    scaler = loss_scaler_of(engine)
     return {name: getattr(scaler, name) for name in _SCALER_FIELDS if hasattr(scaler, name)}
 
 
 def _set_loss_scale(engine: DeepSpeedEngine, saved: dict[str, float]) -> None:
     """Restore the loss scaler's state, as far as this scaler has it."""
-    scaler = _loss_scaler(engine)
+    scaler = loss_scaler_of(engine)
     for name, value in saved.items():
         if hasattr(scaler, name):
             setattr(scaler, name, value)
