@@ -35,7 +35,7 @@ from trainer.models.batch import IGNORE_INDEX, PackedBatch  # noqa: E402
 from trainer.models.encoder import EncoderShape  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
-from trainer.models.hf_convert import config_of  # noqa: E402
+from trainer.models.hf_convert import hf_config  # noqa: E402
 from trainer.models.init_weights import initialize  # noqa: E402
 from trainer.models.pretraining import PretrainingModel  # noqa: E402
 
@@ -215,7 +215,7 @@ def their_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, co
     from transformers import AutoConfig, AutoModelForPreTraining
 
     kind = "bytebpe" if shape.family == "roberta" else "wordpiece"
-    settings = config_of(shape, Vocabulary(kind, tuple(SPECIALS[kind].values()), ""))
+    settings = hf_config(shape, Vocabulary(kind, tuple(SPECIALS[kind].values()), ""))
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     try:
         model = AutoModelForPreTraining.from_config(config, attn_implementation="sdpa")

@@ -33,7 +33,7 @@ from pipeline.vocab.train import train_vocabulary
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
-from schemas.vocabulary import COUNTS
+from schemas.vocabulary import COUNTS_FILE
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
@@ -104,7 +104,7 @@ def encoding(out: Path, rounds: int) -> None:
     tokenizer = Tokenizer.from_str(data.decode())
     sentences: list[str] = []
     for shard in read_manifest(str(out / "text"), "text").shards:
-        table = shards.decode_table((out / "text" / shard.path).read_bytes(), shard.path, shards.TEXT)
+        table = shards.decode_table((out / "text" / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
         sentences += table["sentences"].combine_chunks().flatten().to_pylist()
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
 
@@ -150,13 +150,13 @@ def batches(out: Path, rounds: int) -> None:
 
 def learning(out: Path, distinct: int = 1_000_000) -> None:
     """30,522 tokens from a million different words, each counted once, for the library takes no counts."""
-    table = shards.decode_table((out / "vocab" / COUNTS).read_bytes(), COUNTS, shards.COUNTS)
+    table = shards.decode_table((out / "vocab" / COUNTS_FILE).read_bytes(), COUNTS_FILE, shards.COUNTS_SCHEMA)
     real = [word for word in table["word"].to_pylist() if word.isalpha()]
     draws, words = np.random.default_rng(0), dict[str, None]()
     while len(words) < distinct:
         words |= {real[i] + real[j]: None for i, j in draws.integers(len(real), size=(distinct, 2)).tolist()}
     different = list(words)[:distinct]
-    once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS)
+    once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS_SCHEMA)
 
     def ours() -> None:
         train_vocabulary(once, "wordpiece", 30_522, 2)

@@ -10,7 +10,7 @@ from typing import NoReturn
 from schemas.errors import UsageError, nearest_name
 
 
-class Parser(argparse.ArgumentParser):
+class JobParser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print its usage and exit."""
 
     _given: list[str]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.arguments import Parser, unknown_flags
+from pipeline.arguments import JobParser, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.options import PairsJob, ShardJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, for Beam logs warnings while it is imported.
-        with stop_signals.as_interrupts(), terminal_logs.shown(other_arguments, parsed.verbose):
+        with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
             parsed.command.run(invocation)
         return 0
     except ClozelineError as error:
@@ -82,16 +82,16 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         return INTERRUPTED
 
 
-def parser(prog: str = "python -m pipeline") -> Parser:
+def parser(prog: str = "python -m pipeline") -> JobParser:
     """Return the parser of all commands. Parsing leaves the chosen `command` and its `known_flags` in the result."""
-    top = Parser(
+    top = JobParser(
         prog=prog,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     names = "|".join(command.name for command in COMMANDS)
-    subparsers = top.add_subparsers(required=True, metavar=names, parser_class=Parser)
+    subparsers = top.add_subparsers(required=True, metavar=names, parser_class=JobParser)
 
     for command in COMMANDS:
         sub = subparsers.add_parser(
@@ -194,7 +194,7 @@ def _run_verify(invocation: Invocation) -> None:
 
 def _result_line(manifest: Manifest, output: str) -> str:
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
-    place = one_line(storage.shown(output))
+    place = one_line(storage.printable(output))
     return f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}"
 
 

@@ -15,7 +15,7 @@ from schemas import shards, storage
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, Shard, parse_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
-from schemas.vocabulary import COUNTS, FILE, FOLDER, Vocabulary, read_vocabulary
+from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
 
 def inspect(path: str, rows: int) -> Iterator[str]:
@@ -52,15 +52,15 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     columns = shard_columns(data, path)
     yield f"\n{path}"
 
-    if columns == shards.TEXT.names:
-        documents = shards.decode_table(data, path, shards.TEXT)
+    if columns == shards.TEXT_SCHEMA.names:
+        documents = shards.decode_table(data, path, shards.TEXT_SCHEMA)
         yield from islice(show_text(documents), rows)
-    elif columns == shards.COUNTS.names:
-        counts = shards.decode_table(data, path, shards.COUNTS)
+    elif columns == shards.COUNTS_SCHEMA.names:
+        counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
         yield from show_counts(counts.slice(0, rows))
     else:
         folder = path.rpartition("/")[0] or "."
-        vocabulary = read_vocabulary(storage.join(folder, FOLDER))
+        vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
         schema = shards.schema_of_pairs(data, path, vocabulary.size)
         pairs = shards.decode_table(data, path, schema)
         yield from islice(show_pairs(pairs, vocabulary), rows)
@@ -83,11 +83,11 @@ def compare(a: str, b: str) -> Iterator[str]:
 
     for folder in (a, b):
         read_manifest(folder, "vocab")
-    a_json = storage.read(storage.join(a, FILE))
-    b_json = storage.read(storage.join(b, FILE))
+    a_json = storage.read(storage.join(a, TOKENIZER_FILE))
+    b_json = storage.read(storage.join(b, TOKENIZER_FILE))
 
-    url = storage.join(a, COUNTS)
-    counts = shards.decode_table(storage.read(url), url, shards.COUNTS)
+    url = storage.join(a, COUNTS_FILE)
+    counts = shards.decode_table(storage.read(url), url, shards.COUNTS_SCHEMA)
     words = zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
     yield from compare_vocabularies((a_json, b_json), (a, b), words)
 
@@ -119,7 +119,7 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
     vocabulary = read_vocabulary(folder)
     if vocabulary.fingerprint != manifest.fingerprint:
         raise DataError(
-            f"{storage.join(folder, NAME)} states fingerprint {manifest.fingerprint}, but {FILE} has "
+            f"{storage.join(folder, NAME)} states fingerprint {manifest.fingerprint}, but {TOKENIZER_FILE} has "
             f"{vocabulary.fingerprint}. Copy the folder again or rebuild it with --overwrite."
         )
     return vocabulary
@@ -128,9 +128,9 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
 def row_schema(manifest: Manifest) -> pa.Schema:
     """Return the schema that the shards of a folder have."""
     if manifest.kind == "text":
-        return shards.TEXT
+        return shards.TEXT_SCHEMA
     if manifest.kind == "vocab":
-        return shards.COUNTS
+        return shards.COUNTS_SCHEMA
 
     has_masks = bool(manifest.options.get("static_masks"))
     return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)

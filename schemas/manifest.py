@@ -17,7 +17,7 @@ from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 
 NAME = "manifest.json"
-Kind = Literal["text", "vocab", "pairs"]
+FolderKind = Literal["text", "vocab", "pairs"]
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -68,7 +68,7 @@ class Manifest(_Strict):
     """The whole of manifest.json."""
 
     format_version: Annotated[int, Field(ge=1)]
-    kind: Kind
+    kind: FolderKind
     options: dict[str, Any]
     inputs: list[Input]
     seed: int
@@ -125,11 +125,11 @@ class _Text(_Needed):
     statistics: _TextStatistics
 
 
-NEEDED: dict[Kind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
+NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
 """What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
-def fingerprint(kind: Kind, shards: list[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
+def fingerprint(kind: FolderKind, shards: list[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
     """Return the fingerprint of a folder's content: equal content, equal fingerprint.
 
     `identity` is the vocabulary's fingerprint, which gives ids their meaning; text has none.
@@ -138,7 +138,7 @@ def fingerprint(kind: Kind, shards: list[Shard], identity: str = "", version: in
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def read_manifest(folder: str, kind: Kind) -> Manifest:
+def read_manifest(folder: str, kind: FolderKind) -> Manifest:
     """Return the manifest of a finished folder of this kind.
 
     Raises DataError when there is none, when it cannot be read, or when it is of another kind or a newer format.
@@ -225,6 +225,6 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
     return data
 
 
-def _how_to_make(kind: Kind, folder: str) -> str:
+def _how_to_make(kind: FolderKind, folder: str) -> str:
     job = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}[kind]
     return f"Make it with `python -m pipeline {job} --output {folder} ...`."

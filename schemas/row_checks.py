@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from schemas import storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest
-from schemas.vocabulary import FOLDER, Vocabulary, read_vocabulary
+from schemas.vocabulary import VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
 MAY_BE_NULL = ("pair_label",)
 """Columns with a meaning for null: rows of one segment have no label."""
@@ -55,11 +55,11 @@ class PairLimits:
 
 def read_pairs_vocabulary(folder: str, manifest: Manifest) -> Vocabulary:
     """Return the vocabulary inside a folder of pairs. Raises DataError when it is not the one that the pairs name."""
-    vocabulary = read_vocabulary(storage.join(folder, FOLDER))
+    vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
     stated = manifest.options["vocabulary"]
     if stated != vocabulary.fingerprint:
         raise DataError(
-            f"{folder}/{FOLDER} is vocabulary {vocabulary.fingerprint}, but the pairs are of {stated}. "
+            f"{folder}/{VOCABULARY_FOLDER} is vocabulary {vocabulary.fingerprint}, but the pairs are of {stated}. "
             "Rebuild the pairs or put their own vocabulary back."
         )
 

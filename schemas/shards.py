@@ -19,16 +19,16 @@ import pyarrow as pa
 from schemas.errors import DataError
 from schemas.row_checks import check_nulls
 
-UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
 """The exceptions that pyarrow raises on bytes that are not a valid Arrow file."""
 
 ROWS_PER_BATCH = 1024
 """Rows of every record batch except a shard's last one, so that row i is in batch i // 1024."""
 
-TEXT = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
+TEXT_SCHEMA = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
 """document: stable id from the content. source: where it came from. sentences: in order, never empty."""
 
-COUNTS = pa.schema([("word", pa.string()), ("count", pa.int64())])
+COUNTS_SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 """word: one pre-token as the vocabulary's model sees it. count: its exact number of occurrences."""
 
 
@@ -67,7 +67,7 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             return pairs_schema(vocabulary_size, static_masks="mask_positions" in reader.schema.names)
-    except UNREADABLE as error:
+    except ARROW_ERRORS as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
 
@@ -118,7 +118,7 @@ def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
             batch.validate(full=True)  # offsets out of range would otherwise crash the process, not raise
-    except UNREADABLE as error:
+    except ARROW_ERRORS as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
     check_nulls(batches, path)

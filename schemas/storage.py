@@ -23,14 +23,14 @@ from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import ClozelineError, DataError
 from schemas.storage_errors import check_writable, refused, unreachable, unreadable, unwritable
-from schemas.urls import filesystem, is_local, join, shown
+from schemas.urls import filesystem, is_local, join, printable
 
-__all__ = ["filesystem", "is_local", "join", "shown"]  # from schemas.urls, so that callers write storage.join
+__all__ = ["filesystem", "is_local", "join", "printable"]  # from schemas.urls, so that callers write storage.join
 
-PARTIAL = ".partial"
+PARTIAL_SUFFIX = ".partial"
 """The suffix of a file that is still being written. No reader opens one, and any later run may remove it."""
 
-_PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL))
+_PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL_SUFFIX))
 """What `publish` names such a file. Other programs use the same suffix, so the suffix alone does not tell."""
 
 
@@ -181,7 +181,7 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
         return
 
     # Each attempt has a name of its own, so two processes never write into the same temporary file.
-    partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{PARTIAL}"
+    partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{PARTIAL_SUFFIX}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         _write(partial, data, durable)

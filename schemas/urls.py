@@ -58,6 +58,6 @@ def join(base: str, *names: str) -> str:
     return "/".join([base.rstrip("/"), *names])
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     r"""Return a path as text that can be printed and stored: bytes that are not UTF-8 become \xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from schemas import storage
 from schemas.errors import DataError
 
-FILE = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_FILES = {
-    FILE,
+    TOKENIZER_FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
@@ -30,16 +30,16 @@ TOKENIZER_FILES = {
 }
 """The files of a tokenizer's folder, ours or a published one."""
 
-COUNTS = "word_counts.arrow"
+COUNTS_FILE = "word_counts.arrow"
 """Next to a vocabulary: the exact word counts that it was trained on."""
 
-FOLDER = "vocabulary"
+VOCABULARY_FOLDER = "vocabulary"
 """Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
 
 Model = Literal["wordpiece", "bytebpe", "unigram"]
 """BERT's, RoBERTa's and ALBERT's. A Unigram vocabulary is read when it is published; `vocab` does not train one."""
 
-KINDS: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
+MODEL_BY_TYPE: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
 """The names that the `tokenizers` library gives models, and ours."""
 
 BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -145,9 +145,11 @@ class Vocabulary:
 
 def read_vocabulary(folder: str) -> Vocabulary:
     """Return the vocabulary in a folder. Raises DataError when it is missing, damaged or lacks a special token."""
-    url = storage.join(folder, FILE)
+    url = storage.join(folder, TOKENIZER_FILE)
     if not storage.exists(url):
-        raise DataError(f"{folder} holds no vocabulary: {FILE} is missing. Make one with `python -m pipeline vocab`.")
+        raise DataError(
+            f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `python -m pipeline vocab`."
+        )
     return parse_vocabulary(storage.read(url), url)
 
 
@@ -155,7 +157,7 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     """Read the bytes of a tokenizer.json. Raises DataError naming `url` and what is wrong."""
     try:
         content = json.loads(data)
-        model = KINDS[content["model"]["type"]]
+        model = MODEL_BY_TYPE[content["model"]["type"]]
         vocab = _ids(model, content["model"]["vocab"])
         vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
         found_in_text = frozenset(added["id"] for added in content["added_tokens"] if not added["special"])

@@ -14,7 +14,7 @@ from schemas.vocabulary import Vocabulary
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_convert import config_of, to_theirs
+from trainer.models.hf_convert import hf_config, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
 
 FAMILIES = ["bert", "roberta", "albert", "megatron-bert"]
@@ -50,9 +50,9 @@ def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingMode
 def write_hf(model: PretrainingModel, vocabulary: Vocabulary, folder: Path, **changes: object) -> Path:
     """The model as a Hugging Face folder without a tokenizer, its config changed as asked."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = config_of(model.shape, vocabulary) | changes
+    config = hf_config(model.shape, vocabulary) | changes
     (folder / "config.json").write_text(json.dumps(config))
-    weights = to_theirs({name: p.detach() for name, p in model.named_parameters()}, model.shape.family)
+    weights = to_hf({name: p.detach() for name, p in model.named_parameters()}, model.shape.family)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 

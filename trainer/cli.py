@@ -15,7 +15,7 @@ from trainer.logs import rank_of_process
 from trainer.models.host_memory import check_memory
 
 
-class Parser(argparse.ArgumentParser):
+class RecipeParser(argparse.ArgumentParser):
     """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -84,7 +84,7 @@ def check_launcher() -> None:
 
 def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """Return the parser of the trainer's flags."""
-    flags = Parser(
+    flags = RecipeParser(
         prog=prog,
         description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
         allow_abbrev=False,

@@ -23,14 +23,14 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
-from trainer.data.build import check_folder
+from trainer.data.build import check_pair_folder
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel
 
-SEED = 0
+EVALUATION_SEED = 0
 """Of the order and the masks of held-out rows, whatever the run's seed is."""
 
 MASK_PROB = 0.15
@@ -66,7 +66,7 @@ class Evaluation:
 
     def __init__(self, recipe: Recipe, folder: PairFolder, share: RankShare):
         """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks."""
-        sources = build_sources([folder], None, SEED, by_tokens=recipe.batch.global_tokens is not None)
+        sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
 
         self._bounds = self._bounds_of(recipe, sources[0], share)
@@ -75,7 +75,7 @@ class Evaluation:
 
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         self._streams: dict[Kind, Stream] = {
-            kind: Stream(sources, share, MaskingSchedule(Masking(kind, MASK_PROB)), SEED) for kind in KINDS
+            kind: Stream(sources, share, MaskingSchedule(Masking(kind, MASK_PROB)), EVALUATION_SEED) for kind in KINDS
         }
 
     @staticmethod
@@ -102,7 +102,7 @@ class Evaluation:
 
         dist.all_reduce(sums)
         sums_by_kind = sums.tolist()
-        check_masked(sums_by_kind, self._folder)
+        check_any_masked(sums_by_kind, self._folder)
         by_kind = {kind: figures(sums_6) for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True)}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
@@ -161,7 +161,7 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare)
     check_held_out(folder, folders)
 
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
-    check_folder(folder, recipe.model_copy(update={"masking": MaskingSection()}))
+    check_pair_folder(folder, recipe.model_copy(update={"masking": MaskingSection()}))
     return Evaluation(recipe, folder, share)
 
 
@@ -210,7 +210,7 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
     return [(places * i // batches, places * (i + 1) // batches) for i in range(batches)]
 
 
-def check_masked(sums_by_kind: list[list[float]], folder: str) -> None:
+def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
     """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
     for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True):
         masked = sums_6[4]

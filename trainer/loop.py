@@ -215,7 +215,7 @@ class Loop:
             return
 
         position = {"step": step, "lr": self.learning_rate_at(step)}
-        rates = progress.meter.read(self.stream.stalled)
+        rates = progress.meter.read(self.stream.stalled_seconds)
         try:
             self.metrics.log(means | position | rates | evaluation.figures)
         except (OSError, StorageError) as error:

@@ -20,7 +20,7 @@ from pipeline.vocab.pretokenize import check_rules
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest
-from schemas.vocabulary import FILE, Vocabulary, parse_vocabulary, read_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, parse_vocabulary, read_vocabulary
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
 MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
@@ -36,8 +36,8 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     check_encoding(tokenizer_json, vocabulary, job.vocab)
 
     inputs = [
-        Input(path=storage.shown(job.text), fingerprint=text.fingerprint),
-        Input(path=storage.shown(job.vocab), fingerprint=published.fingerprint),
+        Input(path=storage.printable(job.text), fingerprint=text.fingerprint),
+        Input(path=storage.printable(job.vocab), fingerprint=published.fingerprint),
     ]
     recorded = recorded_options(job)
     identity = {
@@ -62,7 +62,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
 def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:
     """Return tokenizer.json without BPE dropout, the dropout that it had, and its vocabulary."""
-    url = storage.join(folder, FILE)
+    url = storage.join(folder, TOKENIZER_FILE)
     tokenizer_json, dropout = without_dropout(storage.read(url), url)
     return tokenizer_json, dropout, parse_vocabulary(tokenizer_json, url)
 

@@ -49,7 +49,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(output, "text", job.overwrite, identity, is_dry_run(options))
 
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-    inputs = [Input(path=storage.shown(path), bytes=size) for path, size in files]
+    inputs = [Input(path=storage.printable(path), bytes=size) for path, size in files]
     graph = ShardCorpora(
         splits=splits,
         job=job,

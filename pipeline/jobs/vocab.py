@@ -13,29 +13,29 @@ from pipeline.flags import recorded_options
 from pipeline.options import VocabJob
 from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.publication import publish_folder
+from pipeline.runtime.publication import publish_output
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import counts_name, read_sums
 from pipeline.transforms import CountWords
-from pipeline.vocab.counting import commonest_first, sources_told_apart
+from pipeline.vocab.counting import most_frequent_first, reported_sources
 from pipeline.vocab.statistics import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
-from schemas.vocabulary import COUNTS, FILE, parse_vocabulary
+from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, parse_vocabulary
 
-SEED = 0  # nothing here is random
+NO_SEED = 0  # nothing here is random
 
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     text = read_manifest(job.text, "text")
-    source = Input(path=storage.shown(job.text), fingerprint=text.fingerprint)
-    provenance = Provenance(recorded_options(job), [source], SEED)
+    source = Input(path=storage.printable(job.text), fingerprint=text.fingerprint)
+    provenance = Provenance(recorded_options(job), [source], NO_SEED)
     options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
 
     job = replace(
@@ -46,7 +46,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     identity = {"options": provenance.options, "text": text.fingerprint}
     staging = plan_staging(job.output, "vocab", job.overwrite, identity, is_dry_run(options))
 
-    sources = sources_told_apart(text.statistics["documents_by_source"])
+    sources = reported_sources(text.statistics["documents_by_source"])
     graph = CountWords(text.shards, job, sources, staging)
     weights = {f"{counts_name(shard)}.json": shard.bytes for shard in text.shards}
     work = Execution("vocab", "Count words", graph, options, staging, weights)
@@ -65,7 +65,7 @@ class _Result:
 
 def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance, staging: Staging) -> None:
     """Train and publish in the launcher: the workers, and the memory they used, are gone by now."""
-    counts = commonest_first(read_sums(staging))
+    counts = most_frequent_first(read_sums(staging))
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
 
@@ -77,13 +77,13 @@ def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance
         job.max_alphabet,
         job.pad_to_multiple,
     )
-    files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS: shards.encode_table(counts)}
+    files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS_FILE: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)
 
-    statistics = describe_vocabulary(files[FILE], read_sums(staging), sources)
+    statistics = describe_vocabulary(files[TOKENIZER_FILE], read_sums(staging), sources)
     result = _Result(trained, files, counts)
-    publish_folder(staging, _manifest(result, statistics, provenance))
+    publish_output(staging, _manifest(result, statistics, provenance))
 
 
 def _manifest(result: _Result, statistics: dict[str, Any], provenance: Provenance) -> Manifest:
@@ -94,7 +94,7 @@ def _manifest(result: _Result, statistics: dict[str, Any], provenance: Provenanc
         options=provenance.options,
         inputs=provenance.inputs,
         seed=provenance.seed,
-        fingerprint=parse_vocabulary(result.files[FILE], FILE).fingerprint,
+        fingerprint=parse_vocabulary(result.files[TOKENIZER_FILE], TOKENIZER_FILE).fingerprint,
         shards=_shards(result),
         totals={
             "tokens": len(trained.tokens),
@@ -111,7 +111,7 @@ def _shards(result: _Result) -> list[Shard]:
     """The manifest's entries: word counts have a row for each word, other files one for each token."""
     entries = []
     for name in sorted(result.files):
-        rows = result.counts.num_rows if name == COUNTS else len(result.trained.tokens)
+        rows = result.counts.num_rows if name == COUNTS_FILE else len(result.trained.tokens)
         entries.append(describe_file(name, result.files[name], rows))
     return entries
 

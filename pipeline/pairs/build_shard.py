@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import EncodedDocuments, RowLayout, SpecialTokens, lay_pairs, lay_sentences, to_table
-from pipeline.pairs.nsp_sop import EMPTY, EncodedCorpus, Ledger, PairingOptions, pair_sentences
+from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions, pair_sentences
 from pipeline.pairs.static_masks import StaticMasks, with_masks
 from pipeline.pairs.statistics import describe_rows
 from pipeline.runtime import counters
@@ -48,7 +48,7 @@ def build_shard(
 
     Raises DataError if the text shard is damaged.
     """
-    text = shards.decode_table(read_shard_bytes(folder, shard), storage.join(folder, shard.path), shards.TEXT)
+    text = shards.decode_table(read_shard_bytes(folder, shard), storage.join(folder, shard.path), shards.TEXT_SCHEMA)
     documents = encode_documents(text, encoder, vocabulary)
 
     pairing = making.pairing
@@ -66,7 +66,7 @@ def build_shard(
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
     report["ledger"] = ledger_by_source(ledger, documents)
-    return data, {"shard": describe(name, batches, data), **report}
+    return data, {"shard": describe_pairs(name, batches, data), **report}
 
 
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
@@ -105,7 +105,7 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
 
 def lay_rows(
     documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
-) -> tuple[RowLayout, Ledger]:
+) -> tuple[RowLayout, DocumentLedger]:
     """Return the shard's rows in reading order, and what was left out or cut."""
     tokens = len(documents.ids_T)
     if pairing.objective in ("nsp", "sop"):
@@ -117,14 +117,14 @@ def lay_rows(
     return lay_sentences(filled.rows, tokens), filled.ledger
 
 
-def ledger_by_source(ledger: Ledger, documents: EncodedDocuments) -> counters.Ledger:
+def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> counters.Ledger:
     """Return what was left out or cut as (reason, source, count), documents without a token included."""
     left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
     empty = [(EMPTY, source, 1) for source in documents.empty_sources]
     return counters.add_ledgers([left_out, empty])
 
 
-def describe(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
+def describe_pairs(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
     """Return the shard's entry in the manifest."""
     return {
         "path": name,

@@ -57,7 +57,7 @@ def no_strings(with_joined: bool) -> EncodedStrings:
     return EncodedStrings(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64), joined_T)
 
 
-def interleave(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
+def merge_encoded(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
     """Merge two lists of strings into one: the next of `ones` where `from_ones_N` is true, else the next of `zeros`."""
     zeros_count = len(zeros.offsets_N1) - 1
     ones_count = len(ones.offsets_N1) - 1

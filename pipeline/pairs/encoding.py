@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import EncodedStrings, JoinedWords, interleave
+from pipeline.pairs.encoded import EncodedStrings, JoinedWords, merge_encoded
 from pipeline.pairs.encoding_cache import EncodingCache
 from pipeline.vocab.pretokenize import cutter_of
 from schemas.ragged import offsets_of
@@ -62,7 +62,7 @@ class Encoder:
 
         without_added = self._encode_by_runs(sentences.filter(pa.array(~may_have_added_N)))
         with_added = self._added_tokens.encode(sentences.filter(pa.array(may_have_added_N)))
-        return interleave(without_added, with_added, may_have_added_N)
+        return merge_encoded(without_added, with_added, may_have_added_N)
 
     def _encode_by_runs(self, sentences: pa.Array) -> EncodedStrings:
         """Encode sentences that hold no added token."""

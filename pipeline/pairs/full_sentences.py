@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.pairs.nsp_sop import EncodedCorpus, Ledger, PairingOptions
+from pipeline.pairs.nsp_sop import DocumentLedger, EncodedCorpus, PairingOptions
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
@@ -35,7 +35,7 @@ class SentenceRows:
     """Each row as its ranges, one for each document in it, in reading order; and what had to be cut."""
 
     rows: list[list[SentenceRange]] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=Counter)
+    ledger: DocumentLedger = field(default_factory=Counter)
 
 
 def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> SentenceRows:
@@ -55,7 +55,7 @@ def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) 
 
 
 def rows_of(
-    corpus: EncodedCorpus, documents: list[int], max_length: int, ledger: Ledger
+    corpus: EncodedCorpus, documents: list[int], max_length: int, ledger: DocumentLedger
 ) -> Iterator[list[SentenceRange]]:
     """Yield the rows that these documents fill. The last one may be short."""
     room = max_length - EDGES
@@ -85,7 +85,9 @@ def rows_of(
         yield row
 
 
-def sentence_parts(corpus: EncodedCorpus, document: int, max_tokens: int, ledger: Ledger) -> Iterator[tuple[int, int]]:
+def sentence_parts(
+    corpus: EncodedCorpus, document: int, max_tokens: int, ledger: DocumentLedger
+) -> Iterator[tuple[int, int]]:
     """Yield the token ranges of a document's sentences, a sentence of more than `max_tokens` in several parts."""
     for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
         start = corpus.sentence_offsets[i]

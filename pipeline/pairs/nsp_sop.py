@@ -37,7 +37,7 @@ from schemas.randomness import Draws, key
 
 Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
-Ledger = Counter[tuple[str, int]]
+DocumentLedger = Counter[tuple[str, int]]
 """What was left out or cut: (reason, number of the document in the shard) -> count."""
 ALONE = "the shard's only document: no other to draw from"
 TOO_SHORT = "document of fewer than two sentences"
@@ -91,7 +91,7 @@ class Pairs:
     """The rows of a shard in reading order, and what was left out of them."""
 
     rows: list[PairRow] = field(default_factory=list)
-    ledger: Ledger = field(default_factory=Counter)
+    ledger: DocumentLedger = field(default_factory=Counter)
 
 
 def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:

@@ -13,7 +13,7 @@ from pipeline.pairs.added_tokens import AddedTokens, literal_tokenizer
 from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
 from schemas.errors import DataError
-from schemas.vocabulary import FILE, Vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, Vocabulary
 
 _PLAIN_PROBES = [
     "It's a caf\u00e9, isn't it?",
@@ -75,8 +75,9 @@ def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> 
         theirs = _ids_of_string(expected, i)
         if ours != theirs:
             raise DataError(
-                f"{path}: {FILE} encodes {probe.description} in a way that pairs cannot follow: {probe.text!r} becomes "
-                f"{_tokens(tokenizer, theirs)}, but here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
+                f"{path}: {TOKENIZER_FILE} encodes {probe.description} in a way that pairs cannot follow: "
+                f"{probe.text!r} becomes {_tokens(tokenizer, theirs)}, "
+                f"but here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
                 "make a vocabulary with `python -m pipeline vocab`."
             )
 

@@ -41,8 +41,8 @@ def with_masks(table: pa.Table, stored: StaticMasks, vocabulary: Vocabulary) -> 
 
     positions = [_positions_in_rows(masks, offsets_B1) for masks in drawn]
     tokens = [masks.seen_K for masks in drawn]
-    position_column = interleave(positions, drawn, pa.uint16())
-    token_column = interleave(tokens, drawn, shards.token_type(vocabulary.size))
+    position_column = interleave_variants(positions, drawn, pa.uint16())
+    token_column = interleave_variants(tokens, drawn, shards.token_type(vocabulary.size))
 
     schema = shards.pairs_schema(vocabulary.size, static_masks=True)
     masked = pa.table([*table.columns, position_column, token_column], schema=schema)
@@ -86,7 +86,7 @@ def draw_variant(table: pa.Table, stored: StaticMasks, variant: int, vocabulary:
     return Masks(np.concatenate(positions), np.concatenate(seen), offsets_of(np.concatenate(masks_per_row)))
 
 
-def interleave(values: list[NDArray[np.integer]], drawn: list[Masks], value_type: pa.DataType) -> pa.ListArray:
+def interleave_variants(values: list[NDArray[np.integer]], drawn: list[Masks], value_type: pa.DataType) -> pa.ListArray:
     """Return for each row the list of its variants, each a list of values.
 
     `values` has one array per variant, with one value per mask of all rows.

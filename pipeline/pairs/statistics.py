@@ -97,7 +97,7 @@ def duplicate_rows(ids_T: Ints, offsets_R1: Ints) -> int:
     return len(hashes_R) - len(np.unique(hashes_R))
 
 
-def commonest_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
+def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
     """Return [token, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
     ids_T = table["input_ids"].combine_chunks().values.to_numpy()
     counts_V = np.bincount(ids_T, minlength=vocabulary.size)

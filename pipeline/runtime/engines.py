@@ -29,7 +29,7 @@ def short_runner_name(options: PipelineOptions) -> str:
     return short_name(runner_as_written(options))
 
 
-def is_local(options: PipelineOptions) -> bool:
+def runs_locally(options: PipelineOptions) -> bool:
     """Whether the job runs in this process or in worker processes that it starts, so that it ends with them."""
     return short_runner_name(options) in LOCAL_RUNNERS
 
@@ -78,6 +78,6 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
     if short_runner_name(options) in PORTABLE_RUNNERS:
         advice += ", or set --environment_type to LOOPBACK, PROCESS or EXTERNAL"
     raise UsageError(
-        f"{flag} {storage.shown(path)} is a path on this machine ({os.uname().nodename}), but the workers of "
+        f"{flag} {storage.printable(path)} is a path on this machine ({os.uname().nodename}), but the workers of "
         f"{runner_as_written(options)} run in containers or on other machines and would not see it. {advice}."
     )

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipeline.runtime import leases, progress, runner
 from pipeline.runtime.remote_jobs import JobStoppedError
 from pipeline.runtime.staging import Staging
-from schemas.manifest import Kind, Manifest, read_manifest
+from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Execution:
     weights: the bytes of work behind each report that will appear in staging, for progress.
     """
 
-    kind: Kind
+    kind: FolderKind
     label: str
     graph: beam.PTransform
     options: PipelineOptions
@@ -39,7 +39,7 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
     Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
     UsageError when another job works in the output folder, and whatever the steps raise.
     """
-    pipeline = runner.build(work.label, work.graph, work.options)
+    pipeline = runner.build_pipeline(work.label, work.graph, work.options)
     if runner.is_dry_run(work.options):
         runner.check_only(pipeline)
         print(
@@ -50,9 +50,9 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
 
     output = work.staging.output
     with leases.held(output, work.staging.token) as lease:
-        with progress.shown(command, work.staging, work.weights):
+        with progress.job_progress(command, work.staging, work.weights):
             try:
-                runner.run(pipeline)
+                runner.run_pipeline(pipeline)
             except JobStoppedError as stopped:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = stopped.still_runs

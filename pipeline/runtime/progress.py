@@ -26,7 +26,7 @@ PRINT_EVERY = 30.0  # seconds
 
 
 @contextmanager
-def shown(name: str, staging: Staging, weights: Mapping[str, int]) -> Iterator[None]:
+def job_progress(name: str, staging: Staging, weights: Mapping[str, int]) -> Iterator[None]:
     """Show progress while the block runs; `weights` gives the bytes of work behind each report that will appear."""
     watch = _Watch(name, staging, weights)
     done = threading.Event()

@@ -14,7 +14,7 @@ from pipeline.runtime.staging import PREFIX, Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import StorageError
-from schemas.manifest import Kind, Manifest, Shard
+from schemas.manifest import FolderKind, Manifest, Shard
 
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*",
@@ -24,7 +24,7 @@ _REPLACED = {
 """By kind, the paths that only the folder's own job writes and that another result of that kind may lack."""
 
 
-def publish_folder(staging: Staging, manifest: Manifest, extra: dict[str, str] | None = None) -> None:
+def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] | None = None) -> None:
     """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point.
 
     `extra` holds further pieces and their paths in the output folder. Raises StorageError, with nothing in the output
@@ -120,7 +120,7 @@ def _must_be_read(staging: Staging, shard: Shard, is_staged: bool) -> bool:
     return storage.is_local(staging.output) and not staging.made_now(shard.path)
 
 
-def _remove_replaced(output: str, kind: Kind, new_paths: set[str]) -> None:
+def _remove_replaced(output: str, kind: FolderKind, new_paths: set[str]) -> None:
     """Remove what a replaced result had and this one has not: other shards, another model's files, rejected records."""
     paths = storage.names(output)
     for folder in ("rejected", "vocabulary"):

@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from pipeline.arguments import unknown_flags
 from pipeline.runtime import beam_internals, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
-from pipeline.runtime.engines import is_local, runner_as_written, short_runner_name
+from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 DEFAULT_RUNNER = "FnApiRunner"
@@ -52,7 +52,7 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     standard.runner = standard.runner or DEFAULT_RUNNER
 
     given = [argument.partition("=")[0] for argument in arguments]
-    if "--num_workers" in given and is_local(options):
+    if "--num_workers" in given and runs_locally(options):
         raise UsageError(
             f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
             "Use --direct_num_workers N for N worker processes."
@@ -65,7 +65,7 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     return options
 
 
-def build(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
+def build_pipeline(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
     """Build a job. Nothing runs and nothing is written yet.
 
     Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
@@ -105,7 +105,7 @@ def check_only(pipeline: beam.Pipeline) -> None:
         pipeline.run()
 
 
-def run(pipeline: beam.Pipeline) -> None:
+def run_pipeline(pipeline: beam.Pipeline) -> None:
     """Run a job to its end.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
@@ -113,7 +113,7 @@ def run(pipeline: beam.Pipeline) -> None:
     process.
     """
     try:
-        if is_local(pipeline.options):
+        if runs_locally(pipeline.options):
             _run_locally(pipeline)
         else:
             _run_remotely(pipeline)

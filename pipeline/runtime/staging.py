@@ -23,7 +23,7 @@ from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
-from schemas.manifest import Kind
+from schemas.manifest import FolderKind
 from schemas.randomness import key
 
 PIECES_VERSION = 3
@@ -100,7 +100,9 @@ class Staging:
         return self.keep_report(name, report)
 
 
-def plan_staging(output: str, kind: Kind, overwrite: bool, identity: dict[str, Any], dry_run: bool = False) -> Staging:
+def plan_staging(
+    output: str, kind: FolderKind, overwrite: bool, identity: dict[str, Any], dry_run: bool = False
+) -> Staging:
     """Return the staging of the job that `identity` (its options and inputs) names. Changes nothing for a new job.
 
     Raises UsageError when the folder holds a finished result that must not be replaced, DataError when it holds a
@@ -135,7 +137,7 @@ def _remove_if_published(staging: Staging) -> None:
                 storage.remove(staging.url(""))
 
 
-def check_replaceable(output: str, kind: Kind, overwrite: bool) -> None:
+def check_replaceable(output: str, kind: FolderKind, overwrite: bool) -> None:
     """Raises UsageError or DataError unless the manifest of a finished folder may be replaced by one of this kind."""
     url = storage.join(output, manifests.NAME)
     data = storage.read(url)

@@ -38,7 +38,7 @@ class LastLineOfTracebacks(logging.Formatter):
 
 
 @contextlib.contextmanager
-def shown(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
+def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
     """Set up the terminal's log for the block. `beam_arguments` are the flags that go to Beam, --runner among them."""
     root = logging.getLogger()
     if root.handlers:
@@ -47,7 +47,7 @@ def shown(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
 
     logger = logging.getLogger(BEAM_LOGGER if verbose else RUNNERS_LOGGER)
     previous_level = logger.level
-    is_visible = verbose or not is_local(beam_arguments)
+    is_visible = verbose or not is_local_job(beam_arguments)
     handler = _visible_handler(verbose) if is_visible else logging.NullHandler()
 
     root.addHandler(handler)
@@ -66,7 +66,7 @@ def _visible_handler(verbose: bool) -> logging.Handler:
     return handler
 
 
-def is_local(beam_arguments: list[str]) -> bool:
+def is_local_job(beam_arguments: list[str]) -> bool:
     """Whether the job runs on this machine. That is the default, when --runner is not given."""
     runner = runner_flag(beam_arguments)
     return runner == "" or short_name(runner) in LOCAL_RUNNERS

@@ -23,7 +23,7 @@ import unicodedata
 from collections import Counter
 from functools import cache
 
-MAX_WORD = 2000
+MAX_UNBROKEN_CHARACTERS = 2000
 
 MAX_MARKS = 30
 """No language puts more than a few marks on a letter. To compose a run of marks takes quadratic time."""
@@ -123,13 +123,13 @@ def _mark_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
     """Return the sentences without words above MAX_WORD characters, and without sentences that are empty then."""
-    if max(map(len, sentences), default=0) <= MAX_WORD:
+    if max(map(len, sentences), default=0) <= MAX_UNBROKEN_CHARACTERS:
         return sentences
 
     kept = []
     for sentence in sentences:
         words = sentence.split(" ")
-        short_words = [word for word in words if len(word) <= MAX_WORD]
+        short_words = [word for word in words if len(word) <= MAX_UNBROKEN_CHARACTERS]
         if len(short_words) < len(words):
             counts["long words removed"] += len(words) - len(short_words)
 

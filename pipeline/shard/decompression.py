@@ -21,7 +21,7 @@ from schemas.errors import DataError
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 
-UNREADABLE = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
+DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
 """What reading raises for a file that is truncated, damaged or too large, in any of these formats."""
 
 _BLOCK_BYTES = 1 << 16

@@ -13,7 +13,7 @@ from typing import Literal
 
 import orjson
 
-from pipeline.shard.decompression import UNREADABLE, compression_of, open_plain, open_text
+from pipeline.shard.decompression import DECOMPRESSION_ERRORS, compression_of, open_plain, open_text
 from pipeline.shard.encodings import UTF8, looks_like_utf8, wide_encoding
 from pipeline.shard.file_kinds import (
     has_control_bytes,
@@ -77,7 +77,7 @@ def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> No
     try:
         with open_plain(path, compression) as file:
             head = file.read(_HEAD_BYTES)
-    except UNREADABLE:
+    except DECOMPRESSION_ERRORS:
         return  # the worker that reads it reports what is wrong with it
 
     if looks_like_utf8(head, encoding):
@@ -97,7 +97,7 @@ def _first_bytes(path: str, compression: str | None, encoding: str) -> bytes:
 
         with open_text(path, compression, encoding) as file:
             return file.read(_HEAD_BYTES)
-    except UNREADABLE:
+    except DECOMPRESSION_ERRORS:
         return b""  # the worker that reads it reports what is wrong with it
 
 

@@ -53,7 +53,7 @@ class Piece:
     @property
     def display_path(self) -> str:
         """The path as the user wrote it, as text that can be printed and stored."""
-        return storage.shown(self.path_as_written or self.path)
+        return storage.printable(self.path_as_written or self.path)
 
     @property
     def is_whole_file(self) -> bool:

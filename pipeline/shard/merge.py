@@ -75,7 +75,7 @@ def read_runs(index: int, corpus: CorpusSurvey, staging: Staging) -> pa.Table:
     first_bucket = index * corpus.buckets // corpus.num_shards
     end_bucket = (index + 1) * corpus.buckets // corpus.num_shards
     names = [f"{run}.arrow" for run in corpus.runs]
-    return read_buckets(names, first_bucket, end_bucket, shards.TEXT, staging)
+    return read_buckets(names, first_bucket, end_bucket, shards.TEXT_SCHEMA, staging)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:

@@ -108,7 +108,7 @@ def band_keys(minima_DM: NDArray[np.uint32]) -> NDArray[np.uint64]:
     return keys_DB
 
 
-def join(bucket: int, runs: tuple[str, ...], staging: Staging) -> Report:
+def join_bands(bucket: int, runs: tuple[str, ...], staging: Staging) -> Report:
     """Write the candidate pairs of one bucket of bands, and return the name of their file as a report.
 
     Documents that share a band form a star, not a clique: each is paired with the smallest id only. So n equal bands

@@ -42,7 +42,7 @@ from pipeline.shard.records import Record, Rejected, TextLayout, read_records
 from pipeline.shard.sentences import Splitter, split_sentences
 from pipeline.shard.undecodable import UndecodableBytes
 from schemas.randomness import key, mix
-from schemas.shards import TEXT
+from schemas.shards import TEXT_SCHEMA
 
 MAX_SHARDS = 1024
 """Buckets of a run, and the most shards, if --num_shards is not given. A power of two, as is the number chosen."""
@@ -237,9 +237,9 @@ def encode_run(documents: RunBuffer, seed: int, buckets: int) -> bytes:
     columns = [
         pa.array(ids),
         pa.array(documents.sources, pa.string()),
-        pa.array(documents.sentences, TEXT.types[2]),
+        pa.array(documents.sentences, TEXT_SCHEMA.types[2]),
     ]
-    return encode_buckets(pa.record_batch(columns, schema=TEXT), placements(ids, seed), buckets)
+    return encode_buckets(pa.record_batch(columns, schema=TEXT_SCHEMA), placements(ids, seed), buckets)
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:

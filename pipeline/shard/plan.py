@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
-from pipeline.shard.cleaning import MAX_WORD
+from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import MAX_SHARDS
 from pipeline.shard.undecodable import refuse_undecodable, undecodable_statistics
 from schemas.errors import DataError
@@ -133,7 +133,8 @@ def _no_document_message(runs: list[Report]) -> str:
 
     if cleaned.get("long words removed"):
         sentences.append(
-            f"Words of more than {MAX_WORD:,} characters without a space are removed; put spaces between words."
+            f"Words of more than {MAX_UNBROKEN_CHARACTERS:,} characters without a space are removed; "
+            "put spaces between words."
         )
     else:
         sentences.append("Check --format, --text_layout and --text_key.")

@@ -16,7 +16,7 @@ from typing import Literal
 
 import orjson
 
-from pipeline.shard.decompression import UNREADABLE
+from pipeline.shard.decompression import DECOMPRESSION_ERRORS
 from pipeline.shard.inputs import Piece, version_of
 from pipeline.shard.limits import Limits
 from pipeline.shard.lines import Lines, lines_before, plain_lines
@@ -48,7 +48,7 @@ def read_records(
                 yield parse_json_line(line, text_key, offset, limits)
         else:
             yield from text_records(plain_lines(piece, limits), piece, layout, limits)
-    except UNREADABLE as error:
+    except DECOMPRESSION_ERRORS as error:
         raise DataError(
             f"{piece.display_path} cannot be read to its end ({error}). "
             "It may be truncated or damaged: copy it again, or leave it out."

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.runtime.counters import Report
-from pipeline.shard.decompression import UNREADABLE, open_plain
+from pipeline.shard.decompression import DECOMPRESSION_ERRORS, open_plain
 from pipeline.shard.encoding_guess import fitting_encodings
 from pipeline.shard.encodings import UTF8
 from pipeline.shard.inputs import Piece
@@ -180,5 +180,5 @@ def _sample(piece: Piece, offset: int) -> bytes:
                     break
                 skipped += len(block)
             return file.read(_SAMPLE_BYTES)
-    except UNREADABLE:
+    except DECOMPRESSION_ERRORS:
         return b""

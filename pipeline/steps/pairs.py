@@ -13,16 +13,16 @@ from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairOptions, build_shard
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
-from pipeline.pairs.statistics import commonest_tokens
+from pipeline.pairs.statistics import most_frequent_tokens
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, total
-from pipeline.runtime.publication import check_pieces, publish_folder
+from pipeline.runtime.publication import check_pieces, publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance, by_path, ledger_entries
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, fingerprint
 from schemas.masking import Masking
-from schemas.vocabulary import FILE, FOLDER, TOKENIZER_FILES, Model, Vocabulary, parse_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES, VOCABULARY_FOLDER, Model, Vocabulary, parse_vocabulary
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def build_pair_shard(index: int, plan: PairsPlan) -> Report:
     pairing = PairingOptions(job.objective, job.max_length, job.short_seq_prob, job.seed)
     masking = Masking(job.masking, job.mask_prob, job.max_predictions)
     options = PairOptions(pairing, job.static_masks, masking)
-    vocabulary = parse_vocabulary(plan.tokenizer_json, FILE)
+    vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
 
     with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
         data, report = build_shard(
@@ -110,7 +110,7 @@ def publish_pairs(reports: list[Report], plan: PairsPlan, provenance: Provenance
     Raises DataError when there is not a single row.
     """
     reports = by_path(reports)
-    vocabulary = parse_vocabulary(plan.tokenizer_json, FILE)
+    vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
     sample = _read_largest_shard(reports, plan.staging, vocabulary)
     manifest = _manifest(reports, sample, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
@@ -118,7 +118,7 @@ def publish_pairs(reports: list[Report], plan: PairsPlan, provenance: Provenance
 
     plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
     extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
-    publish_folder(plan.staging, manifest, extra)
+    publish_output(plan.staging, manifest, extra)
 
 
 def _read_largest_shard(reports: list[Report], staging: Staging, vocabulary: Vocabulary) -> pa.Table:
@@ -150,10 +150,10 @@ def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
     folder = plan.job.vocab
     paths = {}
     for name in sorted(TOKENIZER_FILES & set(storage.names(folder))):
-        is_tokenizer = name == FILE
+        is_tokenizer = name == TOKENIZER_FILE
         data = plan.tokenizer_json if is_tokenizer else storage.read(storage.join(folder, name))
-        plan.staging.put(f"{FOLDER}-{name}", data)
-        paths[f"{FOLDER}-{name}"] = f"{FOLDER}/{name}"
+        plan.staging.put(f"{VOCABULARY_FOLDER}-{name}", data)
+        paths[f"{VOCABULARY_FOLDER}-{name}"] = f"{VOCABULARY_FOLDER}/{name}"
     return paths
 
 
@@ -186,7 +186,7 @@ def _statistics(reports: list[Report], sample: pa.Table, vocabulary: Vocabulary,
         "unknown_tokens": total(reports, "unknown_tokens"),
         "duplicate_rows": total(reports, "duplicate_rows"),
         "tokens_by_source": add_by_name(reports, "source_tokens"),
-        "commonest_tokens": commonest_tokens(sample, vocabulary),
+        "commonest_tokens": most_frequent_tokens(sample, vocabulary),
     }
     if has_masks:
         statistics["masks"] = add_by_name(reports, "masks")

@@ -6,7 +6,7 @@ The other steps are `write_runs`, `plan_shards` and `merge_shard` in pipeline/sh
 from __future__ import annotations
 
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, total
-from pipeline.runtime.publication import publish_folder
+from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.shard import near_duplicates
 from pipeline.shard.plan import CorpusSurvey
@@ -17,7 +17,7 @@ from schemas.manifest import Manifest, Shard, fingerprint
 
 def join_bucket(bucket: int, survey: CorpusSurvey, staging: Staging) -> Report:
     """Find the pairs of documents that one bucket of the near-duplicate index holds."""
-    return near_duplicates.join(bucket, survey.runs, staging)
+    return near_duplicates.join_bands(bucket, survey.runs, staging)
 
 
 def resolve_near_duplicates(survey: CorpusSurvey, joined: list[Report], staging: Staging) -> Report:
@@ -29,7 +29,7 @@ def publish_text(survey: CorpusSurvey, reports: list[Report], provenance: Proven
     """Publish the text shards that `reports` describe."""
     manifest = _manifest(survey, by_path(reports), provenance)
     rejected = {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
-    publish_folder(staging, manifest, extra=rejected)
+    publish_output(staging, manifest, extra=rejected)
 
 
 def _manifest(survey: CorpusSurvey, reports: list[Report], provenance: Provenance) -> Manifest:

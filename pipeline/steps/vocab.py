@@ -35,7 +35,7 @@ def count_words(shard: Shard, job: VocabJob, sources: list[str], staging: Stagin
         return name
 
     data = read_shard_bytes(job.text, shard)
-    text = shards.decode_table(data, storage.join(job.text, shard.path), shards.TEXT)
+    text = shards.decode_table(data, storage.join(job.text, shard.path), shards.TEXT_SCHEMA)
     counts = count_shard(text, sources, word_cutter(job.model, job.lowercase))
     staging.keep(name, encode_partitions(counts), {"words": counts.num_rows})
     return name

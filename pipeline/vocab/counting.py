@@ -34,7 +34,7 @@ BY_SOURCE = pa.schema([("word", pa.string()), ("source", pa.uint16()), ("count",
 """A table of counts. `source` is an index into the list that `sources_told_apart` returns."""
 
 
-def sources_told_apart(documents_by_source: dict[str, int]) -> list[str]:
+def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
     """Return the sources that are reported separately, sorted by name.
 
     These are the MAX_SOURCES with the most documents. If there are more, OTHERS comes last and stands for the rest.
@@ -104,22 +104,22 @@ def add_partition(partition: int, names: Sequence[str], staging: Staging) -> pa.
     for start in range(0, len(names), FILES_AT_ONCE):
         names_at_once = names[start : start + FILES_AT_ONCE]
         counts = read_buckets(names_at_once, partition, partition + 1, BY_SOURCE, staging)
-        total = add_counts(pa.concat_tables([total, counts]), ["word", "source"])
+        total = sum_counts(pa.concat_tables([total, counts]), ["word", "source"])
 
     return total.sort_by([("word", "ascending"), ("source", "ascending")])
 
 
-def add_counts(counts: pa.Table, by: list[str]) -> pa.Table:
+def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
     """Return the sum of the counts of equal keys. 64 bits overflow only at 9 quintillion words."""
     summed = counts.group_by(by).aggregate([("count", "sum")])
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 
-def commonest_first(partitions: Iterable[pa.Table]) -> pa.Table:
+def most_frequent_first(partitions: Iterable[pa.Table]) -> pa.Table:
     """Return the counts over all sources as shards.COUNTS: the most frequent word first, ties sorted by word."""
     # No word is in two partitions, so it is enough to sum within each.
-    total = pa.concat_tables(add_counts(by_source, ["word"]) for by_source in partitions)
-    return total.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS)
+    total = pa.concat_tables(sum_counts(by_source, ["word"]) for by_source in partitions)
+    return total.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS_SCHEMA)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

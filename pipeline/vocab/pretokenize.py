@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from schemas.errors import DataError
-from schemas.vocabulary import FILE, SPACE, Model
+from schemas.vocabulary import SPACE, TOKENIZER_FILE, Model
 
 Cut = Callable[[str], list[str]]
 """A function from a run of non-spaces to its words."""
@@ -125,7 +125,7 @@ def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
         tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
     except Exception as error:  # the library raises no narrower class
         raise DataError(
-            f"{path}: the tokenizers library cannot read {FILE} ({error}). Copy it again, or make a "
+            f"{path}: the tokenizers library cannot read {TOKENIZER_FILE} ({error}). Copy it again, or make a "
             "vocabulary with `python -m pipeline vocab`."
         ) from error
 
@@ -135,7 +135,8 @@ def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
         expected = [word for run in probe.split(" ") for word in cut(run)]
         if found != expected:
             raise DataError(
-                f"{path}: {FILE} cuts {probe!r} into {found}, which are not {_RULES_OF[model]} words, {expected}. "
+                f"{path}: {TOKENIZER_FILE} cuts {probe!r} into {found}, which are not "
+                f"{_RULES_OF[model]} words, {expected}. "
                 "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or make one with "
                 "`python -m pipeline vocab`."
             )

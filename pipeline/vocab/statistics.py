@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
-from schemas.vocabulary import FILE, Model, Vocabulary, parse_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, Model, Vocabulary, parse_vocabulary
 
 MAX_LISTED = 20  # tokens or words of each kind that a report names
 WORDS_AT_ONCE = 100_000  # given to the tokenizer in one call
@@ -54,7 +54,7 @@ def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sourc
 
     `counts` are tables of BY_SOURCE, any number of them.
     """
-    vocabulary = parse_vocabulary(tokenizer_json, FILE)
+    vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
     usage = Usage.empty(len(sources), vocabulary.size)
     for by_source in counts:
         add_usage(usage, tokenizer_json, vocabulary, by_source)
@@ -147,7 +147,7 @@ def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str]
     The word is spelled as the count table of a `spelt_by` vocabulary spells it, which may be of another model.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    if parse_vocabulary(tokenizer_json, FILE).model == spelt_by:
+    if parse_vocabulary(tokenizer_json, TOKENIZER_FILE).model == spelt_by:
         return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
 
     if spelt_by == "wordpiece":

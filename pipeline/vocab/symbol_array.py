@@ -55,7 +55,7 @@ GAP = -1
 INSIDE = -2
 ENDS = -3
 
-AT_ONCE = 1 << 20  # positions sorted in one call, because numpy makes 64-bit copies of them
+POSITIONS_AT_ONCE = 1 << 20  # positions sorted in one call, because numpy makes 64-bit copies of them
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArr
     Sorts AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for 16 bits and fewer.
     """
     parts = []
-    for start in range(0, len(symbol_P), AT_ONCE):
-        symbols_of_part = symbol_P[start : start + AT_ONCE]
+    for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
+        symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
         position_M = np.flatnonzero(symbols_of_part >= 0).astype(np.int32) + np.int32(start)
         symbol_M = symbol_P[position_M].astype(np.min_scalar_type(symbols))
 

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
-from pipeline.vocab.train import MAX_WORD, TrainedVocabulary
+from pipeline.vocab.train import MAX_WORD_CHARACTERS, TrainedVocabulary
 from schemas.vocabulary import SPECIALS, Model
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -54,7 +54,9 @@ def _ids(trained: TrainedVocabulary) -> dict[str, int]:
 def wordpiece_tokenizer(trained: TrainedVocabulary, lowercase: bool) -> Tokenizer:
     """Return a tokenizer with BERT's rules and row format."""
     vocab = _ids(trained)
-    tokenizer = Tokenizer(models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD))
+    tokenizer = Tokenizer(
+        models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
+    )
     tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
     tokenizer.pre_tokenizer = pre_tokenizer("wordpiece")  # type: ignore[assignment]
     tokenizer.decoder = decoders.WordPiece()  # type: ignore[assignment]

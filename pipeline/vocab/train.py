@@ -18,13 +18,13 @@ from tokenizers import pre_tokenizers
 
 from pipeline.vocab.bpe import BPETrainer, join_bytes, join_wordpieces
 from pipeline.vocab.symbol_array import WordSymbols
-from pipeline.vocab.words import AT_ONCE, CODE_POINTS, Words, common_characters, look_up
+from pipeline.vocab.words import CODE_POINTS, WORDS_AT_ONCE, Words, common_characters, look_up
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
 from schemas.vocabulary import BERT_SPECIALS, Model
 
 MAX_CUT = 0.005  # share of the text's characters that the default alphabet may leave out
-MAX_WORD = 100  # characters; tokenizers encodes a longer word as [UNK] (in Google's code the limit is 200)
+MAX_WORD_CHARACTERS = 100  # characters; tokenizers encodes a longer word as [UNK] (in Google's code the limit is 200)
 BYTEBPE_FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTEBPE_LAST = ["<mask>"]
 
@@ -101,7 +101,7 @@ def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
     """Return the words that a tokenizer would encode: not too long, and without a character that is not kept."""
     is_kept_T = look_up(is_kept_C, words.characters_T)
     all_kept_N = np.logical_and.reduceat(is_kept_T, offsets_of(words.lengths_N)[:-1])
-    return words.select(all_kept_N & (words.lengths_N <= MAX_WORD))
+    return words.select(all_kept_N & (words.lengths_N <= MAX_WORD_CHARACTERS))
 
 
 def check_coverage(words: Words, cut: dict[str, int], size: int) -> None:
@@ -144,8 +144,8 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
 def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:
     """Return (C,) how often each character occurs when every distinct word counts once."""
     counts_C = np.zeros(CODE_POINTS, dtype=np.int64)
-    for start in range(0, len(words.characters_T), AT_ONCE):
-        counts_C += np.bincount(words.characters_T[start : start + AT_ONCE], minlength=CODE_POINTS)
+    for start in range(0, len(words.characters_T), WORDS_AT_ONCE):
+        counts_C += np.bincount(words.characters_T[start : start + WORDS_AT_ONCE], minlength=CODE_POINTS)
     return counts_C
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schemas.ragged import offsets_of
 
 CODE_POINTS = 0x110000
-AT_ONCE = 100_000  # words or characters per array operation, because numpy makes large copies of them
+WORDS_AT_ONCE = 100_000  # words or characters per array operation, because numpy makes large copies of them
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Words:
         counts_C = np.zeros(CODE_POINTS, dtype=np.int64)
         offsets_N1 = offsets_of(self.lengths_N)
 
-        for start in range(0, len(self.counts_N), AT_ONCE):
-            end = min(start + AT_ONCE, len(self.counts_N))
+        for start in range(0, len(self.counts_N), WORDS_AT_ONCE):
+            end = min(start + WORDS_AT_ONCE, len(self.counts_N))
             characters = self.characters_T[offsets_N1[start] : offsets_N1[end]]
             amounts = np.repeat(self.counts_N[start:end], self.lengths_N[start:end])
             np.add.at(counts_C, characters, amounts)  # exact in 64 bits; bincount would sum floats
@@ -90,7 +90,7 @@ def common_characters(counts_C: NDArray[np.int64], limit: int) -> tuple[NDArray[
 def look_up(table: NDArray[Any], indices_T: NDArray[Any]) -> NDArray[Any]:
     """Return `table[indices_T]`, AT_ONCE at a time: numpy would make a copy of all indices in 64 bits."""
     found_T = np.empty(len(indices_T), dtype=table.dtype)
-    for start in range(0, len(indices_T), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
+    for start in range(0, len(indices_T), WORDS_AT_ONCE):
+        part = slice(start, start + WORDS_AT_ONCE)
         found_T[part] = table[indices_T[part]]
     return found_T

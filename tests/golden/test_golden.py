@@ -17,7 +17,7 @@ RIVER = ["A river runs through the town.", "Boats follow it to the sea.", "Nobod
 
 def test_version_1_is_read() -> None:
     text = read_manifest(str(V1 / "text"), "text")
-    table = shards.decode_table((V1 / "text" / text.shards[0].path).read_bytes(), "text", shards.TEXT)
+    table = shards.decode_table((V1 / "text" / text.shards[0].path).read_bytes(), "text", shards.TEXT_SCHEMA)
     assert [(row["document"], row["source"], row["sentences"]) for row in table.to_pylist()] == [
         (0xF396D47E0AD95E90, "golden", ["The cat sat on the mat.", "It was happy.", "The dog was not."]),
         (0x0D2576813C495195, "golden", ["Caf\u00e9s open early.", "\u4e2d\u6587 too."]),

@@ -134,7 +134,7 @@ def test_beams_log_is_shown_when_a_job_runs_elsewhere_or_on_request(
     before = levels()
 
     with new_process():
-        with terminal_logs.shown(flags, verbose):
+        with terminal_logs.job_logs(flags, verbose):
             logging.getLogger("apache_beam.runners.internal").info("Created job with id: [7]")
             logging.getLogger("apache_beam.runners").error("failed")
         assert root.handlers == []
@@ -149,7 +149,7 @@ def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
 
     with new_process():
         root.addHandler(mine)
-        with terminal_logs.shown(["--runner=DataflowRunner"], verbose=True):
+        with terminal_logs.job_logs(["--runner=DataflowRunner"], verbose=True):
             assert root.handlers == [mine]
             assert levels() == before
 
@@ -157,7 +157,7 @@ def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
 def test_the_log_is_put_back_after_an_error() -> None:
     before = levels()
     with new_process():
-        with pytest.raises(KeyboardInterrupt), terminal_logs.shown(["--runner=DataflowRunner"]):
+        with pytest.raises(KeyboardInterrupt), terminal_logs.job_logs(["--runner=DataflowRunner"]):
             raise KeyboardInterrupt
         assert logging.getLogger().handlers == []
     assert levels() == before

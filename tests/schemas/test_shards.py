@@ -24,7 +24,7 @@ def pair_table(**changes) -> pa.Table:
 
 
 def test_same_rows_same_bytes_however_they_are_chunked() -> None:
-    rows = pa.table({"word": [f"w{i}" for i in range(3000)], "count": range(3000)}, schema=shards.COUNTS)
+    rows = pa.table({"word": [f"w{i}" for i in range(3000)], "count": range(3000)}, schema=shards.COUNTS_SCHEMA)
     cut = pa.concat_tables([rows.slice(0, 7), rows.slice(7, 2000), rows.slice(2007)])
     assert shards.encode_table(rows) == shards.encode_table(cut)
     reader = pa.ipc.open_file(shards.encode_table(rows))
@@ -34,7 +34,7 @@ def test_same_rows_same_bytes_however_they_are_chunked() -> None:
 
 def test_every_difference_of_a_schema_is_named() -> None:
     found = pa.schema([("document", pa.int64()), ("sentences", pa.list_(pa.string())), ("title", pa.string())])
-    assert shards.schema_differences(found, shards.TEXT) == [
+    assert shards.schema_differences(found, shards.TEXT_SCHEMA) == [
         "column source (string) is missing",
         "column title is unknown",
         "column document is int64, expected uint64",

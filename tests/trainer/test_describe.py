@@ -23,7 +23,7 @@ from trainer.export.verify import one_row_batch
 from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
-from trainer.models.hf_convert import config_of
+from trainer.models.hf_convert import hf_config
 
 TINY = "trainer/recipes/tiny.toml"
 RECIPES = sorted(path.stem for path in Path("trainer/recipes").glob("*.toml") if path.stem != "tiny")
@@ -51,7 +51,7 @@ def test_operations_are_those_that_torch_counts(vocab: Path, family: str) -> Non
     """In transformers' model, which computes the head at all tokens; pooler and pair head are left out."""
     vocabulary = read_vocabulary(str(vocab))
     model = random_model(section(family), vocabulary)
-    settings = config_of(model.shape, vocabulary)
+    settings = hf_config(model.shape, vocabulary)
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     theirs = AutoModelForPreTraining.from_config(config, attn_implementation="eager")
     ids = torch.randint(5, vocabulary.size, (2, 64))

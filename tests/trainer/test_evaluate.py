@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from schemas.errors import ClozelineError
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
-from trainer.checkpoint.layout import best, checkpoint_path, steps_saved
+from trainer.checkpoint.layout import best_step, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
 from trainer.data.collate import pack
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
-from trainer.evaluate import MASK_PROB, SEED, Evaluation, batch_bounds, open_evaluation
+from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 
@@ -139,7 +139,7 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
         masked = 0
         for number, shard in enumerate(folder.manifest.shards):
             rows = folder.block((number,)).rows
-            keys_B = numbers(np.uint64(key(SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))
+            keys_B = numbers(np.uint64(key(EVALUATION_SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))
             masking = Masking(kind, MASK_PROB)
             to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
             masks = draw_masks(to_mask, masking, folder.vocabulary)
@@ -184,7 +184,7 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 10) / file.name).read_bytes()
     run_folder = str(tmp_path / "held")
     by_loss = min((line["eval_mlm_loss"], step) for step, line in lines.items() if "eval_mlm_loss" in line)
-    assert best(run_folder) == by_loss[1]
+    assert best_step(run_folder) == by_loss[1]
     assert steps_saved(run_folder) == sorted({by_loss[1], 10})
     assert "Resumed after step 6:" in (tmp_path / "held" / "report.html").read_text()
     line, expected = lines[10], expected_figures(tmp_path / "held" / "recipe.toml", 10, held_out)

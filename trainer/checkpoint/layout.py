@@ -43,17 +43,17 @@ from schemas.errors import CheckpointError, DataError, UsageError
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.manifest import (  # noqa: F401 (describe and seal are for modules that import them from here)
     MANIFEST,
-    describe,
+    describe_file,
+    fault_of_checkpoint,
     remove_entry,
     seal,
-    verify,
 )
 from trainer.checkpoint.state import TrainingState
-from trainer.config.changes import shown
+from trainer.config.changes import shown_value
 
-FOLDER = "checkpoints"
+CHECKPOINTS_FOLDER = "checkpoints"
 STATE = "state.json"
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 EVALUATION = "evaluation.json"
 
 _STEP_PREFIX = "step-"
@@ -71,7 +71,7 @@ class NewestCheckpoint(NamedTuple):
 
 def location(run: str, step: int) -> str:
     """Return the folder of a checkpoint. `run` may be a URL."""
-    return storage.join(run, FOLDER, f"{_STEP_PREFIX}{step:08d}")
+    return storage.join(run, CHECKPOINTS_FOLDER, f"{_STEP_PREFIX}{step:08d}")
 
 
 def checkpoint_path(run: str, step: int) -> Path:
@@ -81,7 +81,7 @@ def checkpoint_path(run: str, step: int) -> Path:
 
 def steps_saved(run: str) -> list[int]:
     """Return the steps that have a published checkpoint, oldest first. `run` may be a URL."""
-    names = storage.names(storage.join(run, FOLDER))
+    names = storage.names(storage.join(run, CHECKPOINTS_FOLDER))
     steps_of_names = [_step_of(name) for name in names]
     steps = sorted(step for step in steps_of_names if step is not None)
     return [step for step in steps if _is_published(run, step)]
@@ -96,7 +96,7 @@ def without_manifest(run: str) -> list[Path]:
 
     A save never leaves such a folder, so somebody has removed the manifest, or copied the folder in part.
     """
-    folders = sorted(Path(run, FOLDER).glob(f"{_STEP_PREFIX}*"))
+    folders = sorted(Path(run, CHECKPOINTS_FOLDER).glob(f"{_STEP_PREFIX}*"))
     checkpoints = [path for path in folders if _step_of(path.name) is not None]
     return [path for path in checkpoints if not (path / MANIFEST).exists()]
 
@@ -126,7 +126,7 @@ def begin(run: str, step: int) -> Path:
     return partial
 
 
-def publish(partial: Path, target: Path) -> None:
+def publish_checkpoint(partial: Path, target: Path) -> None:
     """Rename a sealed folder to its final name. Raises StorageError.
 
     If a checkpoint of that step exists and verifies, it stays, and the new folder is deleted: the same step saved twice
@@ -134,7 +134,7 @@ def publish(partial: Path, target: Path) -> None:
     """
     with write_errors_of(partial):
         if target.exists():
-            if verify(target) is None:
+            if fault_of_checkpoint(target) is None:
                 shutil.rmtree(partial)
                 return
             discard(target)
@@ -146,7 +146,7 @@ def publish(partial: Path, target: Path) -> None:
 # Evaluations: they only decide which checkpoint is the best
 
 
-def best(run: str) -> int | None:
+def best_step(run: str) -> int | None:
     """Return the step of the checkpoint with the lowest held-out loss, or None if none was evaluated.
 
     Of equal losses the earliest wins. `run` may be a URL.
@@ -204,13 +204,15 @@ def prune(run: str, keep: int) -> None:
     What stays: the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
     """
     # Sizes suffice here: hashing every kept checkpoint at each save would take minutes for a large model.
-    complete = [step for step in steps_saved(run) if verify(checkpoint_path(run, step), hashes=False) is None]
+    complete = [
+        step for step in steps_saved(run) if fault_of_checkpoint(checkpoint_path(run, step), hashes=False) is None
+    ]
     kept = complete[-keep:]
-    best_step = best(run)
+    step_to_keep = best_step(run)
 
     for step in steps_saved(run):
         is_old = bool(kept) and step < kept[0]
-        if is_old and step != best_step:
+        if is_old and step != step_to_keep:
             discard(checkpoint_path(run, step))
     remove_partial(run)
 
@@ -228,18 +230,18 @@ def discard(path: Path) -> None:
 
 def remove_partial(run: str) -> None:
     """Delete the folders that unfinished saves and removals left behind."""
-    for path in Path(run, FOLDER).glob(f"*{storage.PARTIAL}"):
+    for path in Path(run, CHECKPOINTS_FOLDER).glob(f"*{storage.PARTIAL_SUFFIX}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _partial_name(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL}")
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL_SUFFIX}")
 
 
 # Reading
 
 
-def newest(run: str) -> NewestCheckpoint | None:
+def newest_sound_checkpoint(run: str) -> NewestCheckpoint | None:
     """Return the newest checkpoint that verifies, or None if nothing was ever published.
 
     Raises CheckpointError if there are checkpoints but none verifies: starting over in silence would lose the run.
@@ -248,7 +250,7 @@ def newest(run: str) -> NewestCheckpoint | None:
     faults: list[str] = []
     for step in reversed(steps_saved(run)):
         path = checkpoint_path(run, step)
-        fault = verify(path)
+        fault = fault_of_checkpoint(path)
         if fault is None:
             newer_unsealed = [f"{folder} has no {MANIFEST}" for folder in unsealed if folder.name > path.name]
             return NewestCheckpoint(path, [*newer_unsealed, *faults])
@@ -280,7 +282,7 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
         before = saved.get(name)
         after = now.get(name)
         if before != after:
-            differences.append(f"{name} was {shown(before)}, is {shown(after)}")
+            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
 
     if differences:
         raise CheckpointError(

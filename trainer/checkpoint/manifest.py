@@ -17,7 +17,7 @@ from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.distributed.watchdog import progress
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+CHECKPOINT_VERSION = 1
 
 _HASH_CHUNK = 1 << 24  # bytes read at once
 
@@ -30,7 +30,7 @@ class ManifestEntry(TypedDict):
     sha256: str
 
 
-def describe(folder: Path, file: Path) -> ManifestEntry:
+def describe_file(folder: Path, file: Path) -> ManifestEntry:
     """Return a file's entry in the manifest. Reads all of the file."""
     return {
         "path": str(file.relative_to(folder)),
@@ -41,7 +41,7 @@ def describe(folder: Path, file: Path) -> ManifestEntry:
 
 def seal(partial: Path, entries: list[ManifestEntry]) -> None:
     """Write the manifest. Raises StorageError."""
-    manifest = {"format_version": FORMAT_VERSION, "files": entries}
+    manifest = {"format_version": CHECKPOINT_VERSION, "files": entries}
     with write_errors_of(partial):
         text = json.dumps(manifest, indent=1) + "\n"
         storage.publish(str(partial / MANIFEST), text.encode())
@@ -58,7 +58,7 @@ def remove_entry(folder: Path, name: str) -> None:
         seal(folder, entries)
 
 
-def verify(path: Path, hashes: bool = True) -> str | None:
+def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
     """Return what is wrong with a checkpoint, or None if every file is as its manifest says.
 
     hashes: compare contents; otherwise only sizes.
@@ -67,9 +67,9 @@ def verify(path: Path, hashes: bool = True) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         version = manifest["format_version"]
-        if version > FORMAT_VERSION:
+        if version > CHECKPOINT_VERSION:
             raise CheckpointError(
-                f"{path} has format version {version}, but this Clozeline reads up to {FORMAT_VERSION}. "
+                f"{path} has format version {version}, but this Clozeline reads up to {CHECKPOINT_VERSION}. "
                 "Upgrade it to resume from this checkpoint."
             )
 

@@ -29,8 +29,8 @@ from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import EVALUATION, checkpoint_path, location, steps_saved
-from trainer.checkpoint.manifest import MANIFEST, verify
-from trainer.checkpoint.run_dir import LOCK
+from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
+from trainer.checkpoint.run_dir import RUN_LOCK_FILE
 from trainer.distributed.watchdog import progress
 from trainer.logs import logger
 
@@ -75,7 +75,7 @@ class RemoteRun:
         """
         with storage.storage_errors_of(self._url):
             # The lock file shows who runs, and uploading it shows early on that the URL can be written.
-            upload_file(Path(self._folder, LOCK), storage.join(self._url, LOCK))
+            upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
 
             newest_at_url = max(steps_saved(self._url), default=-1)
             if newest_at_url > newest_local_step(self._folder):
@@ -194,7 +194,7 @@ def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None =
 def newest_local_step(run: str) -> int:
     """Return the step of the newest checkpoint of a local folder that verifies, or -1 if there is none."""
     for step in reversed(steps_saved(run)):
-        if verify(checkpoint_path(run, step)) is None:
+        if fault_of_checkpoint(checkpoint_path(run, step)) is None:
             return step
     return -1
 
@@ -228,12 +228,12 @@ def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
     for name in storage.names(source):
         download_file(storage.join(source, name), partial / name)
 
-    fault = verify(partial)
+    fault = fault_of_checkpoint(partial)
     if fault is not None:
         shutil.rmtree(partial)
         return fault.replace(str(partial), source)
 
-    layout.publish(partial, checkpoint_path(run, step))
+    layout.publish_checkpoint(partial, checkpoint_path(run, step))
     return None
 
 
@@ -254,15 +254,15 @@ def prune_url(url: str, keep: int) -> None:
     """
     saved = steps_saved(url)
     kept_steps = set(saved[-keep:])
-    best_step = layout.best(url)
+    best_step = layout.best_step(url)
     if best_step is not None:
         kept_steps.add(best_step)
 
     kept_names = {Path(location(url, step)).name for step in kept_steps}
-    for name in storage.names(storage.join(url, layout.FOLDER)):
+    for name in storage.names(storage.join(url, layout.CHECKPOINTS_FOLDER)):
         if name not in kept_names:
-            storage.remove(storage.join(url, layout.FOLDER, name, MANIFEST))
-            storage.remove(storage.join(url, layout.FOLDER, name))
+            storage.remove(storage.join(url, layout.CHECKPOINTS_FOLDER, name, MANIFEST))
+            storage.remove(storage.join(url, layout.CHECKPOINTS_FOLDER, name))
 
 
 # Single files

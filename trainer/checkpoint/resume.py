@@ -24,7 +24,7 @@ from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.layout import check_identity
 from trainer.checkpoint.sharded import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
-from trainer.config.changes import RecipeChange, changes_between, flatten, shown
+from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
 from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
@@ -79,7 +79,7 @@ def resume(
     change differs from what the run began with.
     """
     now = identity(recipe, phase, folders)
-    recipe_values = recorded(recipe.model_dump(exclude_none=True))
+    recipe_values = recorded_keys(recipe.model_dump(exclude_none=True))
     folder_names = [folder.folder for folder in folders]
     if found is None:
         return TrainingState(
@@ -169,7 +169,7 @@ def _changes_since(state: TrainingState, recipe_values: dict[str, Any], run: str
     return changes_between(without_secret_keys(before), recipe_values, state.step)
 
 
-def recorded(content: dict[str, Any]) -> dict[str, Any]:
+def recorded_keys(content: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe's values by full key, without secrets, as checkpoints store them."""
     return without_secret_keys(flatten(content))
 
@@ -184,7 +184,7 @@ def unrecorded_recipe(run: str) -> dict[str, Any]:
     path = Path(run) / "recipe.toml"
     try:
         content = tomllib.loads(path.read_text())
-        values = recorded(with_former_defaults(content))
+        values = recorded_keys(with_former_defaults(content))
         history = _read_history(run)
     except (OSError, ValueError) as error:
         logger.warning("%s cannot be read (%s), so what changed in the recipe is not known.", path, error)
@@ -242,6 +242,6 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint) -> None
 
     new_changes = state.changes[len(found.state.changes) :]
     for change in changes_without_secrets(new_changes):
-        before = shown(change.before)
-        now = shown(change.now)
+        before = shown_value(change.before)
+        now = shown_value(change.now)
         logger.info("The recipe changed: %s was %s, is %s from step %d on.", change.key, before, now, state.step + 1)

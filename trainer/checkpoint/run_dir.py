@@ -17,14 +17,14 @@ from schemas import storage, vocabulary
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import MANIFEST
-from trainer.checkpoint.run_lock import LOCK, OWNER, RunLock, hold
+from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
 
-FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", LOCK, OWNER)
-FOLDERS = (layout.FOLDER, tensorboard.FOLDER, vocabulary.FOLDER)
+FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", RUN_LOCK_FILE, OWNER)
+FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""
@@ -36,9 +36,9 @@ def claim(run: str) -> RunLock:
     Raises UsageError if a live run holds the folder, if it belongs to something else, or if a path in it is of the
     wrong kind, all before anything is changed. Raises StorageError if nothing can be written there.
     """
-    check_folder(run)
+    check_run_folder(run)
     try:
-        Path(run, layout.FOLDER).mkdir(parents=True, exist_ok=True)
+        Path(run, layout.CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
         lock = hold(run)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Choose another path.") from error
@@ -52,7 +52,7 @@ def claim(run: str) -> RunLock:
     return lock
 
 
-def check_folder(run: str) -> None:
+def check_run_folder(run: str) -> None:
     """Raise UsageError if a folder is not a run's, or if a path in it is of the wrong kind."""
     if not Path(run).is_dir():
         return
@@ -80,14 +80,14 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
     """Return whether a run has left its mark in a folder that holds these names."""
     # A file that cannot be read, or is not text or JSON, is no mark.
     with contextlib.suppress(OSError, ValueError):
-        lock = Path(run, LOCK)
+        lock = Path(run, RUN_LOCK_FILE)
         text = lock.read_text() if lock.exists() else ""
         if re.match(r"process \d+ on ", text):
             return True
         if not text and _is_of_a_run_killed_at_once(run, names):
             return True
 
-    for manifest in Path(run, layout.FOLDER).glob(f"step-*/{MANIFEST}"):
+    for manifest in Path(run, layout.CHECKPOINTS_FOLDER).glob(f"step-*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError):
             if {"format_version", "files"} <= set(json.loads(manifest.read_text())):
                 return True
@@ -96,14 +96,14 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
 
 def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
     """Return whether nothing is there but what `claim` creates first: an empty lock and an empty folder."""
-    if not set(names) <= {LOCK, layout.FOLDER}:
+    if not set(names) <= {RUN_LOCK_FILE, layout.CHECKPOINTS_FOLDER}:
         return False
-    return not storage.names(str(Path(run, layout.FOLDER)))
+    return not storage.names(str(Path(run, layout.CHECKPOINTS_FOLDER)))
 
 
 def check_shared(run: str, rank: int) -> None:
     """Raise UsageError on a rank that does not see the folder that rank 0 holds."""
-    if not Path(run, LOCK).exists():
+    if not Path(run, RUN_LOCK_FILE).exists():
         raise UsageError(
             f"Rank {rank} on {socket.gethostname()} does not see {run} of rank 0. All ranks write into one folder: "
             "give one that all machines share as run.output, or as run.local when run.output is a URL."
@@ -118,7 +118,7 @@ def describe_run(recipe: Recipe, folder: PairFolder) -> None:
     run = Path(recipe.run.folder)
     storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
 
-    source = storage.join(folder.folder, vocabulary.FOLDER)
+    source = storage.join(folder.folder, vocabulary.VOCABULARY_FOLDER)
     for name in storage.names(source):
         content = storage.read(storage.join(source, name))
-        storage.publish(str(run / vocabulary.FOLDER / name), content)
+        storage.publish(str(run / vocabulary.VOCABULARY_FOLDER / name), content)

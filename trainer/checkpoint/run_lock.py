@@ -33,7 +33,7 @@ from typing import IO
 from schemas.errors import UsageError
 from trainer.logs import logger
 
-LOCK = "lock"
+RUN_LOCK_FILE = "lock"
 OWNER = "lock.owner"
 
 HEARTBEAT = 4.0  # seconds between two rewrites of OWNER
@@ -44,7 +44,7 @@ _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 def hold(run: str) -> RunLock:
     """Lock a run's folder. Raises UsageError if a live run holds it, and OSError if it cannot be written."""
-    file = Path(run, LOCK).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
+    file = Path(run, RUN_LOCK_FILE).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
     owner: _Owner | None = None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

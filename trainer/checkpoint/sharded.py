@@ -30,7 +30,7 @@ from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.disk_errors import write_errors_of
-from trainer.checkpoint.layout import STATE, WEIGHTS
+from trainer.checkpoint.layout import STATE, WEIGHTS_FILE
 from trainer.checkpoint.manifest import ManifestEntry, seal
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
 from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
@@ -51,7 +51,7 @@ from trainer.distributed.zero import (
 )
 
 _MOMENT_OF_FILE = {f"{moment}.safetensors": moment for moment in MOMENTS}
-_TENSOR_FILES = (WEIGHTS, *_MOMENT_OF_FILE)
+_TENSOR_FILES = (WEIGHTS_FILE, *_MOMENT_OF_FILE)
 
 _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -101,7 +101,7 @@ def find_checkpoint(run: str) -> FoundCheckpoint | None:
     """
 
     def search() -> FoundCheckpoint | None:
-        newest = layout.newest(run)
+        newest = layout.newest_sound_checkpoint(run)
         if newest is None:
             return None
         return FoundCheckpoint(newest.path, layout.read_state(newest.path), newest.faults)
@@ -153,7 +153,7 @@ def _write(
     def locate_held_bytes() -> list[Range]:
         for file_name in _TENSOR_FILES:
             held[file_name] = _held_bytes(file_layout, slices, file_name)
-        return held[WEIGHTS].ranges
+        return held[WEIGHTS_FILE].ranges
 
     # All files hold the same tensors at the same offsets, so one plan serves them all.
     ranges_by_rank = run_on_all_ranks(locate_held_bytes)
@@ -183,7 +183,7 @@ def _held_bytes(file_layout: TensorLayout, slices: list[ParameterSlice], file_na
 
 def _values_of(part: ParameterSlice, file_name: str) -> Tensor:
     """Return what a tensor file holds of a slice, as (N,)."""
-    if file_name == WEIGHTS:
+    if file_name == WEIGHTS_FILE:
         return part.weights
     return part.moments[_MOMENT_OF_FILE[file_name]]
 
@@ -229,7 +229,7 @@ def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], k
         raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(checked)}.")
 
     seal(partial, entries)
-    layout.publish(partial, layout.checkpoint_path(run, step))
+    layout.publish_checkpoint(partial, layout.checkpoint_path(run, step))
     layout.prune(run, keep)
 
 
@@ -255,7 +255,7 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
                 progress()
 
             # The model computes with its own copy of the weights, except in fp32 at stage 0.
-            if file_name == WEIGHTS:
+            if file_name == WEIGHTS_FILE:
                 _read_whole(engine, file)
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from schemas.errors import StorageError
 from trainer.checkpoint.disk_errors import read_errors_of
-from trainer.checkpoint.manifest import ManifestEntry, describe
+from trainer.checkpoint.manifest import ManifestEntry, describe_file
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.distributed.watchdog import progress
 
@@ -55,7 +55,7 @@ def check_files(
         if pieces is None:
             if rank == reader:
                 with read_errors_of(file):
-                    entries.append(describe(partial, file))
+                    entries.append(describe_file(partial, file))
             continue
 
         # A rank may be a second reader of pieces of any file, also of those that another rank reads whole.

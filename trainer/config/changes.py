@@ -22,7 +22,7 @@ class RecipeChange(BaseModel):
 
     def __str__(self) -> str:
         """Return the change as text. Example: `optimizer.lr 0.004 -> 0.001`."""
-        return f"{self.key} {shown(self.before)} -> {shown(self.now)}"
+        return f"{self.key} {shown_value(self.before)} -> {shown_value(self.now)}"
 
 
 def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
@@ -54,7 +54,7 @@ def changes_between(before: dict[str, Any], now: dict[str, Any], step: int) -> l
     return [RecipeChange(step=step, key=key, before=before.get(key), now=now.get(key)) for key in changed_keys]
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value as a person writes it. Example: `shown(None)` -> `"unset"`."""
     return "unset" if value is None else f"{value}"
 

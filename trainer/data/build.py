@@ -29,7 +29,7 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
     if recipe.data.vocab is not None:
         check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:
-        check_folder(folder, recipe)
+        check_pair_folder(folder, recipe)
     return folders
 
 
@@ -44,7 +44,7 @@ def check_data_vocabulary(folder: PairFolder, path: str) -> None:
         )
 
 
-def check_folder(folder: PairFolder, recipe: Recipe) -> None:
+def check_pair_folder(folder: PairFolder, recipe: Recipe) -> None:
     """Check that a folder has what the model and the masks need.
 
     Raises DataError, or UsageError if batch.micro_tokens is too small for the folder's rows.

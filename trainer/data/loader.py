@@ -120,7 +120,7 @@ class Stream:
         self._prepared: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
 
-        self.stalled = 0.0
+        self.stalled_seconds = 0.0
         """Seconds that callers have waited for data."""
 
     def batch(self, step: int) -> list[PackedBatch]:
@@ -136,7 +136,7 @@ class Stream:
         try:
             sent = future.result()
         finally:
-            self.stalled += perf_counter() - started
+            self.stalled_seconds += perf_counter() - started
         return self._feed.receive(sent)
 
     def close(self) -> None:

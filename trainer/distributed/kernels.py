@@ -43,7 +43,7 @@ OWN_LOCK = "clozeline.lock"
 BUILDING = "building: "
 ANNOUNCED = 5.0
 """Seconds after which a wait or a rebuild is announced."""
-STALE = 900.0
+STALE_LOCK_SECONDS = 900.0
 """Seconds after which torch's lock is taken for one that was left behind; a build takes a few minutes."""
 POLL_SECONDS = 0.1
 
@@ -255,7 +255,7 @@ def _removed_stale_lock(lock: Path, last_builder_was_killed: bool) -> bool:
     """Remove torch's lock if its owner was killed, and return whether it did."""
     try:
         age = time() - lock.stat().st_mtime
-        if not last_builder_was_killed and age <= STALE:
+        if not last_builder_was_killed and age <= STALE_LOCK_SECONDS:
             return False
         logger.info("Removing %s, which a process that was killed left %.0f s ago.", lock, age, extra=EVERY_RANK)
         lock.unlink()

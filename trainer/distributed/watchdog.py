@@ -38,7 +38,7 @@ BEAT = 1.0
 """Seconds between two heartbeats, and between two judgements."""
 READ_EVERY = 3
 """Heartbeats between two reads of the other ranks' messages."""
-SILENCE = 30.0
+HEARTBEAT_TIMEOUT = 30.0
 """Seconds without a heartbeat after which a rank counts as dead, at least."""
 ANSWER = 5
 """Heartbeats for which the end of a run waits for a store that may not answer."""
@@ -277,7 +277,7 @@ def silence_limit(timeout: float) -> float:
 
     It grows with the timeout: a run that needs long timeouts has machines that swap or networks that stall.
     """
-    return min(timeout, max(SILENCE, timeout / 10))
+    return min(timeout, max(HEARTBEAT_TIMEOUT, timeout / 10))
 
 
 def _describe(message: dict[str, Any]) -> str:

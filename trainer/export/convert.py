@@ -20,29 +20,35 @@ from safetensors.torch import load_file, save_file
 
 from schemas import storage
 from schemas.errors import ClozelineError
-from schemas.vocabulary import FOLDER as VOCABULARY_FOLDER
+from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
 from schemas.vocabulary import Vocabulary, read_vocabulary
-from trainer.checkpoint.layout import FOLDER as CHECKPOINTS_FOLDER
-from trainer.checkpoint.layout import WEIGHTS
+from trainer.checkpoint.layout import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
+from trainer.checkpoint.layout import WEIGHTS_FILE
 from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.cli import Parser
+from trainer.cli import RecipeParser
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.distributed.preemption import INTERRUPTED
 from trainer.export.folder import (
     VERSION_KEY,
     check_output,
-    publish_folder,
+    publish_export,
     room_errors_named,
     scratch_folder,
     tokenizer_files,
 )
 from trainer.export.model_card import model_card
-from trainer.export.source import best_step, check_belongs, check_saved, find_checkpoint, local_copy
+from trainer.export.source import (
+    check_belongs,
+    check_saved,
+    choose_checkpoint,
+    local_copy,
+    step_with_lowest_loss,
+)
 from trainer.export.verify import check_export
 from trainer.logs import logger
 from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import config_of, to_theirs
+from trainer.models.hf_convert import hf_config, to_hf
 from trainer.models.pretraining import PretrainingModel
 
 
@@ -62,7 +68,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
 
 
 def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
-    top = Parser(prog=prog, description="Write a checkpoint as a Hugging Face folder.", allow_abbrev=False)
+    top = RecipeParser(prog=prog, description="Write a checkpoint as a Hugging Face folder.", allow_abbrev=False)
     top.add_argument("run", metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
     top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR")
 
@@ -89,10 +95,10 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
     check_output(run, output, overwrite)
     check_saved(run, step)
     if best:
-        step = best_step(run)
+        step = step_with_lowest_loss(run)
 
     with local_copy(run, step) as (folder, faults), scratch_folder() as scratch:
-        checkpoint = find_checkpoint(folder, step, faults)
+        checkpoint = choose_checkpoint(folder, step, faults)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / VOCABULARY_FOLDER))
         check_belongs(checkpoint, recipe, vocabulary)
@@ -105,7 +111,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
             write_folder(scratch, model, files)
 
         difference = check_export(scratch, model, vocabulary)
-        publish_folder(scratch, output)
+        publish_export(scratch, output)
 
     check = "not checked, because transformers is not installed"
     if difference is not None:
@@ -121,15 +127,15 @@ def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> Pretrainin
         model = PretrainingModel(encoder_shape(recipe.model, vocabulary.size))
 
     # Opening it raises CheckpointError for a malformed file, for which load_file would raise something obscure.
-    with TensorFile(path / WEIGHTS):
+    with TensorFile(path / WEIGHTS_FILE):
         pass
-    model.load_state_dict(load_file(path / WEIGHTS), assign=True)
+    model.load_state_dict(load_file(path / WEIGHTS_FILE), assign=True)
     return model.eval()
 
 
 def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
     """Return the model's config.json, with its dtype and the versions that wrote it."""
-    config = config_of(model.shape, vocabulary)
+    config = hf_config(model.shape, vocabulary)
     config["dtype"] = "float32"
 
     # Always present, because --overwrite recognizes an export by it. A copy that is not installed has no version.
@@ -143,6 +149,6 @@ def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
 def write_folder(folder: Path, model: PretrainingModel, files: dict[str, bytes]) -> None:
     """Write the weights and all other files, given by name."""
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    save_file(to_theirs(weights, model.shape.family), folder / "model.safetensors", {"format": "pt"})
+    save_file(to_hf(weights, model.shape.family), folder / "model.safetensors", {"format": "pt"})
     for name, content in files.items():
         (folder / name).write_bytes(content)

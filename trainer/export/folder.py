@@ -28,7 +28,14 @@ EXPORT_FILES = {"config.json", "model.safetensors", "README.md"} | TOKENIZER_FIL
 """Names that an export may hold: what --overwrite replaces or removes."""
 VERSION_KEY = "clozeline_version"
 """Key of an export's config.json by which an export is recognized."""
-PATH_KEYS = ("name_or_path", "_name_or_path", "tokenizer_file", "vocab_file", "special_tokens_map_file", "cache_dir")
+TOKENIZER_PATH_KEYS = (
+    "name_or_path",
+    "_name_or_path",
+    "tokenizer_file",
+    "vocab_file",
+    "special_tokens_map_file",
+    "cache_dir",
+)
 """Keys of a tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
 
 
@@ -104,7 +111,7 @@ def _is_inside(output: str, run: str) -> bool:
 def scratch_folder() -> Iterator[Path]:
     """Yield a folder in TMPDIR that is removed afterwards. Raises StorageError when it cannot be created."""
     try:
-        folder = tempfile.mkdtemp(suffix=storage.PARTIAL)
+        folder = tempfile.mkdtemp(suffix=storage.PARTIAL_SUFFIX)
     except OSError as error:
         raise StorageError(
             f"A temporary folder cannot be created: {error.strerror}. Set TMPDIR to a folder that can be written."
@@ -139,19 +146,19 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
     Raises DataError when tokenizer_config.json is not a JSON object.
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
-    config = tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
+    config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
     files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
     return files
 
 
-def tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
+def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
     """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
 
     model_max_length lets `truncation=True` cut to what the model takes. token_type_ids are listed for models with two
     segments; without that transformers leaves them out for ALBERT, and segment B would be read as segment A.
     """
     content = _read_tokenizer_config(path)
-    config = {name: value for name, value in content.items() if name not in PATH_KEYS}
+    config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
     config["model_max_length"] = shape.positions - shape.first_position
     config["model_input_names"] = ["input_ids", "attention_mask"]
     if shape.type_vocab_size > 1:
@@ -177,7 +184,7 @@ def _read_tokenizer_config(path: Path) -> dict[str, Any]:
 # ---- Publishing ----
 
 
-def publish_folder(folder: Path, output: str) -> None:
+def publish_export(folder: Path, output: str) -> None:
     """Copy the files of an export to `output`, and remove those that an earlier export left there.
 
     Raises StorageError when they cannot be written.

@@ -13,7 +13,7 @@ import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trainer.checkpoint.layout import read_state
-from trainer.config.changes import RecipeChange, shown
+from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
 from trainer.logs import logger
@@ -99,5 +99,5 @@ def _template_environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["thousands"] = lambda number: f"{number:,}"
-    environment.filters["shown"] = shown
+    environment.filters["shown"] = shown_value
     return environment

@@ -10,7 +10,15 @@ from pathlib import Path
 from schemas import storage
 from schemas.errors import CheckpointError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.checkpoint.layout import best, check_identity, checkpoint_path, newest, read_state, steps_saved, verify
+from trainer.checkpoint.layout import (
+    best_step,
+    check_identity,
+    checkpoint_path,
+    fault_of_checkpoint,
+    newest_sound_checkpoint,
+    read_state,
+    steps_saved,
+)
 from trainer.checkpoint.remote_sync import bring_run
 from trainer.config.changes import flatten
 from trainer.config.schema import Recipe
@@ -27,10 +35,10 @@ def check_saved(run: str, step: int | None) -> None:
         raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, steps))}.")
 
 
-def best_step(run: str) -> int:
+def step_with_lowest_loss(run: str) -> int:
     """Return the step with the lowest loss on held-out pairs. Raises UsageError when none was evaluated."""
     with storage.storage_errors_of(run):
-        step = best(run)
+        step = best_step(run)
     if step is None:
         raise UsageError(
             f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
@@ -55,7 +63,7 @@ def local_copy(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
         yield folder, faults
 
 
-def find_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
+def choose_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
     """Return the checkpoint to export from a local folder.
 
     faults: what `local_copy` found wrong with newer checkpoints. Raises CheckpointError when the checkpoint of `step`
@@ -65,14 +73,14 @@ def find_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
         return _newest_checkpoint(run, faults)
 
     path = checkpoint_path(run, step)
-    fault = verify(path)
+    fault = fault_of_checkpoint(path)
     if fault is not None:
         raise CheckpointError(f"{path} does not verify: {fault}. Export another step.")
     return path
 
 
 def _newest_checkpoint(run: str, faults: list[str]) -> Path:
-    newest_sound = newest(run)
+    newest_sound = newest_sound_checkpoint(run)
     assert newest_sound is not None  # check_saved has found a checkpoint
     path, damaged = newest_sound
 

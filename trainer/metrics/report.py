@@ -14,9 +14,9 @@ import tomli_w
 
 from schemas import storage
 from schemas.masking import KINDS
-from trainer.checkpoint.layout import best
+from trainer.checkpoint.layout import best_step
 from trainer.config.changes import RecipeChange
-from trainer.config.changes import shown as value_text
+from trainer.config.changes import shown_value as value_text
 from trainer.config.public import changes_without_secrets, without_secrets
 from trainer.metrics.charts import STYLE, Line, chart
 from trainer.metrics.log import read_metrics
@@ -60,7 +60,7 @@ def _resumes(resumed_at: list[int]) -> str:
 
 def _figures(run: str, lines: Metrics) -> str:
     """What people quote, in large type."""
-    last, held_out, chosen = lines[-1], [line for line in lines if "eval_mlm_loss" in line], best(run)
+    last, held_out, chosen = lines[-1], [line for line in lines if "eval_mlm_loss" in line], best_step(run)
     rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second") is not None]
     shown = {
         "steps": f"{last['step']:,}",

@@ -119,7 +119,7 @@ WEIGHT_NAMES = {
 }
 
 
-def their_names(ours: str, family: str) -> list[str]:
+def hf_names(ours: str, family: str) -> list[str]:
     """Return transformers' names of the tensors that one tensor of ours is made of.
 
     Example: `their_names("encoder.layers.3.up.bias", "albert")[0]` ends in `albert_layers.0.ffn.bias`.
@@ -134,29 +134,29 @@ def their_names(ours: str, family: str) -> list[str]:
     return [f"{layer}.{part}.{kind}" for part in names.inside[inside]]
 
 
-def to_theirs(weights: dict[str, Tensor], family: str) -> dict[str, Tensor]:
+def to_hf(weights: dict[str, Tensor], family: str) -> dict[str, Tensor]:
     """Return our weights under transformers' names.
 
     The projection onto the vocabulary is tied to the embeddings there as it is here, and is not listed.
     """
     renamed: dict[str, Tensor] = {}
     for ours, weight in weights.items():
-        names = their_names(ours, family)
+        names = hf_names(ours, family)
         for name, part in zip(names, weight.chunk(len(names)), strict=True):
             renamed[name] = part.contiguous()
     return renamed
 
 
-def to_ours(tensors: dict[str, Tensor], ours: Iterable[str], family: str) -> dict[str, Tensor]:
+def from_hf(tensors: dict[str, Tensor], ours: Iterable[str], family: str) -> dict[str, Tensor]:
     """Return the weights with the names `ours`, from tensors under transformers' names."""
     weights: dict[str, Tensor] = {}
     for name in ours:
-        parts = [tensors[part] for part in their_names(name, family)]
+        parts = [tensors[part] for part in hf_names(name, family)]
         weights[name] = torch.cat(parts)
     return weights
 
 
-def config_of(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
+def hf_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the config.json of the family's class in transformers."""
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[shape.family]],

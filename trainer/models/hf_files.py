@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from schemas.errors import DataError, UsageError
-from schemas.vocabulary import FILE, parse_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
+HF_WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 WORDPIECE_TOKENS = "vocab.txt"
 BYTEBPE_TOKENS = "vocab.json"
@@ -57,19 +57,19 @@ def weight_files(folder: Path) -> list[Path]:
     Raises UsageError if there are none, which names the pickles that the folder holds instead, and DataError if the
     index names files outside the folder.
     """
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
+    if (folder / HF_WEIGHTS_FILE).exists():
+        return [folder / HF_WEIGHTS_FILE]
     if (folder / INDEX).exists():
         return _files_of_index(folder)
 
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise UsageError(
-            f"model.init_from {folder} holds {', '.join(pickles)} but no {WEIGHTS}. Opening a pickle runs whatever "
-            "code is in it, so none is opened here. Give a folder with safetensors: if you trust the file, "
+            f"model.init_from {folder} holds {', '.join(pickles)} but no {HF_WEIGHTS_FILE}. Opening a pickle runs "
+            "whatever code is in it, so none is opened here. Give a folder with safetensors: if you trust the file, "
             "transformers' save_pretrained writes one."
         )
-    raise UsageError(f"model.init_from {folder} holds no {WEIGHTS}. Give a folder with safetensors.")
+    raise UsageError(f"model.init_from {folder} holds no {HF_WEIGHTS_FILE}. Give a folder with safetensors.")
 
 
 def _files_of_index(folder: Path) -> list[Path]:
@@ -84,7 +84,7 @@ def _files_of_index(folder: Path) -> list[Path]:
 
 def read_tokens(folder: str) -> tuple[str, ...] | None:
     """Return the tokens in the order of their ids, from whichever file holds them, or None if none does."""
-    tokenizer = Path(folder) / FILE
+    tokenizer = Path(folder) / TOKENIZER_FILE
     if tokenizer.exists():
         return parse_vocabulary(tokenizer.read_bytes(), str(tokenizer)).tokens
 

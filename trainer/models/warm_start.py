@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_convert import WEIGHT_NAMES, config_of, their_names, to_ours
+from trainer.models.hf_convert import WEIGHT_NAMES, from_hf, hf_config, hf_names
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
 from trainer.models.pretraining import PretrainingModel
 
@@ -76,7 +76,7 @@ def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     check_tensors(published, parameters)
 
     with torch.no_grad():
-        for name, weight in to_ours(tensors, parameters, family).items():
+        for name, weight in from_hf(tensors, parameters, family).items():
             parameters[name].copy_(weight)
 
     # A head that our family does not have is not missed.
@@ -88,7 +88,7 @@ def names_in(head: str, model: PretrainingModel) -> list[str]:
     names = []
     for ours, _ in model.named_parameters():
         if ours.startswith(head):
-            names += their_names(ours, model.shape.family)
+            names += hf_names(ours, model.shape.family)
     return names
 
 
@@ -109,7 +109,7 @@ def with_current_names(tensors: dict[str, Tensor], base: str) -> dict[str, Tenso
 
 def check_config(config: dict[str, Any], model: PretrainingModel, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
-    ours = config_of(model.shape, vocabulary) | REQUIRED_VALUES
+    ours = hf_config(model.shape, vocabulary) | REQUIRED_VALUES
     differences = []
     for key, value in ours.items():
         if key in config and key not in UNCHECKED_KEYS and config[key] != value:
@@ -160,7 +160,7 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
     faults = []
     for name, parameter in parameters.items():
         # Query, key and value are three tensors there: each has a third of our rows.
-        parts = their_names(name, published.family)
+        parts = hf_names(name, published.family)
         rows, *rest = parameter.shape
         shape = [rows // len(parts), *rest]
         for part in parts:

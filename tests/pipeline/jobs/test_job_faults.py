@@ -95,7 +95,7 @@ def test_an_error_of_an_engine_names_the_job_and_its_last_message() -> None:
     with pytest.raises(
         Exception, match=r"job-7 of PortableRunner.*Insufficient network buffers: required 512"
     ) as caught:
-        beam_runner.run(Submitting(FailedJob()))  # type: ignore[arg-type]
+        beam_runner.run_pipeline(Submitting(FailedJob()))  # type: ignore[arg-type]
     assert getattr(caught.value, "exit_code", None) == 1
     assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_what_an_engine_logs_has_no_traceback() -> None:
 
 def test_ctrl_c_during_submission_says_that_the_job_may_still_run() -> None:
     with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*far:8099") as caught:
-        beam_runner.run(Submitting(KeyboardInterrupt()))  # type: ignore[arg-type]
+        beam_runner.run_pipeline(Submitting(KeyboardInterrupt()))  # type: ignore[arg-type]
     assert getattr(caught.value, "still_runs", False)
 
 

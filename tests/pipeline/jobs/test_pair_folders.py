@@ -45,7 +45,7 @@ def text_tokens(text: Path, vocab: Path) -> list[int]:
     sentences = [
         sentence
         for shard in read_manifest(str(text), "text").shards
-        for row in shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT)[
+        for row in shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)[
             "sentences"
         ].to_pylist()
         for sentence in row

@@ -42,7 +42,7 @@ def test_labels_are_true_of_the_text_itself(text: Path, pairs: Path) -> None:
     """Decode every row and find its segments in the documents that it names."""
     documents: dict[int, str] = {}
     for shard in read_manifest(str(text), "text").shards:
-        table = shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT)
+        table = shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
         documents |= {row["document"]: " ".join(row["sentences"]).lower() for row in table.to_pylist()}
     vocabulary = read_vocabulary(str(pairs / "vocabulary"))
     seen = 0

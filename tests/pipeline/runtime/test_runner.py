@@ -25,7 +25,7 @@ from pipeline.steps import pairs as pair_steps
 from pipeline.steps.pairs import PairsPlan, build_pair_shard
 from schemas import storage
 from schemas.manifest import read_manifest
-from schemas.vocabulary import FILE, read_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 
 GOLDEN_TEXT = Path(__file__).resolve().parents[2] / "golden" / "v1" / "text"
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -228,7 +228,7 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
     """Build every pair shard in one process, `threads` at a time, as an engine does with several bundles."""
     job = PairsJob(text=str(text), vocab=str(vocab), output=str(folder), objective="nsp", max_length=64)
     # The space tells this vocabulary from the one that the fixture encoded with: its encoder remembers nothing yet.
-    tokenizer_json = storage.read(storage.join(str(vocab), FILE)) + b" "
+    tokenizer_json = storage.read(storage.join(str(vocab), TOKENIZER_FILE)) + b" "
     model = read_vocabulary(str(vocab)).model
     shards = read_manifest(str(text), "text").shards
     plan = PairsPlan(job, tokenizer_json, model, shards, Staging(str(folder), "race"))

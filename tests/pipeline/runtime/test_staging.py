@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runtime import leases, publication
-from pipeline.runtime.publication import publish_folder
+from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from schemas import FORMAT_VERSION, manifest, storage
 from schemas.errors import StorageError
@@ -78,19 +78,19 @@ def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("call", range(10))
 def test_a_kill_anywhere_leaves_no_file_of_the_old_result_once_the_job_was_run_again(tmp_path, monkeypatch, call):
     out = tmp_path / "out"
-    publish_folder(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    publish_output(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
     assert sorted(path.name for path in out.iterdir()) == sorted([*OLD, "manifest.json"])
 
     new = stage(out, "new", NEW, "new")
     with monkeypatch.context() as patch:
         die_at(call, patch)
         with contextlib.suppress(Killed):
-            publish_folder(new, manifest_of(NEW, "new"))
+            publish_output(new, manifest_of(NEW, "new"))
 
     # A finished result of this kind is refused, which ends the matter; anything else is published again.
     finished = (out / manifest.NAME).exists() and json.loads((out / manifest.NAME).read_text())
     if not finished or finished["fingerprint"] != manifest_of(NEW, "new").fingerprint:
-        publish_folder(new, manifest_of(NEW, "new"))
+        publish_output(new, manifest_of(NEW, "new"))
     left = {path.name for path in out.iterdir() if not path.name.startswith("_unfinished")}
     assert left == {*NEW, "manifest.json"}
     assert all((out / name).read_text() == f"new {name}" for name in NEW)
@@ -148,12 +148,12 @@ def test_a_staged_piece_that_was_damaged_is_made_again(command, killed_shard, da
 
 def test_a_damaged_piece_leaves_the_old_result_as_it_was(tmp_path) -> None:
     out = tmp_path / "out"
-    publish_folder(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    publish_output(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     new = stage(out, "new", NEW, "new")
     storage.publish(new.url("vocab.txt"), b"cut")
     with pytest.raises(StorageError, match=r"vocab\.txt has 3 bytes"):
-        publish_folder(new, manifest_of(NEW, "new"))
+        publish_output(new, manifest_of(NEW, "new"))
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert new.report("vocab.txt") is None and new.report("tokenizer.json") is not None
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import MAX_MARKS, MAX_WORD, clean, drop_long_words
+from pipeline.shard.cleaning import MAX_MARKS, MAX_UNBROKEN_CHARACTERS, clean, drop_long_words
 
 
 def cleaned(text: str) -> tuple[str, dict[str, int]]:
@@ -42,7 +42,7 @@ def test_a_word_of_a_million_characters_goes_and_its_sentence_stays() -> None:
     long = "QUJD" * 250_000
     assert drop_long_words([f"See {long} here.", long, "Fine."], counts) == ["See here.", "Fine."]
     assert counts == {"long words removed": 2}
-    edge = ["x" * MAX_WORD]
+    edge = ["x" * MAX_UNBROKEN_CHARACTERS]
     assert drop_long_words(edge, counts) == edge
 
 

@@ -264,7 +264,7 @@ def shard(command, folder: Path, *arguments: object) -> tuple[Manifest, list[str
     done = command("shard", "--output", folder, "--num_shards", 1, *arguments)
     assert done.returncode == 0, done.stderr
     manifest = read_manifest(str(folder), "text")
-    table = shards.decode_table((folder / manifest.shards[0].path).read_bytes(), "text", shards.TEXT)
+    table = shards.decode_table((folder / manifest.shards[0].path).read_bytes(), "text", shards.TEXT_SCHEMA)
     return manifest, [sentence for row in table["sentences"].to_pylist() for sentence in row]
 
 

@@ -46,8 +46,8 @@ ROWS = st.lists(
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT.types)]
-    return pa.table(arrays, schema=shards.TEXT)
+    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT_SCHEMA.types)]
+    return pa.table(arrays, schema=shards.TEXT_SCHEMA)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -175,7 +175,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
             report = merge_shard(index, corpus, near, dedup, 7, staging)  # type: ignore[arg-type]
 
             data = staging.piece(name)
-            table = shards.decode_table(data, name, shards.TEXT)
+            table = shards.decode_table(data, name, shards.TEXT_SCHEMA)
             assert rows_of(table) == expected
             assert [list(entry) for entry in report["ledger"]] == ledger
             assert report["shard"] == {

@@ -36,7 +36,7 @@ def kept(command, folder: Path, texts: list[str]) -> set[str]:
     assert done.returncode == 0, done.stderr
     found = set()
     for shard in read_manifest(str(folder / "out"), "text").shards:
-        table = shards.decode_table((folder / "out" / shard.path).read_bytes(), shard.path, shards.TEXT)
+        table = shards.decode_table((folder / "out" / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
         found |= {" ".join(sentences) for sentences in table["sentences"].to_pylist()}
     return found
 

@@ -54,11 +54,13 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Opt
 
     near = None
     if find_near_duplicates:
-        joined = [near_duplicates.join(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
+        joined = [near_duplicates.join_bands(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
         near = near_duplicates.resolve(corpus.runs, joined, staging)
 
     reports = [merge_shard(i, corpus, near, options.dedup, 0, staging) for i in range(corpus.num_shards)]
-    tables = [shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT) for report in reports]
+    tables = [
+        shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT_SCHEMA) for report in reports
+    ]
     return reports, tables
 
 

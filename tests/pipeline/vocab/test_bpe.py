@@ -184,7 +184,7 @@ def test_sums_by_key(pairs: list[tuple[int, int]]) -> None:
 )
 def test_the_positions_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: int, at_once: int) -> None:
     """However many positions are sorted at once and however many bits the symbols need."""
-    monkeypatch.setattr(symbol_array, "AT_ONCE", at_once)
+    monkeypatch.setattr(symbol_array, "POSITIONS_AT_ONCE", at_once)
     some = sorted({0, symbols // 2, symbols - 1})
     symbol_P = np.random.default_rng(0).choice([*some, -1, -2], 20).astype(np.int32)
 

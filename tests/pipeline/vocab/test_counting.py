@@ -12,11 +12,11 @@ from pipeline.vocab import counting
 from pipeline.vocab.counting import (
     BY_SOURCE,
     add_partition,
-    commonest_first,
     count_runs,
     count_shard,
     encode_partitions,
-    sources_told_apart,
+    most_frequent_first,
+    reported_sources,
     words_of_runs,
 )
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, word_cutter
@@ -58,7 +58,7 @@ def test_words_are_counted_as_often_as_they_occur() -> None:
 
 def text_table(rows: list[tuple[str, list[str]]]) -> pa.Table:
     documents = [{"document": i, "source": source, "sentences": said} for i, (source, said) in enumerate(rows)]
-    return pa.Table.from_pylist(documents, shards.TEXT)
+    return pa.Table.from_pylist(documents, shards.TEXT_SCHEMA)
 
 
 ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(st.text("ab '.", min_size=1), min_size=1)), max_size=9)
@@ -78,13 +78,13 @@ def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files:
     names = [f"{i}.arrow" for i in range(len(files))]
     added = pa.concat_tables(add_partition(i, names, staging) for i in range(counting.PARTITIONS))
     assert {(row["word"], row["source"]): row["count"] for row in added.to_pylist()} == expected
-    totals = [(row["count"], row["word"]) for row in commonest_first([added]).to_pylist()]
+    totals = [(row["count"], row["word"]) for row in most_frequent_first([added]).to_pylist()]
     assert totals == sorted(totals, key=lambda pair: (-pair[0], pair[1]))
 
 
 def test_rare_sources_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "MAX_SOURCES", 2)
-    sources = sources_told_apart({"a": 5, "b": 1, "c": 9, "d": 1})
+    sources = reported_sources({"a": 5, "b": 1, "c": 9, "d": 1})
     assert sources == ["a", "c", counting.OTHERS]
     table = text_table([("a", ["one"]), ("b", ["two"]), ("d", ["two"]), ("c", ["one"])])
     found = pa.Table.from_batches([count_shard(table, sources, word_cutter("wordpiece", True))], BY_SOURCE).to_pylist()

@@ -7,7 +7,7 @@ from schemas.errors import DataError
 
 
 def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
-    table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS)
+    table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS_SCHEMA)
     return train_vocabulary(table, *options, **more)
 
 

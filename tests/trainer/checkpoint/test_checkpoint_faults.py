@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from schemas.errors import CheckpointError
 from trainer.checkpoint import layout
-from trainer.checkpoint.layout import best, checkpoint_path, newest, read_evaluation
-from trainer.checkpoint.manifest import describe, seal, verify
+from trainer.checkpoint.layout import best_step, checkpoint_path, newest_sound_checkpoint, read_evaluation
+from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
 from trainer.checkpoint.safetensors_io import TensorFile
 from trainer.checkpoint.sharded import _check_finite
 from trainer.checkpoint.state import TrainingState
@@ -102,7 +102,7 @@ def test_tensor_files(tmp_path: Path, name: str) -> None:
 def reseal(checkpoint: Path) -> None:
     """The manifest vouches for what lies there."""
     files = sorted(path for path in checkpoint.iterdir() if path.name != "manifest.json")
-    seal(checkpoint, [describe(checkpoint, path) for path in files])
+    seal(checkpoint, [describe_file(checkpoint, path) for path in files])
 
 
 @pytest.fixture(scope="module")
@@ -221,24 +221,24 @@ def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str,
     if listed:
         reseal(checkpoint)
     assert read_evaluation(str(checkpoint)) == {}
-    assert best(str(tmp_path)) is None
+    assert best_step(str(tmp_path)) is None
     layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
-    assert best(str(tmp_path)) == 6 and verify(checkpoint) is None
+    assert best_step(str(tmp_path)) == 6 and fault_of_checkpoint(checkpoint) is None
 
 
 def test_an_evaluation_that_is_a_folder_counts_as_none(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 6)
     (checkpoint / "evaluation.json").mkdir()
-    assert read_evaluation(str(checkpoint)) == {} and best(str(tmp_path)) is None
+    assert read_evaluation(str(checkpoint)) == {} and best_step(str(tmp_path)) is None
     layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
-    assert best(str(tmp_path)) == 6
+    assert best_step(str(tmp_path)) == 6
 
 
 def test_without_any_manifest_the_folders_are_named(tmp_path: Path) -> None:
     for step in (3, 6):
         (saved(tmp_path, step) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"step-00000003 has no manifest\.json") as caught:
-        newest(str(tmp_path))
+        newest_sound_checkpoint(str(tmp_path))
     assert "step-00000006 has no manifest.json" in str(caught.value)
 
 
@@ -247,7 +247,7 @@ def test_a_newer_folder_without_a_manifest_is_passed_over_and_named(tmp_path: Pa
         saved(tmp_path, step)
     for step in (3, 9):
         (checkpoint_path(str(tmp_path), step) / "manifest.json").unlink()
-    found = newest(str(tmp_path))
+    found = newest_sound_checkpoint(str(tmp_path))
     assert found is not None and found[0].name == "step-00000006"
     assert [fault.split("/")[-1] for fault in found[1]] == ["step-00000009 has no manifest.json"]
 

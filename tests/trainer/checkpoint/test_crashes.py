@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import verify
+from trainer.checkpoint.manifest import fault_of_checkpoint
 
 SAVE = [  # what is there after each file operation of a save, in order
     "step-*.partial",
@@ -62,7 +62,7 @@ def crash(training, launcher: str, out: Path, at: str | float, whom: int | None,
 def check(out: Path) -> None:
     """Whatever was published verifies."""
     for step in layout.steps_saved(str(out)):
-        assert verify(layout.checkpoint_path(str(out), step)) is None
+        assert fault_of_checkpoint(layout.checkpoint_path(str(out), step)) is None
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.layout import (
     add_evaluation,
     begin,
-    best,
+    best_step,
     check_identity,
     checkpoint_path,
-    newest,
+    newest_sound_checkpoint,
     prune,
-    publish,
+    publish_checkpoint,
     steps_saved,
 )
-from trainer.checkpoint.manifest import describe, seal, verify
+from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
 from trainer.checkpoint.state import TrainingState
 
 
@@ -35,23 +35,23 @@ def written(run: Path, step: int, loss: float | None = None) -> Path:
 def saved(run: Path, step: int, loss: float | None = None) -> Path:
     path = checkpoint_path(str(run), step)
     partial = written(run, step, loss)
-    seal(partial, [describe(partial, file) for file in sorted(partial.iterdir())])
-    publish(partial, path)
+    seal(partial, [describe_file(partial, file) for file in sorted(partial.iterdir())])
+    publish_checkpoint(partial, path)
     return path
 
 
 def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
     for step in (10, 20, 9):
-        assert verify(saved(tmp_path, step)) is None
+        assert fault_of_checkpoint(saved(tmp_path, step)) is None
     assert steps_saved(str(tmp_path)) == [9, 10, 20]
-    assert newest(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
+    assert newest_sound_checkpoint(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
     assert layout.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
 
 
 def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
     written(tmp_path, 30)
     assert steps_saved(str(tmp_path)) == []
-    assert newest(str(tmp_path)) is None
+    assert newest_sound_checkpoint(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
@@ -69,7 +69,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
     else:
         file.write_bytes(data[:10])
 
-    found = newest(str(tmp_path))
+    found = newest_sound_checkpoint(str(tmp_path))
     assert found is not None
     assert found[0] == checkpoint_path(str(tmp_path), 10)
     assert str(file) in found[1][0]
@@ -78,7 +78,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
 def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:
     (saved(tmp_path, 10) / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
-        newest(str(tmp_path))
+        newest_sound_checkpoint(str(tmp_path))
 
 
 def names(run: Path) -> list[str]:
@@ -103,7 +103,7 @@ def test_saving_a_step_again_leaves_a_good_one_and_replaces_a_bad_one(tmp_path: 
     saved(tmp_path, 10)
     assert weights.stat().st_ino == inode, "there was no moment without it"
     weights.write_bytes(b"")
-    assert verify(saved(tmp_path, 10)) is None
+    assert fault_of_checkpoint(saved(tmp_path, 10)) is None
     assert names(tmp_path) == ["step-00000010"]
 
 
@@ -112,7 +112,7 @@ def test_a_newer_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     manifest = saved(tmp_path, 20) / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(CheckpointError, match=r"step-00000020 has format version 2, .* reads up to 1\. Upgrade it"):
-        newest(str(tmp_path))
+        newest_sound_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("act", ["begin", "publish"])
@@ -125,7 +125,7 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
             begin(str(tmp_path / "run"), 20)
     else:
         with pytest.raises(StorageError, match="could not be written: No such file or directory"):
-            publish(partial, tmp_path / "none" / "step-00000010")
+            publish_checkpoint(partial, tmp_path / "none" / "step-00000010")
 
 
 def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
     for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
         saved(tmp_path, step, loss)
         prune(run, keep=1)
-        kept.append((best(run), steps_saved(run)))
+        kept.append((best_step(run), steps_saved(run)))
     assert kept == [
         (1, [1]),
         (2, [2]),
@@ -148,7 +148,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
         (6, [6, 9]),
     ]
     (checkpoint_path(run, 6) / "evaluation.json").write_text("{")
-    assert best(run) == 9
+    assert best_step(run) == 9
 
 
 def test_every_difference_is_shown(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from schemas.errors import CheckpointError, StorageError
 from tests.object_store import ObjectStore
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import checkpoint_path, steps_saved
-from trainer.checkpoint.manifest import describe, seal
+from trainer.checkpoint.manifest import describe_file, seal
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
 from trainer.checkpoint.state import TrainingState
 from trainer.export import convert
@@ -41,8 +41,8 @@ def saved(run: Path, step: int, weights: bytes = b"weights", loss: float | None 
     (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
     if loss is not None:
         layout.add_evaluation(partial, {"eval_mlm_loss": loss})
-    seal(partial, [describe(partial, file) for file in sorted(partial.iterdir())])
-    layout.publish(partial, checkpoint_path(str(run), step))
+    seal(partial, [describe_file(partial, file) for file in sorted(partial.iterdir())])
+    layout.publish_checkpoint(partial, checkpoint_path(str(run), step))
     for name in ("recipe.toml", "metrics.jsonl", "lock"):
         (run / name).write_text("")
 
@@ -159,10 +159,10 @@ def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_
 def test_figures_that_come_later_follow(bucket, tmp_path) -> None:
     saved(tmp_path, 5)
     follow(tmp_path)
-    assert layout.best(URL) is None
+    assert layout.best_step(URL) is None
     layout.add_evaluation(checkpoint_path(str(tmp_path), 5), {"eval_mlm_loss": 2.5})
     follow(tmp_path)
-    assert layout.best(URL) == 5
+    assert layout.best_step(URL) == 5
 
 
 def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucket, tmp_path, capsys) -> None:

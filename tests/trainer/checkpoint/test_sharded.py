@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.checkpoint import layout, sharded, verification
-from trainer.checkpoint.manifest import verify
+from trainer.checkpoint.manifest import fault_of_checkpoint
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
@@ -72,7 +72,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     sharded.save_checkpoint(engine, str(tmp_path), STATE, 2, {"eval_mlm_loss": 2.5})
 
     path = tmp_path / "checkpoints/step-00000003"
-    assert verify(path) is None
+    assert fault_of_checkpoint(path) is None
     assert read(path) == expected
     assert any(any(values) for values in expected["exp_avg.safetensors"].values())
     assert layout.read_evaluation(str(path)) == {"eval_mlm_loss": 2.5}

@@ -8,7 +8,7 @@ import torch
 
 from schemas.errors import StorageError
 from trainer.checkpoint import layout, sharded
-from trainer.checkpoint.manifest import describe, verify
+from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint
 from trainer.checkpoint.shared_writes import HeldBytes
 from trainer.checkpoint.write_plan import BLOCK
 
@@ -57,7 +57,7 @@ def test_two_nodes_never_write_into_one_block(training, tmp_path, stage: int) ->
     for file in (*FILES, "state.json"):
         if file != "state.json":
             assert (runs["apart"] / file).read_bytes() == (runs["together"] / file).read_bytes()
-    assert verify(runs["apart"]) is None
+    assert fault_of_checkpoint(runs["apart"]) is None
 
 
 @pytest.mark.parametrize("faults", [APART, ""], ids=["two nodes", "one node"])
@@ -103,7 +103,7 @@ def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
     partial = layout.begin(str(tmp_path), 4)
     for name in ("model.safetensors", "state.json"):
         (partial / name).write_text("x")
-    entries = [describe(partial, partial / "state.json")]
+    entries = [describe_file(partial, partial / "state.json")]
     with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
         sharded._publish(partial, str(tmp_path), 4, entries, keep=1)
     assert layout.steps_saved(str(tmp_path)) == []

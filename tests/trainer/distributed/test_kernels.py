@@ -42,7 +42,7 @@ def test_a_chosen_build_folder_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_lock_that_is_old_is_removed(folder: Path, capsys) -> None:
-    then = time.time() - kernels.STALE - 60
+    then = time.time() - kernels.STALE_LOCK_SECONDS - 60
     os.utime(folder / "lock", (then, then))
     kernels.load_communication_kernels(timeout=5)
     assert (folder / "built").exists() and not (folder / "lock").exists()

@@ -35,7 +35,7 @@ def with_scale(run: Path, scale: float, to: Path) -> Path:
     state["loss_scale"]["cur_scale"] = scale
     (folder / "state.json").write_text(json.dumps(state))
     files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
-    checkpoints.seal(folder, [checkpoints.describe(folder, file) for file in files])
+    checkpoints.seal(folder, [checkpoints.describe_file(folder, file) for file in files])
     return to
 
 

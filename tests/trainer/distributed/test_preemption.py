@@ -83,7 +83,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
         assert done.returncode == 0, done.stderr
     assert "held out" not in done.stdout, "measured once and for all"
     assert metrics(out) == metrics(straight) and metrics(out)[step]["eval_mlm_loss"] > 0
-    assert checkpoints.best(str(out)) == checkpoints.best(str(straight)) is not None
+    assert checkpoints.best_step(str(out)) == checkpoints.best_step(str(straight)) is not None
 
 
 def metrics(out: Path) -> dict[int, dict]:

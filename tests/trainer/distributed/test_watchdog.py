@@ -59,7 +59,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     made = Board()
     monkeypatch.setattr(watchdog, "Heartbeats", made.connect)
     monkeypatch.setattr(watchdog, "BEAT", BEAT)
-    monkeypatch.setattr(watchdog, "SILENCE", 15 * BEAT)
+    monkeypatch.setattr(watchdog, "HEARTBEAT_TIMEOUT", 15 * BEAT)
     return made
 
 

@@ -118,7 +118,7 @@ def test_accounts_of_services_are_not_published(settings: str) -> None:
 
     key = f"deepspeed.{settings.split('=')[0]}.api_key"
     assert public_changes([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")]) == []
-    recorded = resuming.recorded(recipe.model_dump())
+    recorded = resuming.recorded_keys(recipe.model_dump())
     assert "SECRET" not in str(recorded) and recorded["deepspeed.steps_per_print"] == 7
 
 

@@ -28,7 +28,7 @@ from trainer.data.mixture import build_sources
 from trainer.data.padding import pad_to_shape, shape_for
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import to_ours, to_theirs
+from trainer.models.hf_convert import from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
 
 
@@ -91,7 +91,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     case.theirs.zero_grad()
     expected.backward()
     loss.backward()
-    gradients = to_theirs({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, case.family)
+    gradients = to_hf({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, case.family)
     theirs = dict(case.theirs.named_parameters())
     assert gradients.keys() == theirs.keys()
     pad = case.vocabulary.special_id("pad")
@@ -104,7 +104,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
 
 def test_weights_go_over_and_back(case) -> None:
     ours = dict(case.model.named_parameters())
-    back = to_ours(dict(case.theirs.named_parameters()), ours, case.family)
+    back = from_hf(dict(case.theirs.named_parameters()), ours, case.family)
     assert all(torch.equal(back[name], ours[name]) for name in ours)
 
 

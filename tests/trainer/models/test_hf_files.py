@@ -78,7 +78,7 @@ def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_voca
     assert done.returncode == 0, done.stderr
     sentences = set()
     for path in text.glob("*.arrow"):
-        table = shards.decode_table(path.read_bytes(), path.name, shards.TEXT)
+        table = shards.decode_table(path.read_bytes(), path.name, shards.TEXT_SCHEMA)
         sentences |= set(table["sentences"].combine_chunks().flatten().to_pylist())
     known = [tokenizer(f" {s}", add_special_tokens=False)["input_ids"] for s in sorted(sentences)]
     vocabulary = read_vocabulary(str(pairs / "vocabulary"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.manifest import Shard
 
-SILENCE = 60.0
+STORE_TIMEOUT = 60.0
 """Seconds that a store may take to open a file or to return the next piece; then the try has failed."""
 
 PIECE_BYTES = 4 << 20
@@ -82,9 +82,9 @@ def _call_in_time(call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=answer, daemon=True).start()
     try:
-        result, error = answers.get(timeout=SILENCE)
+        result, error = answers.get(timeout=STORE_TIMEOUT)
     except Empty:
-        raise FailedTryError(f"no answer for {SILENCE:g} seconds") from None
+        raise FailedTryError(f"no answer for {STORE_TIMEOUT:g} seconds") from None
 
     if error is not None:
         raise FailedTryError(f"{type(error).__name__}: {error}", _is_temporary(error)) from error

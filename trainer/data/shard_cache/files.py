@@ -25,15 +25,15 @@ from dataclasses import dataclass
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Shard
-from trainer.data.shard_cache.download import SILENCE
+from trainer.data.shard_cache.download import STORE_TIMEOUT
 
-STALE = 10 * SILENCE
+ABANDONED_SECONDS = 10 * STORE_TIMEOUT
 """Seconds without a write after which another host's partial file is abandoned; a live one waits SILENCE at most."""
 
-POLL_SECONDS = 0.05
+LOCK_POLL_SECONDS = 0.05
 COPY = re.compile(r"[0-9a-f]{64}\.arrow")
-PARTIAL = re.compile(r"([0-9a-f]{64})\.(.+)\.[0-9a-f]{32}\.partial")
-LOCK = re.compile(r"([0-9a-f]{64})\.lock")
+PARTIAL_NAME = re.compile(r"([0-9a-f]{64})\.(.+)\.[0-9a-f]{32}\.partial")
+LOCK_NAME = re.compile(r"([0-9a-f]{64})\.lock")
 HOST = os.uname().nodename
 
 FOLDER_LOCK = "0" * 64
@@ -107,7 +107,7 @@ class CacheFiles:
                     with open(partial, "xb") as file:
                         file.truncate(shard.bytes)  # so that other processes count all of it from now on
                     return partial
-            self._pause(POLL_SECONDS)
+            self._pause(LOCK_POLL_SECONDS)
 
     def publish(self, partial: str, shard: Shard) -> None:
         """Turn a partial file, now complete, into the shard's copy."""
@@ -117,7 +117,7 @@ class CacheFiles:
     def _make_room(self, needed: int) -> bool:
         """Remove the least recently used copies until `needed` bytes fit. Returns False if downloads take the room."""
         copies = sorted(self._files(COPY))
-        total = needed + sum(file.size for file in self._files(PARTIAL))
+        total = needed + sum(file.size for file in self._files(PARTIAL_NAME))
         if total > self.max_bytes:
             return False
 
@@ -138,12 +138,12 @@ class CacheFiles:
     def _remove_abandoned(self, held: str = "") -> None:
         """Remove the partial files and locks that killed processes left. `held`: the shard whose lock we hold."""
         for name in os.listdir(self.folder):
-            if LOCK.fullmatch(name):
+            if LOCK_NAME.fullmatch(name):
                 with self.lock(name.removesuffix(".lock"), wait=False):
                     pass  # releasing a lock removes its file
                 continue
 
-            partial = PARTIAL.fullmatch(name)
+            partial = PARTIAL_NAME.fullmatch(name)
             if partial is not None:
                 sha256, host = partial.groups()
                 path = os.path.join(self.folder, name)
@@ -155,7 +155,7 @@ class CacheFiles:
         # A shared disk may not show the locks of other hosts.
         if host != HOST:
             with contextlib.suppress(FileNotFoundError):
-                return time.time() - os.stat(path).st_mtime > STALE
+                return time.time() - os.stat(path).st_mtime > ABANDONED_SECONDS
             return False
 
         # Whoever writes a partial file holds its shard's lock.
@@ -170,7 +170,7 @@ class CacheFiles:
         path = os.path.join(self.folder, f"{name}.lock")
         handle = _take(path)
         while handle is None and wait:
-            self._pause(POLL_SECONDS)
+            self._pause(LOCK_POLL_SECONDS)
             handle = _take(path)
 
         try:

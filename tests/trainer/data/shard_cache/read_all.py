@@ -27,7 +27,7 @@ def read_all(folder: str, place: str, max_bytes: int, shards: list[Shard]) -> No
 
 if __name__ == "__main__":
     folder, place, max_bytes, silence, shards = sys.argv[1:]
-    download.SILENCE = float(silence)
+    download.STORE_TIMEOUT = float(silence)
     cache.WAITS = (0.01,) * 4
     try:
         read_all(folder, place, int(max_bytes), [Shard(**fields) for fields in json.loads(shards)])

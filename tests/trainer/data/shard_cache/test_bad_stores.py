@@ -62,10 +62,10 @@ def test_wrong_bytes_once_are_fetched_again_and_twice_are_an_error(store: Object
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 def test_a_store_that_hangs_costs_a_bounded_time(store, make: Make, monkeypatch, method: str) -> None:
-    monkeypatch.setattr(download, "SILENCE", 1.0)
+    monkeypatch.setattr(download, "STORE_TIMEOUT", 1.0)
     store.fail("hang", "0.arrow", times=1, method=method)
     assert read(make(), SHARDS[0]) == DATA[0]
-    monkeypatch.setattr(download, "SILENCE", 0.2)
+    monkeypatch.setattr(download, "STORE_TIMEOUT", 0.2)
     store.fail("hang", "1.arrow", method=method)
     begun = time.monotonic()
     with pytest.raises(DataError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):

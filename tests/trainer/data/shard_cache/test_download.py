@@ -10,7 +10,7 @@ from schemas.errors import DataError
 from tests.object_store import ObjectStore
 from tests.trainer.data.shard_cache.shards import DATA, NAMES, SHARDS, SIZE, Make, held, read, until
 from trainer.data.shard_cache import cache
-from trainer.data.shard_cache.files import STALE
+from trainer.data.shard_cache.files import ABANDONED_SECONDS
 
 
 def test_a_shard_is_fetched_once_and_shared_by_content(store: ObjectStore, make: Make, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_partials_of_other_hosts_go_when_they_are_old(make: Make, tmp_path: Path
     new, old = (place / f"{'a' * 64}.far-away.{digit * 32}.partial" for digit in "01")
     for path in (new, old):
         path.write_bytes(b"x")
-    long_ago = time.time() - STALE - 1
+    long_ago = time.time() - ABANDONED_SECONDS - 1
     os.utime(old, (long_ago, long_ago))
     make()
     assert held(place) == [new.name]
