@@ -66,7 +66,7 @@ def test_parquet_is_cut_at_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
         plan_splits([(str(path), 10)], "auto")
 
 
-def test_formats_are_told_by_name_or_first_bytes(tmp_path: Path) -> None:
+def test_formats_are_detected_by_name_or_first_bytes(tmp_path: Path) -> None:
     wiki = tmp_path / "wiki_00"
     plain = tmp_path / "book.txt.gz"
     wiki.write_text('<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n')
