@@ -1,7 +1,7 @@
 """Real English that every machine already has: the documentation that an installed Python carries, as JSONL.
 
-pydoc's topics, the docstrings of built-in types, and those of the standard library's and the installed packages'
-modules, read from their sources without importing them. One module is one document.
+These are pydoc's topics, the docstrings of built-in types, and those of the modules of the standard library and of
+installed packages, read from their sources without importing them. One module is one document.
 
     python deploy/demo/corpus.py OUTPUT.jsonl [--megabytes 8]
 """
@@ -21,22 +21,24 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-SKIPPED = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor"}
-SHORTEST = 400  # characters; below, a module says too little to make a pair of segments
+SKIPPED_FOLDERS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor"}
+
+MIN_CHARACTERS = 400
+"""Shorter documents are left out: they say too little to make a pair of segments."""
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def documents() -> Iterator[dict[str, str]]:
-    """{"source", "text"} of every document, in an order that depends on what is installed alone.
-
-    Packages are mixed by a hash of each module's path, so that stopping early does not mean the letter A.
-    """
+    """Yield {"source", "text"} of every document, in an order that depends only on what is installed."""
     yield from _from_pydoc()
     yield from _from_builtins()
+
     paths = sysconfig.get_paths()
     for source, root in (("standard library", paths["stdlib"]), ("packages", paths["purelib"])):
         for path in modules_under(Path(root)):
             text = docstrings(path)
-            if len(text) >= SHORTEST:
+            if len(text) >= MIN_CHARACTERS:
                 yield {"source": source, "text": text}
 
 
@@ -48,54 +50,69 @@ def _from_pydoc() -> Iterator[dict[str, str]]:
 
 
 def _from_builtins() -> Iterator[dict[str, str]]:
-    for name, thing in sorted(vars(builtins).items()):
-        if isinstance(thing, type):
-            parts = [inspect.getdoc(thing), *(inspect.getdoc(member) for _, member in sorted(vars(thing).items()))]
-            text = "\n\n".join(part for part in parts if part)
-            if len(text) >= SHORTEST:
-                yield {"source": "builtins", "text": f"{name}\n\n{text}"}
+    for name, value in sorted(vars(builtins).items()):
+        if not isinstance(value, type):
+            continue
+
+        members = [member for _, member in sorted(vars(value).items())]
+        parts = [inspect.getdoc(value), *(inspect.getdoc(member) for member in members)]
+        text = "\n\n".join(part for part in parts if part)
+        if len(text) >= MIN_CHARACTERS:
+            yield {"source": "builtins", "text": f"{name}\n\n{text}"}
 
 
 def modules_under(root: Path) -> Iterator[Path]:
-    """Python sources below a folder, without tests and vendored copies, in the order of a hash of their paths."""
-    inside = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
-    for name in sorted(inside, key=lambda name: hashlib.blake2b(name.encode()).digest()):
-        if not SKIPPED.intersection(Path(name).parts):
-            yield inside[name]
+    """Yield the Python sources below a folder, without tests and vendored copies.
+
+    Their order is that of a hash of their paths. It mixes the packages, so that a corpus that stops early does not
+    consist of packages with the letter A.
+    """
+    paths = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
+    for name in sorted(paths, key=lambda name: hashlib.blake2b(name.encode()).digest()):
+        if not SKIPPED_FOLDERS.intersection(Path(name).parts):
+            yield paths[name]
 
 
 def docstrings(path: Path) -> str:
-    """The docstrings of a module, its classes and its functions, in the order of the source."""
+    """Return the docstrings of a module, its classes and its functions; an empty string if it cannot be parsed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # sources warn of their own escapes
+        warnings.simplefilter("ignore")  # sources may contain invalid escapes
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             return ""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
-    return "\n\n".join(text for text in found if text)
+
+    texts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    return "\n\n".join(text for text in texts if text)
 
 
-def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    flags.add_argument("output", type=Path)
-    flags.add_argument("--megabytes", type=float, default=8.0, help="stop after so much text")
-    options = flags.parse_args()
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    wanted, count, characters = int(options.megabytes * 1e6), 0, 0
-    with (
-        options.output.open("w", encoding="utf-8") as file,
-        tqdm(total=wanted, unit="B", unit_scale=True, disable=None) as bar,
-    ):
+def write_documents(output: Path, max_characters: int) -> tuple[int, int]:
+    """Write documents until their texts have `max_characters`. Returns the number of documents and of characters."""
+    count = 0
+    characters = 0
+    output.parent.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(total=max_characters, unit="B", unit_scale=True, disable=None)
+
+    with output.open("w", encoding="utf-8") as file, bar:
         for document in documents():
             file.write(json.dumps(document) + "\n")
             count += 1
-            bar.update(len(document["text"]))
             characters += len(document["text"])
-            if characters >= wanted:
+            bar.update(len(document["text"]))
+            if characters >= max_characters:
                 break
-        print(f"{options.output}: {count:,} documents, {characters:,} characters")
+    return count, characters
+
+
+def main() -> None:
+    description = __doc__.split("\n")[0] if __doc__ else None
+    flags = argparse.ArgumentParser(description=description)
+    flags.add_argument("output", type=Path)
+    flags.add_argument("--megabytes", type=float, default=8.0, help="amount of text after which to stop")
+    options = flags.parse_args()
+
+    count, characters = write_documents(options.output, int(options.megabytes * 1e6))
+    print(f"{options.output}: {count:,} documents, {characters:,} characters")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The loss curve of a run as a picture.
+"""Draws the loss and the accuracies of a run as a picture.
 
 python deploy/demo/loss_curve.py RUN_DIR OUTPUT.png
 """
@@ -16,19 +16,25 @@ from matplotlib import pyplot as plt
 
 
 def main() -> None:
-    run, output = Path(sys.argv[1]), Path(sys.argv[2])
+    run = Path(sys.argv[1])
+    output = Path(sys.argv[2])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines]
+
     figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
+
     upper.plot(steps, [line["mlm_loss"] for line in lines], color="tab:blue")
     upper.set_ylabel("masked LM loss (nats)")
+
     lower.plot(steps, [line["mlm_accuracy"] for line in lines], label="masked LM", color="tab:blue")
     lower.plot(steps, [line["pair_accuracy"] for line in lines], label="pair", color="tab:orange")
     lower.set_ylabel("accuracy")
     lower.set_xlabel("step")
     lower.legend()
+
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
+
     figure.savefig(output, dpi=120)
     print(f"{output}: {len(lines)} points, {run}")
 

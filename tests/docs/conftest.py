@@ -1,0 +1,112 @@
+"""A folder in which the commands of a page run as they are written, on a small corpus and with small models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, Command
+from tests.docs.pages import ROOT, blocks, commands
+from tests.trainer.ranks import free_port
+
+SMALL_RUN = {
+    "model.num_hidden_layers": 2,
+    "model.num_attention_heads": 2,
+    "model.hidden_size": 32,
+    "model.intermediate_size": 64,
+    "model.vocab_size": "none",
+    "batch.global_batch": 32,
+    "batch.micro_batch": 16,
+    "schedule.warmup_steps": 2,
+    "engine.precision": "fp32",
+    "run.max_steps": 6,
+    "run.stop_at": 6,
+    "run.log_every": 1,
+    "checkpoint.every": 3,
+}
+"""What every training command gets in addition. A command of a page never sets one of these itself."""
+
+PIPELINE_COMMANDS = ("shard", "vocab", "pairs", "inspect", "verify")
+
+
+class Sandbox:
+    """A folder with a small corpus, in which the commands of a page run."""
+
+    def __init__(self, folder: Path, corpus: Path, command: Command, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self.environment: dict[str, str] = {}
+        self._command = command
+        monkeypatch.chdir(folder)
+
+        for name in ("corpus", "held_out"):
+            (folder / name).mkdir()
+            shutil.copy(corpus, folder / name / "a.jsonl")
+
+    def put(self, source: Path, name: str) -> None:
+        """Copy a folder that other tests share to where a page expects it."""
+        shutil.copytree(source, self.folder / name)
+
+    def run_page(self, page: str, pipeline_in_process: bool = True) -> None:
+        """Run all commands of a page and then its Python code. Each must succeed."""
+        for words in commands(page):
+            small = self.shrunk(words)
+            job = pipeline_job(small)
+            if job is not None and pipeline_in_process:
+                done = self._command(*job)
+            else:
+                done = self.run(small)
+            assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-3000:])
+
+        for script in blocks(page, "python"):
+            done = self.run(["python", "-c", script])
+            assert done.returncode == 0, (script, done.stderr)
+
+    def shrunk(self, words: list[str]) -> list[str]:
+        """Return a command for the small corpus."""
+        small = list(words)
+        if "--size" in small:
+            small[small.index("--size") + 1] = "160"
+        if "--config" in small:
+            small += [word for key, value in SMALL_RUN.items() for word in ("--set", f"{key}={value}")]
+
+        # Other tests run on this machine at the same time, and one of them takes the default port.
+        if small[0] in ("deepspeed", "torchrun") and "--rdzv_endpoint" not in small:
+            small[1:1] = ["--master_port", str(free_port())]
+        return small
+
+    def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command as a process in the sandbox."""
+        program, *arguments = words
+        if program == "clozeline":
+            # The same program, but always of this source tree.
+            program, arguments = "python", ["-m", "clozeline", *arguments]
+
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"} | self.environment
+        return subprocess.run(
+            [str(BIN / Path(sys.executable).name if program == "python" else BIN / program), *arguments],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+
+def pipeline_job(words: list[str]) -> list[str] | None:
+    """Return the arguments of a command of the pipeline, or None for any other command."""
+    if words[:3] == ["python", "-m", "pipeline"]:
+        return words[3:]
+    if words[0] == "clozeline" and words[1] in PIPELINE_COMMANDS:
+        return words[1:]
+    return None
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, corpus: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
+    return Sandbox(tmp_path, corpus, command, monkeypatch)

@@ -1,0 +1,38 @@
+"""The pages of the documentation, and the commands in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the content of a page's code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words of every command that the page expects to work, in order.
+
+    `make` and `source` belong to setting up an environment, which the test already runs in.
+    """
+    lines = "".join(blocks(page, "sh")).splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [command for command in words if command and command[0] not in ("make", "source")]
+
+
+def prose(page: str) -> str:
+    """Return a page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def code_spans(page: str) -> list[str]:
+    """Return what stands between backticks in a page's text."""
+    return re.findall(r"`([^`\n]+)`", prose(page))

@@ -1,0 +1,222 @@
+"""The pages in docs/ are true: commands run, and what they name exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from pipeline import cli as pipeline_cli
+from schemas.vocabulary import read_vocabulary
+from tests.conftest import Command, made
+from tests.docs.conftest import SMALL_RUN, Sandbox
+from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, prose
+from tests.object_store import ObjectStore
+from tests.small_models import random_model, write_hf
+from trainer import cli as trainer_cli
+from trainer.config.load import load_recipe
+from trainer.config.schema import PhaseSection, Recipe
+from trainer.config.section import Section
+from trainer.config.shipped import recipe_names
+from trainer.export import convert
+
+LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}}
+LAUNCHER_FLAGS = {
+    "constraint",
+    "direct_num_workers",
+    "dry_run",
+    "environment_type",
+    "flink_master",
+    "hostfile",
+    "index",
+    "local",
+    "master_port",
+    "module",
+    "nnodes",
+    "nproc_per_node",
+    "num_gpus",
+    "project",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "region",
+    "runner",
+    "signal",
+    "timeout",
+}
+"""Flags of pip, hf, git, pytest, launchers, Slurm and Beam that pages mention (up to the first hyphen)."""
+
+
+# Commands
+
+
+def test_every_page_with_commands_is_tested() -> None:
+    tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
+    assert {page for page in PAGES if commands(page)} == tested
+
+
+@pytest.mark.timeout(400)
+def test_the_quickstart(sandbox: Sandbox) -> None:
+    sandbox.run_page("docs/quickstart.md")
+    assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(400)
+def test_a_corpus_from_a_to_z(sandbox: Sandbox) -> None:
+    sandbox.run_page("docs/own_corpus.md")
+    assert '"eval_mlm_loss"' in Path("out/run/metrics.jsonl").read_text()
+    assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(400)
+def test_training_on_a_cluster_of_one_machine(sandbox: Sandbox, pairs: Path, store: ObjectStore) -> None:
+    store.bucket("bucket")
+    sandbox.environment = store.environment
+    sandbox.put(pairs, "out/pairs")
+    sandbox.run_page("docs/cluster.md")
+    assert Path("out/from_bucket/model.safetensors").exists()
+
+
+@pytest.mark.timeout(400)
+def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
+    put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
+    sandbox.run_page("docs/continue_published.md")
+    assert Path("out/hf/model.safetensors").exists()
+
+
+def put_published_model(folder: Path, vocab: Path) -> None:
+    """Write a folder with a small BERT as it would be published: config, safetensors and tokenizer."""
+    changes = [f"{key}={value}" for key, value in SMALL_RUN.items() if key.startswith("model.")]
+    model = load_recipe("bert_base", changes).model
+    vocabulary = read_vocabulary(str(vocab))
+    write_hf(random_model(model, vocabulary), vocabulary, folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copy(vocab / name, folder / name)
+
+
+def test_the_formats_are_read_as_written(sandbox: Sandbox, pairs: Path) -> None:
+    sandbox.put(pairs, "out/pairs")
+    sandbox.run_page("docs/formats.md")
+
+
+def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Path, vocab: Path, tmp_path: Path) -> None:
+    page = PAGES["docs/formats.md"]
+    flags = ("--text", text, "--vocab", vocab, "--objective", "nsp", "--static_masks", 2, "--max_length", 32)
+    folder = made(command, tmp_path / "pairs", "pairs", *flags)
+    for path in folder.iterdir():
+        name = re.sub(r"-\d+-of-\d+", "-00000-of-00008", path.name)
+        assert f"`{name}`" in page or f"`{name}/`" in page, name
+
+    for name in Recipe.model_fields["run"].annotation.model_fields:  # type: ignore[union-attr]
+        assert f"| `{name}` |" in PAGES["docs/recipes.md"]
+
+
+# What pages name
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
+def test_tables_are_valid_in_a_recipe(page: str, tmp_path: Path) -> None:
+    for block in blocks(page, "toml"):
+        recipe = tomllib.loads((ROOT / "trainer/recipes/tiny.toml").read_text())
+        changes = tomllib.loads(block)
+        if "global_tokens" in changes.get("batch", {}):
+            recipe["batch"] = {}
+        for section, values in changes.items():
+            recipe[section] = recipe.get(section, {}) | values
+        path = tmp_path / "recipe.toml"
+        path.write_text(tomli_w.dumps(recipe))
+        load_recipe(str(path), [])
+
+
+@pytest.mark.parametrize("page", LINKED)
+def test_links_lead_somewhere(page: str) -> None:
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", LINKED[page]):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (folder / name).resolve() if name else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in [anchor_of(heading) for heading in headings], target
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", [page for page in LINKED if page != "CHANGELOG.md"])
+def test_files_in_the_text_exist(page: str) -> None:
+    folders = ("schemas/", "pipeline/", "trainer/", "clozeline/", "tests/", "benchmarks/", "deploy/", "docs/")
+    spans = re.findall(r"`([^`\n]+)`", LINKED[page])
+    for span in spans:
+        if span.startswith(folders) and re.fullmatch(r"[\w./-]+", span):
+            assert (ROOT / span).exists(), span
+
+
+def test_recipe_keys_in_the_text_exist() -> None:
+    sections = {**{name: field.annotation for name, field in Recipe.model_fields.items()}, "phases": PhaseSection}
+    for page in PAGES:
+        for span in [*code_spans(page), *(word for command in commands(page) for word in command)]:
+            match = re.fullmatch(r"([a-z]+)\.(\w+)(=.*| = .*)?", span)
+            section = sections.get(match[1]) if match else None
+            if match and isinstance(section, type) and issubclass(section, Section):
+                is_file = match[2] in ("json", "md", "py", "safetensors", "toml")
+                assert is_file or match[2] in section.model_fields, (page, span)
+
+
+def test_flags_in_the_text_exist() -> None:
+    parsers = [trainer_cli.parser(), pipeline_cli.parser()]
+    helps = "".join(parser.format_help() for parser in parsers) + Path(convert.__file__).read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
+    known = (
+        LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
+    )
+    known |= {"verbose", "rows", "no_lowercase", "help"}
+    for page in PAGES:
+        for flag in re.findall(r"(?<![-\w<!])--([a-z]\w*)", PAGES[page]):
+            assert flag in known, (page, flag)
+
+
+def test_messages_in_the_troubleshooting_exist() -> None:
+    messages = "\n".join(source_strings())
+    quoted = re.findall(r"^\*\*`([^`]+)`", PAGES["docs/troubleshooting.md"], re.MULTILINE)
+    assert len(quoted) > 5
+    for message in quoted:
+        for piece in message.split("..."):
+            assert piece.strip(" .") in messages, message
+
+
+def source_strings() -> list[str]:
+    """Return every string of the source, without the values that f-strings insert."""
+    strings: list[str] = []
+    for folder in ("clozeline", "schemas", "pipeline", "trainer"):
+        for path in (ROOT / folder).rglob("*.py"):
+            nodes = ast.walk(ast.parse(path.read_text()))
+            strings += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return strings
+
+
+def test_every_recipe_and_exit_code_is_on_its_page() -> None:
+    for name in recipe_names():
+        assert f"`{name}`" in PAGES["docs/recipes.md"]
+    for code in (0, 1, 2, 3, 4, 5, 75, 130):
+        assert f"\n| {code} | " in PAGES["docs/troubleshooting.md"]
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    for page in PAGES:
+        assert page == "README.md" or f"]({page})" in PAGES["README.md"], page
+
+
+def test_no_line_of_prose_is_longer_than_120() -> None:
+    for page in PAGES:
+        for line in prose(page).splitlines():
+            is_free = line.startswith(("|", "<!--", "- `")) or page == "docs/recipes.md"
+            assert is_free or len(line) <= 125, (page, line)
