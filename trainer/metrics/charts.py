@@ -1,135 +1,177 @@
-"""Lines over a run's steps as SVG, and the style sheet of the page that shows them.
+"""Lays out line charts over a run's steps; templates/chart.html draws them as SVG.
 
-Across, the SVG goes in percent, up and down in pixels, so that letters keep their size on a phone; the lines lie in an
-inner SVG that is stretched.
+Across, the SVG goes in percent, up and down in pixels, so that letters keep their size on a phone. The points of a line
+cannot be given in percent, so lines lie in an inner SVG that is 1000 units wide and stretched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log10
+from typing import Literal, NamedTuple
 
-HEIGHT = 200  # pixels above the axis
-MOST_POINTS = 400  # of a line; more are drawn as means, over a band from the least to the greatest
-DOTTED = 60  # points of a line that has so few are shown as dots too
-Points = Sequence[tuple[int, float]]
+from schemas.pages import Level
 
-STYLE = """
-:root{--paper:#fcfbf8;--ink:#22211e;--dim:#6f6a61;--rule:#e4dfd5;--a:#40679f;--b:#c9762b;--c:#2b7048;--d:#7c5fc4}
-@media(prefers-color-scheme:dark){:root{--paper:#17181b;--ink:#e7e4de;--dim:#9d978c;--rule:#303136;--a:#7fa6de;
---b:#dd9650;--c:#7fc79b;--d:#a48be6}}
-*{box-sizing:border-box}html{-webkit-text-size-adjust:100%}
-body{font:15px/1.55 system-ui,sans-serif;background:var(--paper);color:var(--ink);max-width:72rem;margin:0 auto;
-padding:2.5rem 1.25rem 5rem;overflow-wrap:anywhere}
-h1,h2,dd{font-family:"Iowan Old Style",Charter,"Palatino Linotype",Palatino,Georgia,"Noto Serif",serif;font-weight:500}
-h1{font-size:clamp(1.7rem,5vw,2.5rem);line-height:1.15;margin:.2rem 0 .6rem}h2{font-size:1.15rem;margin:0}
-p,dl,dd,ul,figure{margin:0;padding:0}ul{list-style:none}
-header p,dt,th,li,summary,.note{color:var(--dim);font-size:.8rem}
-header p.brand{letter-spacing:.09em;text-transform:uppercase;font-size:.7rem}
-dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(7.2rem,1fr));gap:1.1rem 1.2rem;margin:1.8rem 0 0}
-dl div{border-top:2px solid var(--ink);padding-top:.45rem}
-dd{font-size:1.45rem;line-height:1.3;white-space:nowrap;font-variant-numeric:tabular-nums}
-main{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(30rem,100%),1fr));gap:0 2.4rem}
-section{border-top:1px solid var(--rule);margin-top:2.4rem;padding-top:1.1rem;min-width:0}
-figure{padding-left:3.2rem;margin-top:.9rem}figure>svg{display:block;width:100%;height:232px;overflow:visible}
-text{fill:var(--dim);font-size:11px}line{stroke:var(--rule)}line.mark{stroke:var(--dim);stroke-dasharray:3 4}
-polyline{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke;stroke-linejoin:round}
-polygon{opacity:.18;stroke:none}
-.a{stroke:var(--a);fill:var(--a)}.b{stroke:var(--b);fill:var(--b)}.c{stroke:var(--c);fill:var(--c)}
-.d{stroke:var(--d);fill:var(--d)}polyline.a,polyline.b,polyline.c,polyline.d{fill:none}
-ul{display:flex;flex-wrap:wrap;gap:.2rem 1.4rem;margin-top:.2rem;min-height:1.3rem}
-li svg{display:inline-block;width:1.1rem;height:.5rem;margin-right:.4rem}
-table{border-collapse:collapse;width:100%;margin-top:.9rem;font-variant-numeric:tabular-nums}th{font-weight:400}
-td,th{border-bottom:1px solid var(--rule);padding:.35rem .8rem .35rem 0;text-align:right}
-td:first-child,th:first-child{text-align:left}pre{font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow:auto}
-""".replace("\n", "")
+HEIGHT = 200
+"""Pixels of a chart above its axis."""
+
+INNER_WIDTH = 1000
+"""Units of the inner SVG, from step 0 to the last one."""
+
+MAX_POINTS = 400
+"""The most points of a line. Of more, means are drawn, over a band from the lowest value to the highest."""
+
+MAX_DOTS = 60
+"""A line of at most this many points has a dot at each, which says its value."""
+
+Color = Literal["blue", "orange", "green", "purple"]
+TextOf = Callable[[float], str]
+"""Words a value."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A name, its colour (a, b, c or d), and (step, value) in order of steps."""
+    """A named line: (step, value) in order of steps."""
 
     name: str
-    colour: str
-    points: Points
+    color: Color
+    points: Sequence[tuple[int, float]]
 
 
-def chart(lines: Sequence[Line], last_step: int, marks: Sequence[int], told: Callable[[float], str]) -> str:
-    """Lines over steps 0 to `last_step`, dashed where the run was resumed; `told` words the values."""
+class PointGroup(NamedTuple):
+    """Neighboring points that are drawn as one: their mean step, and their lowest, mean and highest value."""
+
+    step: float
+    lowest: float
+    mean: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point that says its value. x: percent. y: pixels."""
+
+    x: float
+    y: float
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DrawnLine:
+    """A line in the form that SVG takes: `points` of a polyline, and of a polygon for the band, None without one."""
+
+    name: str
+    color: Color
+    points: str
+    band: str | None
+    dots: list[Dot]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A dashed line where the run was resumed after `step`. x: percent."""
+
+    step: int
+    x: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its title, lines over steps 0 to `last_step`, and axes."""
+
+    title: str
+    lines: list[DrawnLine]
+    levels: list[Level]
+    marks: list[Mark]
+    last_step: int
+    height: int = HEIGHT
+    inner_width: int = INNER_WIDTH
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where steps and values lie in a chart that reaches from step 0 to `last_step` and from `low` to `high`."""
+
+    last_step: int
+    low: float
+    high: float
+
+    def percent(self, step: float) -> float:
+        return 100 * step / self.last_step
+
+    def y(self, value: float) -> float:
+        """Return pixels from the top."""
+        return HEIGHT * (1 - (value - self.low) / (self.high - self.low))
+
+    def inner_point(self, step: float, value: float) -> str:
+        """Return a point of the inner SVG as "x,y"."""
+        return f"{INNER_WIDTH * step / self.last_step:.1f},{self.y(value):.1f}"
+
+
+def chart(title: str, lines: Sequence[Line], last_step: int, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
+    """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. `text_of` words values."""
     values = [value for line in lines for _, value in line.points]
     levels = round_levels(min(values), max(values))
-    low, high = levels[0], levels[-1]
-    places = [(level, HEIGHT * (1 - (level - low) / (high - low))) for level in levels]
-    rules = "".join(
-        f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="-8" y="{y + 3.5:.1f}" text-anchor="end">{escape(told(level))}</text>'
-        for level, y in places
-    )
-    drawn = "".join("".join(_line(line, last_step, low, high)) for line in lines)
-    inner = f'<svg width="100%" height="{HEIGHT}" viewBox="0 0 1000 {HEIGHT}" preserveAspectRatio="none">{drawn}</svg>'
-    dots = "".join(_dots(line, last_step, low, high, told) for line in lines if len(line.points) <= DOTTED)
-    names = "".join(
-        f'<li><svg viewBox="0 0 18 8"><polyline class="{line.colour}" points="0,4 18,4"/></svg>{escape(line.name)}</li>'
-        for line in lines
-    )
-    return (
-        f"<ul>{names}</ul><figure><svg>{rules}{_steps(last_step)}{_marks(marks, last_step)}{inner}{dots}</svg></figure>"
+    scale = Scale(last_step, low=levels[0], high=levels[-1])
+
+    return Chart(
+        title=title,
+        lines=[_drawn(line, scale, text_of) for line in lines],
+        levels=[Level(scale.y(level), text_of(level)) for level in levels],
+        marks=[Mark(step, scale.percent(step)) for step in resumed_at],
+        last_step=last_step,
     )
 
 
 def round_levels(low: float, high: float) -> list[float]:
-    """Two to six levels at round numbers, the first at or below `low`, the last at or above `high`."""
-    span = max(high - low, abs(high) * 1e-3) or 1.0
+    """Return two to six levels at round numbers, the first at or below `low`, the last at or above `high`."""
+    # Equal values, or nearly equal ones, still get a scale with some height.
+    span = max(high - low, abs(high) * 1e-3)
+    if span == 0:
+        span = 1.0
+
     power = 10.0 ** floor(log10(span / 4))
-    step = next(n * power for n in (1, 2, 5, 10) if span / (n * power) <= 4)
-    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [number * step for number in range(first, max(last, first + 1) + 1)]
+    step = next(digit * power for digit in (1, 2, 5, 10) if span / (digit * power) <= 4)
+
+    # The slack keeps rounding errors from adding a level beyond a value that lies on one.
+    first = floor(low / step + 1e-9)
+    last = max(ceil(high / step - 1e-9), first + 1)
+    return [number * step for number in range(first, last + 1)]
 
 
-def thinned(points: Points, most: int) -> list[tuple[float, float, float, float]]:
-    """(step, least, mean, greatest) of at most `most` runs of neighbours of equal number."""
-    size = ceil(len(points) / most)
-    lots = (points[i : i + size] for i in range(0, len(points), size))
-    found = []
-    for lot in lots:
-        steps, values = zip(*lot, strict=True)
-        found.append((sum(steps) / len(lot), min(values), sum(values) / len(lot), max(values)))
-    return found
+def thinned(points: Sequence[tuple[int, float]], max_groups: int) -> list[PointGroup]:
+    """Return at most `max_groups` groups of neighboring points, all of equal size but the last."""
+    size = ceil(len(points) / max_groups)
+
+    groups = []
+    for start in range(0, len(points), size):
+        steps, values = zip(*points[start : start + size], strict=True)
+        group = PointGroup(
+            step=sum(steps) / len(steps),
+            lowest=min(values),
+            mean=sum(values) / len(values),
+            highest=max(values),
+        )
+        groups.append(group)
+    return groups
 
 
-def _line(line: Line, last_step: int, low: float, high: float) -> Iterator[str]:
-    def at(step: float, value: float) -> str:
-        return f"{1000 * step / last_step:.1f},{HEIGHT * (1 - (value - low) / (high - low)):.1f}"
+def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
+    groups = thinned(line.points, MAX_POINTS)
+    means = [scale.inner_point(group.step, group.mean) for group in groups]
 
-    lots = thinned(line.points, MOST_POINTS)
-    if len(lots) < len(line.points):
-        edge = [at(lot[0], lot[1]) for lot in lots] + [at(lot[0], lot[3]) for lot in reversed(lots)]
-        yield f'<polygon class="{line.colour}" points="{" ".join(edge)}"/>'
-    yield f'<polyline class="{line.colour}" points="{" ".join(at(step, mean) for step, _, mean, _ in lots)}"/>'
+    band = None
+    is_thinned = len(groups) < len(line.points)
+    if is_thinned:
+        # Along the lowest values, and back along the highest.
+        lower_edge = [scale.inner_point(group.step, group.lowest) for group in groups]
+        upper_edge = [scale.inner_point(group.step, group.highest) for group in reversed(groups)]
+        band = " ".join(lower_edge + upper_edge)
 
+    dots = []
+    if len(line.points) <= MAX_DOTS:
+        dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in line.points]
 
-def _dots(line: Line, last_step: int, low: float, high: float, told: Callable[[float], str]) -> str:
-    return "".join(
-        f'<circle class="{line.colour}" r="2.4" cx="{100 * step / last_step:.2f}%" '
-        f'cy="{HEIGHT * (1 - (value - low) / (high - low)):.1f}">'
-        f"<title>step {step:,}: {escape(told(value))}</title></circle>"
-        for step, value in line.points
-    )
-
-
-def _steps(last_step: int) -> str:
-    anchors = ("start", "middle", "middle", "middle", "end")
-    return "".join(
-        f'<text x="{25 * i}%" y="{HEIGHT + 19}" text-anchor="{anchor}">{last_step * i // 4:,}</text>'
-        for i, anchor in enumerate(anchors)
-    )
-
-
-def _marks(marks: Sequence[int], last_step: int) -> str:
-    return "".join(
-        f'<line class="mark" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{HEIGHT}">'
-        f"<title>resumed after step {step:,}</title></line>"
-        for step, x in ((step, 100 * step / last_step) for step in marks)
-    )
+    return DrawnLine(line.name, line.color, " ".join(means), band, dots)

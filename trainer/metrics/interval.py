@@ -1,9 +1,10 @@
-"""Means over a logging interval: the steps since the last logged line.
+"""Computes means over a logging interval: the steps since the last logged line.
 
 Losses and accuracies are sums over all steps divided by the sums of their counts, so each masked token and each labeled
-pair counts once. grad_norm is the mean of the steps' norms. A step whose loss or norm is not finite is left out of it.
+pair counts once. grad_norm is the mean of the steps' norms. Steps with a loss that is not finite are left out of losses
+and accuracies, and steps with a gradient norm that is not finite out of grad_norm.
 
-A checkpoint holds the sums, so the first line after a resume equals the unbroken run's to the last bit.
+A checkpoint holds the sums, so the first line after a resume equals that of an uninterrupted run to the last bit.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ if TYPE_CHECKING:
 
 
 class Interval(BaseModel):
-    """Sums over some steps and all ranks.
+    """Sums over the steps of an interval and over all ranks."""
 
-    masked, pairs: the counts that loss sums are divided by, of steps with a finite loss. tokens: without padding.
-    computed: with padding. norms: how many gradient norms are in norm_sum.
-    """
-
+    # Losses and correct predictions, of steps with a finite loss.
     mlm_sum: float = 0.0
     mlm_correct: float = 0.0
     pair_sum: float = 0.0
     pair_correct: float = 0.0
+
+    # Masked tokens and labeled pairs of the same steps, which the sums above are divided by.
     masked: float = 0.0
     pairs: float = 0.0
+
+    # Tokens of all steps: without padding, and with it.
     tokens: float = 0.0
     computed: float = 0.0
+
+    # Finite gradient norms, and how many there are.
     norm_sum: float = 0.0
     norms: int = 0
 
@@ -48,7 +52,8 @@ class Interval(BaseModel):
             self.masked += step.counts.masked
             self.pairs += step.counts.pairs
 
-        if isfinite(step.grad_norm) and step.grad_norm >= 0:  # DeepSpeed reports -1 for a norm that is not finite
+        # DeepSpeed reports -1 for a norm that is not finite.
+        if isfinite(step.grad_norm) and step.grad_norm >= 0:
             self.norm_sum += step.grad_norm
             self.norms += 1
 
@@ -56,7 +61,16 @@ class Interval(BaseModel):
         """Return the metrics of the interval by name, None where nothing was counted."""
         mlm_loss = _ratio(self.mlm_sum, self.masked)
         pair_loss = _ratio(self.pair_sum, self.pairs)
-        loss = None if mlm_loss is None else mlm_loss + (pair_loss or 0.0)
+
+        # A run without a pair objective has no pair loss.
+        loss = None
+        if mlm_loss is not None:
+            loss = mlm_loss + (pair_loss or 0.0)
+
+        padding_fraction = None
+        if self.computed > 0:
+            padding_fraction = 1 - self.tokens / self.computed
+
         return {
             "loss": loss,
             "mlm_loss": mlm_loss,
@@ -64,9 +78,10 @@ class Interval(BaseModel):
             "pair_loss": pair_loss,
             "pair_accuracy": _ratio(self.pair_correct, self.pairs),
             "grad_norm": _ratio(self.norm_sum, self.norms),
-            "padding_fraction": None if self.computed == 0 else 1 - self.tokens / self.computed,
+            "padding_fraction": padding_fraction,
         }
 
 
 def _ratio(total: float, count: float) -> float | None:
+    """Return the mean, or None if nothing was counted."""
     return None if count == 0 else total / count

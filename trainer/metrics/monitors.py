@@ -1,7 +1,8 @@
-"""W&B and whatever else DeepSpeed's monitor writes to, as a recipe's [deepspeed] table asks for it.
+"""Sends metrics to W&B and the other monitors of DeepSpeed that a recipe's [deepspeed] table enables.
 
-They are told the lines of metrics.jsonl, and nothing by DeepSpeed itself, whose loss is scaled for its gradients. A run
-has one id for all its resumes; W&B leaves out steps that it has seen, so its curves never go back.
+They get the lines of metrics.jsonl. DeepSpeed itself sends them nothing, because the loss that it would report is
+scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so its
+curves never go back.
 """
 
 from __future__ import annotations
@@ -19,35 +20,59 @@ from schemas import storage
 from schemas.errors import UsageError
 
 ID = "run_id"
+"""The file of a run folder that holds the run's id for W&B."""
+
 PACKAGES = {"wandb": "wandb", "comet": "comet_ml"}
+"""The Python package that each monitor needs, by the monitor's name in [deepspeed]."""
+
 Tell = Callable[[dict[str, Any]], None]
+"""Receives a line of the metrics."""
 
 
 def name_run(run: str, settings: dict[str, Any]) -> None:
-    """Before an engine is built with these [deepspeed] settings: tell W&B which run this is, by RUN/run_id.
+    """Tell W&B which run this is. Must be called before an engine is built with these [deepspeed] settings.
 
-    Raises UsageError when a monitor's package is not installed.
+    W&B reads the id from the environment; it is kept in RUN/run_id. An id that the environment has already is left
+    alone. Raises UsageError if the package of an enabled monitor is not installed.
     """
     for monitor, package in PACKAGES.items():
-        if settings.get(monitor, {}).get("enabled") and find_spec(package) is None:
-            raise UsageError(f"[deepspeed] {monitor} is enabled, but {package} is not installed. Install it.")
-    if settings.get("wandb", {}).get("enabled"):
-        path = Path(run, ID)
-        if not path.exists():
-            storage.publish(str(path), secrets.token_hex(8).encode())
-        os.environ.setdefault("WANDB_RUN_ID", path.read_text())
-        os.environ.setdefault("WANDB_RESUME", "allow")
+        if _is_enabled(monitor, settings) and find_spec(package) is None:
+            raise UsageError(
+                f"[deepspeed] {monitor} is enabled, but {package} is not installed. "
+                f"Install it (pip install {package}) or disable {monitor}."
+            )
+
+    if not _is_enabled("wandb", settings):
+        return
+
+    path = Path(run, ID)
+    if not path.exists():
+        storage.publish(str(path), secrets.token_hex(8).encode())
+    os.environ.setdefault("WANDB_RUN_ID", path.read_text())
+    os.environ.setdefault("WANDB_RESUME", "allow")
 
 
 def monitors_of(engine: DeepSpeedEngine) -> Tell:
-    """What tells an engine's monitors a line of the metrics; from now on the engine itself tells them nothing."""
+    """Return a function that sends a line of the metrics to the engine's monitors.
+
+    From then on the engine itself sends them nothing.
+    """
     monitor: Any = engine.monitor
     if not monitor.enabled:
         return lambda line: None
-    monitor.enabled = False  # read by the engine alone
+
+    # The engine asks this before it writes events of its own; `write_events` does not.
+    monitor.enabled = False
 
     def tell(line: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in line.items() if value is not None and name != "step"}
-        monitor.write_events([(name.replace("eval_", "eval/"), value, line["step"]) for name, value in numbers.items()])
+        events = []
+        for name, value in line.items():
+            if value is not None and name != "step":
+                events.append((name.replace("eval_", "eval/"), value, line["step"]))
+        monitor.write_events(events)
 
     return tell
+
+
+def _is_enabled(monitor: str, settings: dict[str, Any]) -> bool:
+    return bool(settings.get(monitor, {}).get("enabled"))

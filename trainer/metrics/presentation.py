@@ -1,15 +1,25 @@
-"""What shows a run may fail without ending it: report, model card, TensorBoard, other monitors."""
+"""Keeps a run going when something that only shows it fails: report, model card, TensorBoard, other monitors."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
+from trainer.logs import logger
+
 
 @contextlib.contextmanager
 def keep_running(what: str) -> Iterator[None]:
-    """Print one line instead of raising when `what` cannot be made. metrics.jsonl and checkpoints hold the truth."""
+    """Log one line, and raise nothing, if the block fails to write `what`.
+
+    Nothing is lost by that: metrics.jsonl and the checkpoints hold everything that is shown elsewhere.
+    """
     try:
         yield
     except Exception as error:
-        print(f"{what} could not be written ({type(error).__name__}: {error}). Nothing else is affected.", flush=True)
+        logger.info(
+            "%s could not be written (%s: %s). Nothing else is affected.",
+            what,
+            type(error).__name__,
+            error,
+        )

@@ -1,10 +1,13 @@
-"""report.html: a run on one self-contained page, drawn from its metrics, with marks where it was resumed."""
+"""report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
+
+This module computes what the page says; templates/report.html says it.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -14,157 +17,168 @@ import tomli_w
 
 from schemas import storage
 from schemas.masking import KINDS
+from schemas.pages import render
 from trainer.checkpoint.layout import best_step
-from trainer.config.changes import RecipeChange
-from trainer.config.changes import shown_value as value_text
+from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
-from trainer.metrics.charts import STYLE, Line, chart
-from trainer.metrics.log import read_metrics
+from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
+from trainer.metrics.number_text import duration, or_dash, percent, short
+from trainer.metrics.read import read_metrics
 
-FILE = "report.html"
+REPORT_FILE = "report.html"
+COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple")
+"""The colors of a chart's lines, in order."""
+
 Metrics = list[dict[str, Any]]
+"""The lines of metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class ChartOfMetrics:
+    """Which metrics a chart shows: their names in metrics.jsonl, and what the chart calls them."""
+
+    title: str
+    metrics: dict[str, str]
+    text_of: TextOf
+
+
+CHARTS = (
+    ChartOfMetrics(
+        "Loss",
+        {
+            "mlm_loss": "masked LM",
+            "pair_loss": "pairs",
+            "eval_mlm_loss": "masked LM, held out",
+            "eval_pair_loss": "pairs, held out",
+        },
+        short,
+    ),
+    ChartOfMetrics(
+        "Loss on held-out pairs, by kind of mask",
+        {f"eval_{kind}_mlm_loss": kind.replace("_", " ") for kind in KINDS},
+        short,
+    ),
+    ChartOfMetrics("Learning rate", {"lr": "of each update"}, short),
+    ChartOfMetrics("Gradient norm", {"grad_norm": "before clipping"}, short),
+    ChartOfMetrics("Tokens per second", {"tokens_per_second": "all ranks, without padding"}, short),
+    ChartOfMetrics(
+        "Accuracy",
+        {
+            "mlm_accuracy": "masked LM",
+            "pair_accuracy": "pairs",
+            "eval_mlm_accuracy": "masked LM, held out",
+            "eval_pair_accuracy": "pairs, held out",
+        },
+        percent,
+    ),
+    ChartOfMetrics("Padding", {"padding_fraction": "share of all computed tokens"}, percent),
+    ChartOfMetrics("Waiting for data", {"loader_stall_fraction": "share of the time"}, percent),
+)
 
 
 def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> None:
-    """Write RUN/report.html from the metrics and the recipe of RUN.
+    """Write RUN/report.html from the metrics and the recipe of RUN. Does nothing if there are no metrics yet.
 
-    resumed_at: the steps after which the run resumed. changes: how its recipe changed there.
+    resumed_at: the steps after which the run was resumed. changes: how its recipe changed there.
     """
     lines = read_metrics(run)
     if lines:
-        storage.publish(str(Path(run) / FILE), report(run, lines, resumed_at, changes).encode(), durable=False)
+        page = report(run, lines, resumed_at, changes)
+        storage.publish(str(Path(run) / REPORT_FILE), page.encode(), durable=False)
 
 
 def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> str:
-    """The page. What is drawn follows from the arguments and from the checkpoints that are there."""
-    title = escape(Path(run).name)
-    content = tomllib.loads((Path(run) / "recipe.toml").read_text())
-    recipe = escape(tomli_w.dumps(without_secrets(content)))
-    sections = "".join(_section(name, drawn) for name, drawn in _charts(lines, resumed_at))
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Clozeline run: {title}</title>'
-        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark"><style>{STYLE}</style></head><body><header><p class="brand">Clozeline run</p>'
-        f"<h1>{title}</h1><p>{_resumes(resumed_at)}</p></header>{_figures(run, lines)}<main>{sections}"
-        f"{_kinds(lines)}{_changes(changes_without_secrets(changes))}</main><section><details><summary>recipe.toml</summary><pre>{recipe}</pre></details></section>"
-        "</body></html>\n"
+    """Return the page. It depends on the arguments, on the run's recipe and on which checkpoints exist."""
+    recipe = tomllib.loads((Path(run) / "recipe.toml").read_text())
+    charts = [_chart(definition, lines, resumed_at) for definition in CHARTS]
+
+    return render(
+        "trainer.metrics",
+        "report.html",
+        title=Path(run).name,
+        resumed_at=resumed_at,
+        figures=_figures(run, lines),
+        charts=[chart for chart in charts if chart is not None],
+        evaluation=_last_evaluation(lines),
+        changes=_rows_of_changes(changes_without_secrets(changes)),
+        recipe=tomli_w.dumps(without_secrets(recipe)),
     )
 
 
-def _resumes(resumed_at: list[int]) -> str:
-    if not resumed_at:
-        return "One run, never resumed."
-    steps = ", ".join(f"{step:,}" for step in resumed_at)
-    return f"Resumed after {'steps' if len(resumed_at) > 1 else 'step'} {steps}: dashed in the charts."
-
-
-def _figures(run: str, lines: Metrics) -> str:
-    """What people quote, in large type."""
-    last, held_out, chosen = lines[-1], [line for line in lines if "eval_mlm_loss" in line], best_step(run)
+def _figures(run: str, lines: Metrics) -> dict[str, str]:
+    """Return the figures that people quote, as texts by name."""
+    last = lines[-1]
     rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second") is not None]
-    shown = {
+    figures = {
         "steps": f"{last['step']:,}",
-        "tokens": _or_dash(last.get("tokens"), short),
-        "time": _or_dash(last.get("seconds"), duration),
-        "tokens a second": _or_dash(median(rates) if rates else None, short),
-        "masked LM loss": _or_dash(last.get("mlm_loss"), "{:.4f}".format),
-        "accuracy": _or_dash(last.get("mlm_accuracy"), "{:.1%}".format),
+        "tokens": or_dash(last.get("tokens"), short),
+        "time": or_dash(last.get("seconds"), duration),
+        "tokens per second": or_dash(median(rates) if rates else None, short),
+        "masked LM loss": or_dash(last.get("mlm_loss"), "{:.4f}".format),
+        "accuracy": or_dash(last.get("mlm_accuracy"), "{:.1%}".format),
     }
-    if held_out:
-        shown["held-out loss"] = _or_dash(held_out[-1]["eval_mlm_loss"], "{:.4f}".format)
-    if chosen is not None:
-        shown["best checkpoint"] = f"step {chosen:,}"
-    return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in shown.items()) + "</dl>"
+
+    evaluations = _evaluations(lines)
+    if evaluations:
+        figures["held-out loss"] = or_dash(evaluations[-1]["eval_mlm_loss"], "{:.4f}".format)
+
+    step_of_best = best_step(run)
+    if step_of_best is not None:
+        figures["best checkpoint"] = f"step {step_of_best:,}"
+    return figures
 
 
-def _charts(lines: Metrics, resumed_at: list[int]) -> Iterator[tuple[str, str]]:
-    """(title, SVG) of every chart that has something to show."""
-    kinds = {f"eval_{kind}_mlm_loss": kind.replace("_", " ") for kind in KINDS}
-    shares: list[tuple[str, dict[str, str]]] = [
-        ("Accuracy", {"mlm_accuracy": "masked LM", "pair_accuracy": "pairs", "eval_mlm_accuracy": "masked LM, held out",
-                      "eval_pair_accuracy": "pairs, held out"}),
-        ("Padding", {"padding_fraction": "share of what is computed"}),
-        ("Waiting for data", {"loader_stall_fraction": "share of the time"}),
-    ]  # fmt: skip
-    numbers: list[tuple[str, dict[str, str]]] = [
-        ("Loss", {"mlm_loss": "masked LM", "pair_loss": "pairs", "eval_mlm_loss": "masked LM, held out",
-                  "eval_pair_loss": "pairs, held out"}),
-        ("Loss on held-out pairs, by kind of mask", kinds),
-        ("Learning rate", {"lr": "of each update"}),
-        ("Gradient norm", {"grad_norm": "before clipping"}),
-        ("Tokens a second", {"tokens_per_second": "all ranks, without padding"}),
-    ]  # fmt: skip
-    for charts, told in ((numbers, short), (shares, percent)):
-        for title, names in charts:
-            drawn = _drawn(lines, names, resumed_at, told)
-            if drawn:
-                yield title, drawn
+def _chart(definition: ChartOfMetrics, lines: Metrics, resumed_at: list[int]) -> Chart | None:
+    """Return a chart, None if there is nothing to show. Values that are missing or not finite are left out."""
+    drawn = []
+    # Colors go by metric, so that a metric without values does not change the colors of the others.
+    for (metric, name), color in zip(definition.metrics.items(), COLORS, strict=False):
+        points = [(line["step"], line[metric]) for line in lines if _is_finite(line.get(metric))]
+        if points:
+            drawn.append(Line(name, color, points))
+
+    if not drawn:
+        return None
+    return chart(definition.title, drawn, lines[-1]["step"], resumed_at, definition.text_of)
 
 
-def _drawn(lines: Metrics, names: dict[str, str], resumed_at: list[int], told: Callable[[float], str]) -> str:
-    """One chart of the named metrics; a value that is missing or not finite is left out."""
-    found = []
-    for (name, shown), colour in zip(names.items(), "abcd", strict=False):
-        points = [(line["step"], line[name]) for line in lines if line.get(name) is not None and isfinite(line[name])]
-        found += [Line(shown, colour, points)] if points else []
-    return chart(found, lines[-1]["step"], resumed_at, told) if found else ""
+def _is_finite(value: float | None) -> bool:
+    return value is not None and isfinite(value)
 
 
-def _kinds(lines: Metrics) -> str:
-    """The newest held-out figures of every kind of mask."""
-    measured = [line for line in lines if "eval_mlm_loss" in line]
-    if not measured:
-        return ""
-    line = measured[-1]
-    rows = "".join(
-        f"<tr><td>{kind.replace('_', ' ')}</td>"
-        f"<td>{_or_dash(line.get(f'eval_{kind}_mlm_loss'), '{:.4f}'.format)}</td>"
-        f"<td>{_or_dash(line.get(f'eval_{kind}_perplexity'), '{:,.2f}'.format)}</td>"
-        f"<td>{_or_dash(line.get(f'eval_{kind}_mlm_accuracy'), '{:.2%}'.format)}</td></tr>"
-        for kind in KINDS
-    )
-    head = "<tr><th>masks</th><th>loss</th><th>perplexity</th><th>accuracy</th></tr>"
-    return _section(f"Held-out pairs at step {line['step']:,}", f"<table>{head}{rows}</table>")
+@dataclass(frozen=True)
+class EvaluationTable:
+    """The figures of an evaluation after `step`, one row for each kind of mask."""
+
+    step: int
+    rows: list[list[str]]
 
 
-def _changes(changes: Sequence[RecipeChange]) -> str:
-    """A table of how the recipe changed at resumes."""
-    if not changes:
-        return ""
-    rows = "".join(
-        f"<tr><td>{change.step + 1:,}</td><td>{escape(change.key)}</td>"
-        f"<td>{escape(value_text(change.before))}</td><td>{escape(value_text(change.now))}</td></tr>"
-        for change in changes
-    )
-    head = "<tr><th>from step</th><th>key</th><th>was</th><th>is</th></tr>"
-    return _section("Changes of the recipe", f"<table>{head}{rows}</table>")
+def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
+    """Return the newest evaluation, None if there is none yet."""
+    evaluations = _evaluations(lines)
+    if not evaluations:
+        return None
+
+    line = evaluations[-1]
+    rows = []
+    for kind in KINDS:
+        row = [
+            kind.replace("_", " "),
+            or_dash(line.get(f"eval_{kind}_mlm_loss"), "{:.4f}".format),
+            or_dash(line.get(f"eval_{kind}_perplexity"), "{:,.2f}".format),
+            or_dash(line.get(f"eval_{kind}_mlm_accuracy"), "{:.2%}".format),
+        ]
+        rows.append(row)
+    return EvaluationTable(line["step"], rows)
 
 
-def _or_dash(value: float | None, text_of: Callable[[float], str]) -> str:
-    """A number as text; "-" for one that is missing or not finite."""
-    return "-" if value is None or not isfinite(value) else text_of(value)
+def _evaluations(lines: Metrics) -> Metrics:
+    return [line for line in lines if "eval_mlm_loss" in line]
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>"
-
-
-def short(value: float) -> str:
-    """Three figures or so. Example: `short(12345)` -> `"12.3k"`."""
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:.3g}{name}"
-    return f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.3g}%"
-
-
-def duration(seconds: float) -> str:
-    """Example: `duration(3725)` -> `"1 h 2 min"`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _rows_of_changes(changes: Sequence[RecipeChange]) -> list[list[str]]:
+    """Return for each change the first step with the new value, the key, and both values."""
+    return [
+        [f"{change.step + 1:,}", change.key, shown_value(change.before), shown_value(change.now)] for change in changes
+    ]

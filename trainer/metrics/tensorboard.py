@@ -1,7 +1,7 @@
-"""TensorBoard's copy of a run's metrics, in RUN/tensorboard.
+"""Writes TensorBoard's copy of a run's metrics to RUN/tensorboard.
 
-metrics.jsonl is the truth: whenever a run is opened the copy is rewritten from it, so that steps which are taken
-again after a resume do not make a curve go back and forth.
+The copy is rewritten from metrics.jsonl whenever a run is opened. Otherwise the steps that are taken again after a
+resume would make curves go back and forth.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ FOLDER = "tensorboard"
 
 
 class TensorBoardWriter:
-    """One tag for every metric that is a number, evaluation's under eval/. An error here never ends a run."""
+    """Writes every metric that is a number under its name, and those of evaluations under `eval/`.
+
+    An error is logged and never ends a run.
+    """
 
     def __init__(self, run: str, lines: Iterable[dict[str, Any]]):
-        """Begins with what `lines` of the metrics say. The package's import takes a second, so only here."""
+        """Replace the copy by one that holds `lines` of the metrics."""
         self._folder = Path(run) / FOLDER
         self._writer: Any = None
+
         with keep_running(str(self._folder)):
+            # Imported here because it takes a second, which most commands need not wait for.
             from torch.utils.tensorboard import SummaryWriter
 
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -33,18 +38,20 @@ class TensorBoardWriter:
             self._writer.flush()
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add a line of the metrics, where the folder can be written."""
+        """Add a line of the metrics, if the folder can be written."""
         if self._writer is not None:
             with keep_running(str(self._folder)):
                 self._add(line)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is buffered, and close the files."""
         if self._writer is not None:
             with keep_running(str(self._folder)):
                 self._writer.close()
 
     def _add(self, line: dict[str, Any]) -> None:
         for name, value in line.items():
-            if value is not None and name != "step":
-                self._writer.add_scalar(name.replace("eval_", "eval/"), value, line["step"], line.get("seconds"))
+            if value is None or name == "step":
+                continue
+            tag = name.replace("eval_", "eval/")
+            self._writer.add_scalar(tag, value, line["step"], line.get("seconds"))

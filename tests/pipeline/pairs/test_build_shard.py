@@ -80,6 +80,6 @@ def test_shards_open_elsewhere(pairs: Path) -> None:
 
 def test_the_card_is_whole_and_alone(pairs: Path) -> None:
     card = (pairs / "card.html").read_text()
-    assert "<svg" in card and "prefers-color-scheme:dark" in card and "viewport" in card
+    assert "<svg" in card and "prefers-color-scheme: dark" in card and "viewport" in card
     assert "http" not in card and "<script" not in card
     assert card.count('class="row"') == 12

@@ -20,6 +20,7 @@ from trainer.checkpoint import layout, sharded, verification
 from trainer.checkpoint.manifest import fault_of_checkpoint
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.state import TrainingState
+from trainer.distributed.deepspeed_internals import loss_scaler_of
 from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
 
 FILES = ["exp_avg.safetensors", "exp_avg_sq.safetensors", "model.safetensors"]
@@ -213,7 +214,7 @@ def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.
         "cur_hysteresis": 2,
     }
     assert sharded._loss_scale(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
-    assert sharded._loss_scaler(engine_with(SimpleNamespace())) is None
+    assert loss_scaler_of(engine_with(SimpleNamespace())) is None
 
     done = []
     monkeypatch.setattr(sharded, "parameter_slices", lambda engine: [])

@@ -44,7 +44,7 @@ def test_a_changed_recipe_is_recorded_everywhere(training, half: Path, tmp_path:
     assert [json.loads(line) for line in history.splitlines()] == [change]
 
     page = (half / "report.html").read_text()
-    assert "Changes of the recipe" in page
+    assert "Recipe changes" in page
     assert "<td>3</td><td>optimizer.lr</td><td>0.003</td><td>0.001</td>" in page
 
     for step, recorded in ((6, True), (2, False)):

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.masking import KINDS
+from schemas.pages import render
 from trainer.config.changes import RecipeChange
-from trainer.metrics.charts import HEIGHT, MOST_POINTS, Line, chart, round_levels, thinned
+from trainer.metrics.charts import HEIGHT, MAX_POINTS, Line, chart, round_levels, thinned
 from trainer.metrics.log import NAMES
-from trainer.metrics.report import duration, short, write_report
+from trainer.metrics.number_text import duration, short
+from trainer.metrics.report import write_report
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
 
@@ -48,7 +50,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+        self.texts.append(data.strip())
 
 
 def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
         "Accuracy",
         "Learning rate",
         "Gradient norm",
-        "Tokens a second",
+        "Tokens per second",
         "Padding",
         "Waiting for data",
     ):
@@ -108,7 +110,7 @@ def test_levels_are_few_round_and_hold_all_values(a: float, b: float) -> None:
     assert levels == sorted(set(levels))
 
 
-@given(st.lists(NUMBERS, min_size=1, max_size=3 * MOST_POINTS), st.integers(1, MOST_POINTS))
+@given(st.lists(NUMBERS, min_size=1, max_size=3 * MAX_POINTS), st.integers(1, MAX_POINTS))
 def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> None:
     lots = thinned(list(enumerate(values)), most)
     assert len(lots) <= most
@@ -121,9 +123,10 @@ def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> No
 @given(st.lists(st.tuples(st.integers(1, 10**6), NUMBERS), min_size=1, unique_by=lambda point: point[0]))
 def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     points = sorted(points)
-    drawn = chart([Line("<name>", "a", points)], points[-1][0], [], short)
+    laid_out = chart("Loss", [Line("<name>", "blue", points)], points[-1][0], [], short)
+    drawn = render("trainer.metrics", "chart.html", chart=laid_out)
     assert "&lt;name&gt;" in drawn and "<name>" not in drawn
-    places = re.findall(r'class="a" points="([^"]*)"/></svg><', drawn)[-1].split()
+    places = re.findall(r'<polyline class="blue" points="([^"]*)"', drawn)[-1].split()
     assert len(places) == len(points)
     for place in places:
         x, y = map(float, place.split(","))

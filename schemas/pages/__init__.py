@@ -1,0 +1,64 @@
+"""Renders the HTML pages that Clozeline writes: the data card of a folder of pairs and the report of a run.
+
+Every page is one self-contained file: the style sheet is inlined, drawings are inline SVG, and nothing is loaded from
+anywhere, by no script. The same values give the same bytes.
+
+This package holds what the pages share: base.html (the frame of a page), macros.html (tables, figures, axes) and
+style.css. The templates of one page lie in `templates/` beside the module that fills them in.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+
+class Level(NamedTuple):
+    """A horizontal line of a chart: its distance from the top in pixels, and its label."""
+
+    y: float
+    label: str
+
+
+def render(package: str, template: str, **values: object) -> str:
+    """Return a template of `package`, filled in with `values`.
+
+    Every value is escaped, whatever it holds. Raises jinja2.UndefinedError if the template needs a value that is
+    missing. Example: `render("trainer.metrics", "report.html", title="tiny", ...)`.
+    """
+    return _environment(package).get_template(template).render(**values)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    """Return an environment that finds the templates of `package` and the shared ones."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "templates"), PackageLoader("schemas", "pages")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        # A line with nothing but a block leaves no empty line behind.
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["thousands"] = thousands
+    environment.filters["fixed"] = fixed
+    environment.filters["percent"] = percent
+    return environment
+
+
+def thousands(number: int) -> str:
+    """Return an integer with commas. Example: `thousands(1234567)` -> `"1,234,567"`."""
+    return f"{number:,}"
+
+
+def fixed(number: float, digits: int) -> str:
+    """Return a number with this many digits after the point. Example: `fixed(0.5, 2)` -> `"0.50"`."""
+    return f"{number:.{digits}f}"
+
+
+def percent(share: float, digits: int) -> str:
+    """Return a share of one in percent. Example: `percent(0.1234, 1)` -> `"12.3%"`."""
+    return f"{share:.{digits}%}"

@@ -1,0 +1,67 @@
+"""What all pages share: escaping, the style sheet, and a package that holds its templates."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from jinja2 import UndefinedError
+from markupsafe import escape
+
+from schemas.pages import fixed, percent, render, thousands
+
+STYLE = files("schemas.pages").joinpath("style.css").read_text()
+HOSTILE = "</style><script>alert('1')</script>{{ title }}"
+
+
+def frame(title: str) -> str:
+    """The frame alone, without a page's content."""
+    return render("pipeline.data_card", "base.html", title=title)
+
+
+def test_values_are_escaped_and_never_taken_for_a_template() -> None:
+    page = frame(HOSTILE)
+    assert "<script" not in page
+    # In the title of the window and in the heading.
+    assert page.count(str(escape(HOSTILE))) == 2
+
+
+def test_a_missing_value_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="title"):
+        render("pipeline.data_card", "base.html")
+
+
+def test_the_same_values_give_the_same_bytes() -> None:
+    assert frame("a") == frame("a")
+
+
+def test_a_page_holds_the_style_sheet_unchanged() -> None:
+    assert STYLE in frame("a")
+
+
+def test_the_style_sheet_loads_nothing() -> None:
+    assert not re.search(r"https?:|//|@import|url\(", STYLE)
+
+
+def test_the_style_sheet_is_well_formed() -> None:
+    depth = 0
+    for brace in re.findall(r"[{}]", STYLE):
+        depth += 1 if brace == "{" else -1
+        assert 0 <= depth <= 2
+    assert depth == 0
+
+
+def test_colors_are_defined_for_light_and_dark() -> None:
+    used = set(re.findall(r"var\((--[\w-]+)\)", STYLE))
+    defined = set(re.findall(r"(--[\w-]+):", STYLE))
+    assert used <= defined
+
+    light, dark = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    light_colors = set(re.findall(r"(--[\w-]+): #", light))
+    dark_colors = set(re.findall(r"(--[\w-]+): #", dark))
+    assert light_colors == dark_colors
+
+
+def test_numbers_are_formatted() -> None:
+    assert thousands(1234567) == "1,234,567"
+    assert fixed(0.5, 2) == "0.50"
+    assert percent(0.1234, 1) == "12.3%"

@@ -1,0 +1,56 @@
+"""Reads a run's metrics.jsonl, and skips what is not a line of metrics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+
+
+def read_metrics(run: str) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics, as `read_lines` does."""
+    lines, _ = read_lines(run)
+    return lines
+
+
+def read_lines(run: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
+
+    A line is an object with an integer step, whose other values are numbers or null. A last line without an end, which
+    a killed run leaves, is returned if it is whole, and not counted if it is not.
+    """
+    path = Path(run) / METRICS_FILE
+    if not path.exists():
+        return [], 0
+
+    *ended, unfinished = path.read_text(errors="replace").split("\n")
+    parsed = [_parse(text) for text in ended]
+    lines = [line for line in parsed if line is not None]
+    skipped = len(parsed) - len(lines)
+
+    last_line = _parse(unfinished)
+    if last_line is not None:
+        lines.append(last_line)
+    return lines, skipped
+
+
+def skipped_note(run: str, skipped: int) -> str:
+    """Return a sentence about the lines that `read_lines` skipped."""
+    return f"{Path(run) / METRICS_FILE}: {skipped:,} lines that are not metrics were skipped."
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    """Return a line of metrics, or None if the text is not one."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+    # To Python a bool is an int as well; in a line of metrics it is neither a step nor a number.
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    if all(value is None or type(value) in (int, float) for value in line.values()):
+        return line
+    return None
