@@ -108,7 +108,7 @@ def largest_that_fits(name: str, shape: EncoderShape, rows: str, who: str, optio
     tokens = options.tokens
     while True:
         try:
-            return measure(name, shape, rows, who, tokens, options)
+            return measure(Case(name, shape, rows, who), tokens, options)
         except ImportError:
             return None
         except torch.OutOfMemoryError:
@@ -120,12 +120,23 @@ def largest_that_fits(name: str, shape: EncoderShape, rows: str, who: str, optio
         torch.cuda.empty_cache()
 
 
-def measure(name: str, shape: EncoderShape, rows: str, who: str, tokens: int, options: Any) -> Figures:
+@dataclass(frozen=True)
+class Case:
+    """One line of the table: a recipe's model, the lengths of the rows, and whose code computes it."""
+
+    name: str
+    shape: EncoderShape
+    rows: str
+    who: str
+
+
+def measure(case: Case, tokens: int, options: Any) -> Figures:
     """Time `options.steps` training steps on one batch of about `tokens` real tokens."""
+    shape = case.shape
     device = torch.device(options.device)
     torch.compiler.reset()
-    batch = random_batch(shape, lengths_of(rows, tokens, shape.positions - shape.first_position), device)
-    build = {"ours": our_loss, "transformers": their_loss}[who]
+    batch = random_batch(shape, lengths_of(case.rows, tokens, shape.positions - shape.first_position), device)
+    build = {"ours": our_loss, "transformers": their_loss}[case.who]
     model, loss = build(shape, batch, device, not options.no_compile)
     step = training_step(model, loss)
     if device.type == "cuda":
@@ -139,11 +150,17 @@ def measure(name: str, shape: EncoderShape, rows: str, who: str, tokens: int, op
         shape, float((lengths**2).sum() / lengths.sum()), len(batch.masked_positions_K) / batch.tokens
     )
     peak = peak_flops(torch.cuda.get_device_name()) if device.type == "cuda" else None
+    is_gpu = device.type == "cuda"
     return Figures(
-        name, rows, who, batch.tokens, speed, speed * len(lengths) / batch.tokens,
+        case.name,
+        case.rows,
+        case.who,
+        batch.tokens,
+        speed,
+        speed * len(lengths) / batch.tokens,
         None if peak is None else cost * speed / peak,
-        torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0,
-    )  # fmt: skip
+        torch.cuda.max_memory_allocated() / 1e9 if is_gpu else 0.0,
+    )
 
 
 def timed(step: Callable[[], None], steps: int, device: torch.device) -> float:

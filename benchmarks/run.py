@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
-from pipeline.vocab.train import train_vocabulary
+from pipeline.vocab.train import VocabularyOptions, train_vocabulary
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
@@ -159,7 +159,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
     once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS_SCHEMA)
 
     def ours() -> None:
-        train_vocabulary(once, "wordpiece", 30_522, 2)
+        train_vocabulary(once, VocabularyOptions("wordpiece", 30_522, 2))
 
     def rival() -> None:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -184,11 +184,15 @@ def commands(out: Path, copies: int, rounds: int) -> None:
         "`shard`": [*job, "shard", "--input", f"{parts}/*", "--output", text, "--overwrite"],
         "`vocab`": [*job, "vocab", "--text", text, "--output", vocab, *wordpiece, "--overwrite"],
         "`pairs`": [*job, "pairs", "--text", text, "--vocab", vocab, *pairs, "--overwrite"],
-        "tokenizers' `encode_batch_fast`, 2 threads": [*rival, "encode_batch_fast", out / "big.jsonl",
-                                                       out / "vocab" / "tokenizer.json"],
+        "tokenizers' `encode_batch_fast`, 2 threads": [
+            *rival,
+            "encode_batch_fast",
+            out / "big.jsonl",
+            out / "vocab" / "tokenizer.json",
+        ],
         "tokenizers' `train_from_iterator`, 2 threads": [*rival, "train_from_iterator", out / "big.jsonl", "30522"],
         "datatrove, documents read and written unchanged": [*rival, "datatrove", parts, out / "datatrove"],
-    }  # fmt: skip
+    }
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
     took: dict[str, list[float]] = {what: [] for what in timed}
     for _ in range(rounds):

@@ -22,7 +22,7 @@ from pipeline.runtime.carried_errors import carrying_errors
 from pipeline.runtime.staging import Staging
 from pipeline.shard import near_duplicates
 from pipeline.shard.inputs import Split
-from pipeline.shard.merge import merge_shard
+from pipeline.shard.merge import MergeOptions, merge_shard
 from pipeline.shard.partition import ReadOptions, write_runs
 from pipeline.shard.plan import CorpusSurvey, plan_shards
 from pipeline.steps.pairs import PairsPlan, build_pair_shard, publish_pairs
@@ -120,7 +120,8 @@ class ShardCorpora(beam.PTransform):
             surveyed
             | "Shards" >> beam.Map(_shard_indices)
             | "Distribute shards" >> Distribute()
-            | "Gather" >> call(merge_shard, survey, near_duplicates_found, job.dedup, job.seed, self.staging)
+            | "Gather"
+            >> call(merge_shard, survey, near_duplicates_found, MergeOptions(job.dedup, job.seed), self.staging)
         )
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
 

@@ -22,7 +22,7 @@ from pipeline.transforms import CountWords
 from pipeline.vocab.counting import most_frequent_first, reported_sources
 from pipeline.vocab.statistics import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
-from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
+from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
@@ -69,14 +69,8 @@ def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance
     if counts.num_rows == 0:
         raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
 
-    trained = train_vocabulary(
-        counts,
-        job.model,
-        job.size,
-        job.min_frequency,
-        job.max_alphabet,
-        job.pad_to_multiple,
-    )
+    options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
+    trained = train_vocabulary(counts, options)
     files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS_FILE: shards.encode_table(counts)}
     for name, data in files.items():
         staging.put(name, data)

@@ -35,38 +35,44 @@ class PairOptions:
     masking: Masking = field(default_factory=Masking)
 
 
-def build_shard(
-    folder: str,
-    shard: Shard,
-    name: str,
-    encoder: Encoder,
-    vocabulary: Vocabulary,
-    making: PairOptions,
-    pass_number: int,
-) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of pair shard `name` and its report, from text shard `shard` of `folder`.
+@dataclass(frozen=True)
+class PairShard:
+    """One pair shard to build: its file name, the text shard it is made from, and which pass over the text it is.
 
-    Raises DataError if the text shard is damaged.
+    Passes of the same text shard (--dupe_factor) differ in their random draws.
     """
-    text = shards.decode_table(read_shard_bytes(folder, shard), storage.join(folder, shard.path), shards.TEXT_SCHEMA)
+
+    name: str
+    text_folder: str
+    text_shard: Shard
+    pass_number: int = 0
+
+
+def build_shard(
+    target: PairShard, encoder: Encoder, vocabulary: Vocabulary, options: PairOptions
+) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a pair shard and its report. Raises DataError if the text shard is damaged."""
+    text_shard = target.text_shard
+    data = read_shard_bytes(target.text_folder, text_shard)
+    text = shards.decode_table(data, storage.join(target.text_folder, text_shard.path), shards.TEXT_SCHEMA)
     documents = encode_documents(text, encoder, vocabulary)
 
-    pairing = making.pairing
-    in_reading_order, ledger = lay_rows(documents, pairing, vocabulary, pass_number)
-    order_key = key(pairing.seed, "row order", pass_number, shard.fingerprint)
+    pairing = options.pairing
+    in_reading_order, ledger = lay_rows(documents, pairing, vocabulary, target.pass_number)
+    order_key = key(pairing.seed, "row order", target.pass_number, text_shard.fingerprint)
     layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
 
     table = to_table(layout, documents, vocabulary)
     report = describe_rows(layout, table, documents, pairing, vocabulary)
-    if making.static_masks:
-        identity = (pairing.seed, pass_number, shard.fingerprint)
-        stored = StaticMasks(making.static_masks, making.masking, identity)
+    if options.static_masks:
+        identity = (pairing.seed, target.pass_number, text_shard.fingerprint)
+        stored = StaticMasks(options.static_masks, options.masking, identity)
         table, report["masks"] = with_masks(table, stored, vocabulary)
 
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
     report["ledger"] = ledger_by_source(ledger, documents)
-    return data, {"shard": describe_pairs(name, batches, data), **report}
+    return data, {"shard": describe_pairs(target.name, batches, data), **report}
 
 
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:

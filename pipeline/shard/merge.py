@@ -11,6 +11,7 @@ exact duplicates are found by comparing each document with its predecessor.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -32,8 +33,19 @@ LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
 
 
+@dataclass(frozen=True)
+class MergeOptions:
+    """What decides the documents of a shard and their order, besides the runs.
+
+    dedup: whether documents with equal text are dropped. seed: draws the order of documents.
+    """
+
+    dedup: Dedup
+    seed: int
+
+
 def merge_shard(
-    index: int, corpus: CorpusSurvey, near: Report | None, dedup: Dedup, seed: int, staging: Staging
+    index: int, corpus: CorpusSurvey, near: Report | None, options: MergeOptions, staging: Staging
 ) -> Report:
     """Write text shard `index` into staging and return its report.
 
@@ -47,10 +59,10 @@ def merge_shard(
 
     unsorted = read_runs(index, corpus, staging)
     check_shard_bytes(text_bytes(unsorted), name, corpus.num_shards)
-    documents = sort_documents(unsorted, seed)
+    documents = sort_documents(unsorted, options.seed)
 
     ledger: LedgerEntries = []
-    if dedup != "none":
+    if options.dedup != "none":
         documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
         ledger += dropped
     if near is not None:

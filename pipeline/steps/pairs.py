@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.data_card.card import data_card
 from pipeline.options import PairsJob
-from pipeline.pairs.build_shard import PairOptions, build_shard
+from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.statistics import most_frequent_tokens
@@ -73,15 +73,8 @@ def build_pair_shard(index: int, plan: PairsPlan) -> Report:
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
 
     with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
-        data, report = build_shard(
-            job.text,
-            plan.text_shard(index),
-            name,
-            encoder,
-            vocabulary,
-            options,
-            plan.pass_number(index),
-        )
+        target = PairShard(name, job.text, plan.text_shard(index), plan.pass_number(index))
+        data, report = build_shard(target, encoder, vocabulary, options)
     plan.staging.keep(name, data, report)
     return report
 

@@ -38,28 +38,36 @@ class TrainedVocabulary:
     cut_characters: dict[str, int]
 
 
-def train_vocabulary(
-    counts: pa.Table,
-    model: Model,
-    size: int,
-    min_frequency: int,
-    max_alphabet: int | None = None,
-    pad_to_multiple: int = 1,
-) -> TrainedVocabulary:
-    """Train a vocabulary of at most `size` tokens from word counts (shards.COUNTS).
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What decides a vocabulary besides the word counts.
 
-    [unusedN] tokens then fill it up to a multiple of `pad_to_multiple`.
-
-    Raises DataError if `size` cannot hold the special tokens and the alphabet.
+    size: the most tokens it may have. min_frequency: how often two tokens must meet to be merged. max_alphabet: most
+    characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens fill the vocabulary
+    up to a multiple of this number.
     """
-    if model == "wordpiece":
-        trained = train_wordpiece(Words.of(counts), size, min_frequency, max_alphabet)
+
+    model: Model
+    size: int
+    min_frequency: int
+    max_alphabet: int | None = None
+    pad_to_multiple: int = 1
+
+
+def train_vocabulary(counts: pa.Table, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a vocabulary from word counts (shards.COUNTS_SCHEMA).
+
+    Raises DataError if `options.size` cannot hold the special tokens and the alphabet.
+    """
+    words = Words.of(counts)
+    if options.model == "wordpiece":
+        trained = train_wordpiece(words, options.size, options.min_frequency, options.max_alphabet)
         last: list[str] = []
     else:
-        trained = train_bytebpe(Words.of(counts), size, min_frequency)
+        trained = train_bytebpe(words, options.size, options.min_frequency)
         last = BYTEBPE_LAST
 
-    missing = -len(trained.tokens) % pad_to_multiple
+    missing = -len(trained.tokens) % options.pad_to_multiple
     unused = [f"[unused{i}]" for i in range(missing)]
     others = trained.tokens[: len(trained.tokens) - len(last)]
     return replace(trained, tokens=[*others, *unused, *last])

@@ -208,10 +208,17 @@ def test_rows_show_words_pieces_and_special_tokens() -> None:
 def test_a_byte_level_space_can_be_seen() -> None:
     vocabulary = Vocabulary("bytebpe", ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "\u0120", "\u0120fox"), "f" * 32)
     table = pa.Table.from_pylist(
-        [{"input_ids": [0, 6, 5, 2], "segment_b_start": 4, "word_starts": [False, True, True, False],
-          "document_a": 1, "document_b": 1}],
+        [
+            {
+                "input_ids": [0, 6, 5, 2],
+                "segment_b_start": 4,
+                "word_starts": [False, True, True, False],
+                "document_a": 1,
+                "document_b": 1,
+            }
+        ],
         shards.pairs_schema(vocabulary.size),
-    )  # fmt: skip
+    )
     page = data_card(manifest(ONE, "doc_sentences"), table, vocabulary)
     assert '<span class="special">&lt;s&gt;</span> <span class="a">fox \u2423</span>' in page
 

@@ -35,9 +35,22 @@ def chain(
     for arguments in (
         ("shard", "--input", source, "--output", text, "--num_shards", 3),
         ("vocab", "--text", text, "--output", vocab, "--model", model, "--size", size),
-        ("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", objective, "--dupe_factor", 2,
-         "--max_length", 48),
-    ):  # fmt: skip
+        (
+            "pairs",
+            "--text",
+            text,
+            "--vocab",
+            vocab,
+            "--output",
+            pairs,
+            "--objective",
+            objective,
+            "--dupe_factor",
+            2,
+            "--max_length",
+            48,
+        ),
+    ):
         done = command(*arguments, *flags)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -222,7 +235,7 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
         ("verify {tmp}/none", 3, "not finished"),
         ("shart", 2, "invalid choice: 'shart'"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_a_clear_error(
     command, corpus, text, vocab, byte_vocab, pairs, tmp_path, arguments, code, told
 ) -> None:

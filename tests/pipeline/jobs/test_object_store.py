@@ -28,7 +28,7 @@ def test_from_s3_to_s3_equals_local_through_two_failed_requests(run, command, st
             ("vocab", "--text", f"{place}/text", "--output", f"{place}/vocab", *vocab),
             ("pairs", "--text", f"{place}/text", "--vocab", f"{place}/vocab", "--output", f"{place}/pairs", *nsp),
             ("verify", f"{place}/pairs"),
-        ):  # fmt: skip
+        ):
             if place == tmp_path:
                 done = command(*arguments)
             else:

@@ -60,9 +60,11 @@ def test_chinese_words_begin_where_jieba_says(command, tmp_path) -> None:
     for arguments in (
         ("shard", "--input", tmp_path / "zh.txt", "--output", text, "--language", "zh"),
         ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 60),
-        *(("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / name, "--objective", "sop", *flags)
-          for name, flags in (("plain", ()), ("words", ("--word_segmenter", "jieba")))),
-    ):  # fmt: skip
+        *(
+            ("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / name, "--objective", "sop", *flags)
+            for name, flags in (("plain", ()), ("words", ("--word_segmenter", "jieba")))
+        ),
+    ):
         done = command(*arguments)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     vocabulary = read_vocabulary(str(vocab))

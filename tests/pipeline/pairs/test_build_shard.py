@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.pairs.build_shard import PairOptions, build_shard
+from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.nsp_sop import PairingOptions
 from schemas import shards
@@ -19,8 +19,9 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
     vocabulary = read_vocabulary(str(path))
     encoder = Encoder((path / "tokenizer.json").read_bytes(), vocabulary.model)
     shard = read_manifest(str(text), "text").shards[0]
-    making = PairOptions(PairingOptions("nsp", 32, 0.1, 0))
-    data, report = build_shard(str(text), shard, "pairs.arrow", encoder, vocabulary, making, 0)
+    options = PairOptions(PairingOptions("nsp", 32, 0.1, 0))
+    target = PairShard("pairs.arrow", str(text), shard)
+    data, report = build_shard(target, encoder, vocabulary, options)
     table = shards.decode_table(data, "pairs.arrow", shards.pairs_schema(vocabulary.size))
     limits = PairLimits(vocabulary.size, 32, labeled=True, separators=vocabulary.separators)
     check_pairs(table, "pairs.arrow", limits)

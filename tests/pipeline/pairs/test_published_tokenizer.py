@@ -36,11 +36,53 @@ ADDED = [
     AddedToken("\u5317\u4eac"),
     AddedToken("\u00c9t\u00e9"),
 ]
-SPELLINGS = ["covid19", "COVID19", "mRNA-1273", "mrna-1273", "dog", "Dog", "dogs", "CAT", "cat", "Xy", "xyxy", "Zq",
-             "zq", "New York", "new  york", "(", "\u5317\u4eac", "\u5317", "\u4eac", "\u00c9t\u00e9", "ete",
-             "E\u0301te\u0301"]  # fmt: skip
-OTHERS = [" ", "  ", "\t", "\u3000", "the", "The ", ".", ",", "'s", "[SEP]", "<mask>", "\u4e2d", "\u00e9", "\u0301",
-          "\u2581", "\u00ad", "\u200b", "\U0002b820", "\U0002b91f", "\x00", "1"]  # fmt: skip
+SPELLINGS = [
+    "covid19",
+    "COVID19",
+    "mRNA-1273",
+    "mrna-1273",
+    "dog",
+    "Dog",
+    "dogs",
+    "CAT",
+    "cat",
+    "Xy",
+    "xyxy",
+    "Zq",
+    "zq",
+    "New York",
+    "new  york",
+    "(",
+    "\u5317\u4eac",
+    "\u5317",
+    "\u4eac",
+    "\u00c9t\u00e9",
+    "ete",
+    "E\u0301te\u0301",
+]
+OTHERS = [
+    " ",
+    "  ",
+    "\t",
+    "\u3000",
+    "the",
+    "The ",
+    ".",
+    ",",
+    "'s",
+    "[SEP]",
+    "<mask>",
+    "\u4e2d",
+    "\u00e9",
+    "\u0301",
+    "\u2581",
+    "\u00ad",
+    "\u200b",
+    "\U0002b820",
+    "\U0002b91f",
+    "\x00",
+    "1",
+]
 TEXTS = st.one_of(st.text(), st.lists(st.sampled_from(SPELLINGS + OTHERS)).map("".join))
 
 

@@ -18,6 +18,7 @@ from pipeline.runtime.bucket_files import encode_buckets
 from pipeline.runtime.staging import Staging
 from pipeline.shard import merge
 from pipeline.shard.merge import (
+    MergeOptions,
     content_keys,
     count_by_source,
     drop_documents,
@@ -172,7 +173,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
                 ledger += [["near-duplicate document", source, gone[source]] for source in sorted(gone)]
                 expected = [row for row in expected if row[0] not in near_ids]
 
-            report = merge_shard(index, corpus, near, dedup, 7, staging)  # type: ignore[arg-type]
+            report = merge_shard(index, corpus, near, MergeOptions(dedup, 7), staging)  # type: ignore[arg-type]
 
             data = staging.piece(name)
             table = shards.decode_table(data, name, shards.TEXT_SCHEMA)
@@ -193,7 +194,7 @@ def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
 def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
     staging, corpus = staged(tmp_path, LOTS, 8, 3)
     staging.keep("text-00001-of-00003.arrow", b"", {"kept": 1})
-    assert merge_shard(1, corpus, None, "exact", 7, staging) == {"kept": 1}
+    assert merge_shard(1, corpus, None, MergeOptions("exact", 7), staging) == {"kept": 1}
 
 
 def test_the_fingerprint_is_of_all_batches() -> None:

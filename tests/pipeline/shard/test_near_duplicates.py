@@ -31,8 +31,18 @@ def kept(command, folder: Path, texts: list[str]) -> set[str]:
     """The documents left of the texts by `shard --dedup minhash`."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    done = command("shard", "--input", folder / "x.jsonl", "--output", folder / "out",
-               "--dedup", "minhash", "--num_shards", 4, "--direct_num_workers=2")  # fmt: skip
+    done = command(
+        "shard",
+        "--input",
+        folder / "x.jsonl",
+        "--output",
+        folder / "out",
+        "--dedup",
+        "minhash",
+        "--num_shards",
+        4,
+        "--direct_num_workers=2",
+    )
     assert done.returncode == 0, done.stderr
     found = set()
     for shard in read_manifest(str(folder / "out"), "text").shards:

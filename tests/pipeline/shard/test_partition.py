@@ -14,7 +14,7 @@ import pytest
 from pipeline.runtime.staging import Staging
 from pipeline.shard import near_duplicates, partition
 from pipeline.shard.inputs import matching_files, plan_splits
-from pipeline.shard.merge import merge_shard
+from pipeline.shard.merge import MergeOptions, merge_shard
 from pipeline.shard.partition import ReadOptions, document_id, placements, write_runs
 from pipeline.shard.plan import plan_shards
 from pipeline.shard.sentences import Splitter
@@ -57,7 +57,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Opt
         joined = [near_duplicates.join_bands(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
         near = near_duplicates.resolve(corpus.runs, joined, staging)
 
-    reports = [merge_shard(i, corpus, near, options.dedup, 0, staging) for i in range(corpus.num_shards)]
+    reports = [merge_shard(i, corpus, near, MergeOptions(options.dedup, 0), staging) for i in range(corpus.num_shards)]
     tables = [
         shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT_SCHEMA) for report in reports
     ]

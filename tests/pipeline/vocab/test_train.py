@@ -1,14 +1,14 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.vocab.train import TrainedVocabulary, train_vocabulary
+from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary
 from schemas import shards
 from schemas.errors import DataError
 
 
 def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS_SCHEMA)
-    return train_vocabulary(table, *options, **more)
+    return train_vocabulary(table, VocabularyOptions(*options, **more))
 
 
 def test_layouts() -> None:

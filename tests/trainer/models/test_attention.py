@@ -106,8 +106,23 @@ def flash() -> Iterator[list[float]]:
         sums = torch.zeros(query.shape[1], query.shape[0])
         return out.to(query), sums, seed, torch.zeros(()), torch.zeros(0)
 
-    def backward(grad, query, key, value, out, sums, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, causal, seed, *rest,
-                 **options):  # fmt: skip
+    def backward(
+        grad,
+        query,
+        key,
+        value,
+        out,
+        sums,
+        cum_seq_q,
+        cum_seq_k,
+        max_q,
+        max_k,
+        dropout_p,
+        causal,
+        seed,
+        *rest,
+        **options,
+    ):
         return packed_backward(grad, query, key, value, cum_seq_q, dropout_p, seed)
 
     library = torch.library.Library("aten", "IMPL")

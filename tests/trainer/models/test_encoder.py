@@ -52,9 +52,15 @@ def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNames
     assert not theirs.training and theirs.dtype == torch.float32
     inputs, place = padded(batch, request.param, folder.vocabulary.special_id("pad"))
     return SimpleNamespace(
-        family=request.param, model=model, theirs=theirs, batch=batch, inputs=inputs, place=place,
-        vocabulary=folder.vocabulary, path=path,
-    )  # fmt: skip
+        family=request.param,
+        model=model,
+        theirs=theirs,
+        batch=batch,
+        inputs=inputs,
+        place=place,
+        vocabulary=folder.vocabulary,
+        path=path,
+    )
 
 
 def check(case, what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:

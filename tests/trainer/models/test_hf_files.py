@@ -21,8 +21,14 @@ from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
 from trainer.export.convert import export
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-         "max_position_embeddings": 128, "layer_norm_eps": 1e-12}  # fmt: skip
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+    "layer_norm_eps": 1e-12,
+}
 
 
 @pytest.fixture(params=["bert", "albert"])
