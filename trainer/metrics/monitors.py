@@ -1,8 +1,8 @@
 """Sends metrics to W&B and the other monitors of DeepSpeed that a recipe's [deepspeed] table enables.
 
 They get the lines of metrics.jsonl. DeepSpeed itself sends them nothing, because the loss that it would report is
-scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so its curves
-never go back.
+scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so its
+curves never go back.
 """
 
 from __future__ import annotations
