@@ -19,8 +19,10 @@ def run_resumed(run: Path) -> None:
     for step in range(1, 6):
         metrics.log(line(step))
     metrics.close()
+
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:-9])
+
     metrics = MetricsLog(str(run), 3, 10)
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
     metrics.log(line(4, **evaluated, eval_pair_accuracy=None))
@@ -56,7 +58,7 @@ def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
     assert "mfu" not in events.Tags()["scalars"]
 
 
-def test_monitors_are_told_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:
+def test_monitors_get_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:
     """DeepSpeed's own CSV monitor over a resume; its own loss is scaled, and would be another."""
     changes = {"enabled": "true", "output_path": f'"{tmp_path}/csv"', "job_name": '"job"'}
     settings = {f"deepspeed__csv_monitor__{name}": value for name, value in changes.items()}
@@ -64,8 +66,8 @@ def test_monitors_are_told_the_metrics_and_nothing_else(training, tmp_path: Path
         done = training.run("python", tmp_path / "run", run__stop_at=stop, **settings)
         assert done.returncode == 0, done.stderr
     rows = (tmp_path / "csv/job/loss.csv").read_text().split("\n")
-    told = {int(row.split(",")[0]): float(row.split(",")[1]) for row in rows if row[:1].isdigit()}
-    assert told == {line["step"]: line["loss"] for line in read_metrics(str(tmp_path / "run"))}
+    sent = {int(row.split(",")[0]): float(row.split(",")[1]) for row in rows if row[:1].isdigit()}
+    assert sent == {line["step"]: line["loss"] for line in read_metrics(str(tmp_path / "run"))}
     assert not list((tmp_path / "csv/job").glob("Train*"))
 
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.masking import KINDS
@@ -59,7 +59,7 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
     write_report(str(run_folder(tmp_path, 8, **evaluated)), [2, 6])
     page = (tmp_path / "report.html").read_text()
     texts = Balanced(page).texts
-    for told in (
+    for title in (
         "Loss",
         "Accuracy",
         "Learning rate",
@@ -68,7 +68,7 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
         "Padding",
         "Waiting for data",
     ):
-        assert told in texts
+        assert title in texts
     assert "Held-out pairs at step 3" in texts and "0.4321" in texts and "ngram" in texts
     assert "Resumed after steps 2, 6: dashed in the charts." in texts
     assert set(re.findall(r'class="mark" x1="([\d.]+)%"', page)) == {"25.00", "75.00"}
@@ -120,6 +120,7 @@ def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> No
         assert [lot[2] for lot in lots] == values
 
 
+@settings(deadline=None)  # the first example compiles the template
 @given(st.lists(st.tuples(st.integers(1, 10**6), NUMBERS), min_size=1, unique_by=lambda point: point[0]))
 def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     points = sorted(points)
@@ -134,8 +135,8 @@ def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (3725, "1 h 2 min"), (3.6e6, "1,000 h 0 min")],
 )
-def test_durations_are_worded(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+def test_durations_are_worded(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
