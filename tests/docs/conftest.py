@@ -93,7 +93,7 @@ class Sandbox:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=500,
             check=False,
         )
 

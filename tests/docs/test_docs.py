@@ -59,20 +59,20 @@ def test_every_page_with_commands_is_tested() -> None:
     assert {page for page in PAGES if commands(page)} == tested
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_quickstart(sandbox: Sandbox) -> None:
     sandbox.run_page("docs/quickstart.md")
     assert Path("out/hf/model.safetensors").exists()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_corpus_from_a_to_z(sandbox: Sandbox) -> None:
     sandbox.run_page("docs/own_corpus.md")
     assert '"eval_mlm_loss"' in Path("out/run/metrics.jsonl").read_text()
     assert Path("out/hf/model.safetensors").exists()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_training_on_a_cluster_of_one_machine(sandbox: Sandbox, pairs: Path, store: ObjectStore) -> None:
     store.bucket("bucket")
     sandbox.environment = store.environment
@@ -81,7 +81,7 @@ def test_training_on_a_cluster_of_one_machine(sandbox: Sandbox, pairs: Path, sto
     assert Path("out/from_bucket/model.safetensors").exists()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
     sandbox.run_page("docs/continue_published.md")
