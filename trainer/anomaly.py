@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from trainer.config.schema import AnomalySection
-from trainer.distributed.deepspeed_internals import gradient_norm_of
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -146,6 +145,9 @@ class AnomalyGuard:
 
     def _gradient_norm(self) -> float:
         """Return the norm before clipping. Clips the gradients itself where DeepSpeed has no optimizer wrapper."""
+        # Imported here: a checkpoint's state refers to this module, and exporting a checkpoint must not need DeepSpeed.
+        from trainer.distributed.deepspeed_internals import gradient_norm_of
+
         norm = gradient_norm_of(self._engine)
         if norm is not None:
             return norm

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.runtime import beam_internals
+from pipeline.runtime.carried_errors import is_carried
 from schemas.errors import ClozelineError, UsageError
 
 LAUNCHER = "CLOZELINE_LAUNCHER"
@@ -65,6 +66,10 @@ def supervised() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, RuntimeError) as error:
+        # An error of ours is the cause: after it, the workers that remain may end in any way.
+        if is_carried(str(error)):
+            raise
+
         # Beam may report the loss before the thread that waits for the worker has seen its end.
         if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise

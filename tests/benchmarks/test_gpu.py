@@ -52,7 +52,7 @@ def test_rows_are_as_described() -> None:
 def test_it_runs_where_the_trainer_s_packages_are_absent() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('deepspeed', 'pyarrow', 'pydantic', 'transformers'))\n"
-        "from tests.bench import gpu\n"
+        "from benchmarks import gpu\n"
         "small = '--recipes tiny --rows 128 --tokens 600 --steps 1 --device cpu --no_compile'.split()\n"
         "print([figures.who for figures in gpu.main(small)])"
     )

@@ -119,8 +119,14 @@ def test_another_module_that_is_found_first_is_named_with_its_path(form: str, tm
 
     code = "import sys; from clozeline.cli import main; sys.exit(main(['recipes']))"
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    flags = ["-P"]
+    if form == "namespace":
+        # Python prefers any regular package to a folder without __init__.py, so ours must not be found at all:
+        # neither in the checkout nor, through the editable installation, in site-packages (-S).
+        path = str(tmp_path)
+        flags = ["-P", "-S"]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
+        [sys.executable, *flags, "-c", code],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,

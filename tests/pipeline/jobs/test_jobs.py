@@ -143,7 +143,7 @@ def test_a_full_disk_names_what_it_needs_and_loses_nothing(run, corpus, tmp_path
         filler = disk / "filler"
         filler.write_bytes(b"x" * (1900 << 10))
         done = run(*shard)
-        assert done.returncode == 5
+        assert done.returncode == 5, done.stderr
         assert re.fullmatch(r"clozeline: The disk is full: .* needs [\d,]+ bytes and [\d,]+ are free.*\n", done.stderr)
         filler.unlink()
         assert run(*shard).returncode == 0
