@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     name, *rest = words
     command = COMMANDS[name]
-    if command.program is run_pipeline:
+    if command.program is start_pipeline:
         rest = words  # the pipeline's own command line has the same commands
     return run_explained(lambda: command.program(rest), command.extra)
 
@@ -83,7 +83,7 @@ def usage_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_pipeline(words: list[str]) -> int:
+def start_pipeline(words: list[str]) -> int:
     """Run `python -m pipeline`."""
     from pipeline.__main__ import end
     from pipeline.cli import main as pipeline_main
@@ -94,7 +94,7 @@ def run_pipeline(words: list[str]) -> int:
     return exit_code
 
 
-def run_trainer(arguments: list[str]) -> int:
+def start_trainer(arguments: list[str]) -> int:
     """Run `python -m trainer`."""
     from trainer.distributed.preemption import StopRequest
 
@@ -106,7 +106,7 @@ def run_trainer(arguments: list[str]) -> int:
     return trainer_main(arguments, stop, prog="clozeline train")
 
 
-def run_export(arguments: list[str]) -> int:
+def start_export(arguments: list[str]) -> int:
     """Run `python -m trainer.export`."""
     from trainer.export.convert import main as export_main
 
@@ -136,12 +136,12 @@ def run_recipes(arguments: list[str]) -> int:
 
 
 COMMANDS = {
-    "shard": Command("corpora -> text shards", "pipeline", run_pipeline),
-    "vocab": Command("text shards -> vocabulary", "pipeline", run_pipeline),
-    "pairs": Command("text shards -> pair shards", "pipeline", run_pipeline),
-    "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", run_pipeline),
-    "verify": Command("check every shard of a folder against its manifest", "pipeline", run_pipeline),
-    "train": Command("pair shards -> checkpoints; resumes by itself", "trainer", run_trainer),
-    "export": Command("checkpoint -> Hugging Face folder", "export", run_export),
+    "shard": Command("corpora -> text shards", "pipeline", start_pipeline),
+    "vocab": Command("text shards -> vocabulary", "pipeline", start_pipeline),
+    "pairs": Command("text shards -> pair shards", "pipeline", start_pipeline),
+    "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", start_pipeline),
+    "verify": Command("check every shard of a folder against its manifest", "pipeline", start_pipeline),
+    "train": Command("pair shards -> checkpoints; resumes by itself", "trainer", start_trainer),
+    "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
 }

@@ -30,7 +30,7 @@ from schemas.manifest import Manifest
 from schemas.pages import render
 from schemas.vocabulary import Vocabulary
 
-MAX_ROWS = 12
+MAX_SAMPLE_ROWS = 12
 """How many rows the card shows."""
 
 
@@ -45,7 +45,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Masks:
+class MaskSection:
     """The section about stored masks. ordinary_rate: of tokens that are not special. Rates are None if unknown."""
 
     parts: list[Part]
@@ -79,7 +79,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
         duplicate_rows=statistics.get("duplicate_rows"),
         ledger=[(entry.reason, entry.source, f"{entry.count:,}") for entry in manifest.ledger],
         options=_options(manifest),
-        rows=[row_view.show(row) for row in sample.slice(0, MAX_ROWS).to_pylist()],
+        rows=[row_view.show(row) for row in sample.slice(0, MAX_SAMPLE_ROWS).to_pylist()],
         special={role: row_view.text(vocabulary.special_id(role)) for role in ("sep", "unk", "mask")},
     )
 
@@ -124,7 +124,7 @@ def _labels(manifest: Manifest) -> Labels:
     )
 
 
-def _masks(manifest: Manifest) -> Masks:
+def _masks(manifest: Manifest) -> MaskSection:
     counts = manifest.statistics["masks"]
     options = manifest.options
 
@@ -132,7 +132,7 @@ def _masks(manifest: Manifest) -> Masks:
     requested_rate = float(options["mask_prob"]) if "mask_prob" in options else None
     ordinary_rate = counts["chosen"] / counts["eligible"] if counts.get("eligible") else None
 
-    return Masks(
+    return MaskSection(
         parts=split([(name, counts[fate], fate) for fate, name in FATES.items()]),
         per_row=options["static_masks"],
         kind=str(options.get("masking", "token")).replace("_", " "),

@@ -23,7 +23,7 @@ TEXT_BINS = 8
 TEXT_WIDTH = 32
 """Characters of the longest bar in a terminal."""
 
-HEIGHT = 168
+HISTOGRAM_HEIGHT = 168
 """Pixels of a histogram above its axis."""
 
 Counts = Sequence[tuple[str, int]]
@@ -62,7 +62,7 @@ class Histogram:
     mean_x: float
     median: int
     full_share: float
-    height: int = HEIGHT
+    height: int = HISTOGRAM_HEIGHT
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _histogram_bar(lengths_and_count: tuple[int, int, int], ceiling: float, long
         slot_x=slot_x,
         slot_width=slot_width,
         # A single row among millions is still seen.
-        height=max(1.0, HEIGHT * min(1.0, count / ceiling)),
+        height=max(1.0, HISTOGRAM_HEIGHT * min(1.0, count / ceiling)),
         is_broken=count > ceiling,
     )
 
@@ -187,7 +187,7 @@ def _levels(ceiling: float) -> list[Level]:
     steps = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
     step = next(step for step in steps if ceiling / step <= 4)
     counts = range(0, int(ceiling) + 1, step)
-    return [Level(HEIGHT * (1 - count / ceiling), _short(count)) for count in counts]
+    return [Level(HISTOGRAM_HEIGHT * (1 - count / ceiling), _short(count)) for count in counts]
 
 
 def _short(count: int) -> str:

@@ -23,7 +23,7 @@ LABELS = {
 FATES = {"masked": "the mask token", "kept": "the token itself", "random": "another token"}
 """What the model sees at a chosen position, by the name that statistics give it."""
 
-MAX_SOURCES = 24
+MAX_LISTED_SOURCES = 24
 
 
 def max_length(manifest: Manifest) -> int:
@@ -85,8 +85,8 @@ def commonest_sources(manifest: Manifest) -> list[tuple[str, int]]:
     """Return (source, tokens), the largest first; sources beyond the first 24 are added up in one last entry."""
     # Sources of equal size are sorted by name, so that the order depends on nothing else.
     sources = sorted(manifest.statistics["tokens_by_source"].items(), key=lambda item: (-item[1], item[0]))
-    shown = sources[:MAX_SOURCES]
-    others = sources[MAX_SOURCES:]
+    shown = sources[:MAX_LISTED_SOURCES]
+    others = sources[MAX_LISTED_SOURCES:]
 
     if others:
         shown.append((f"{len(others)} others", sum(tokens for _, tokens in others)))

@@ -106,11 +106,11 @@ def _shards(result: _Result) -> list[Shard]:
     entries = []
     for name in sorted(result.files):
         rows = result.counts.num_rows if name == COUNTS_FILE else len(result.trained.tokens)
-        entries.append(describe_file(name, result.files[name], rows))
+        entries.append(shard_entry_of_file(name, result.files[name], rows))
     return entries
 
 
-def describe_file(name: str, data: bytes, rows: int) -> Shard:
+def shard_entry_of_file(name: str, data: bytes, rows: int) -> Shard:
     """Return a file's entry in the manifest. The fingerprint of its content is that of its bytes."""
     digest = storage.sha256(data)
     return Shard(

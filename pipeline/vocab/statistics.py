@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders
 from schemas.vocabulary import TOKENIZER_FILE, Model, Vocabulary, parse_vocabulary
 
 MAX_LISTED = 20  # tokens or words of each kind that a report names
-WORDS_AT_ONCE = 100_000  # given to the tokenizer in one call
+ENCODED_AT_ONCE = 100_000  # given to the tokenizer in one call
 
 WordCounts = Iterable[tuple[str, int]]
 Ints = NDArray[np.int64]
@@ -132,8 +132,8 @@ def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[Ints, Int
     ids = [np.zeros(0, dtype=np.int64)]
     pieces = [np.zeros(0, dtype=np.int64)]
 
-    for start in range(0, len(words), WORDS_AT_ONCE):
-        encodings = model_alone.encode_batch_fast(words[start : start + WORDS_AT_ONCE], add_special_tokens=False)
+    for start in range(0, len(words), ENCODED_AT_ONCE):
+        encodings = model_alone.encode_batch_fast(words[start : start + ENCODED_AT_ONCE], add_special_tokens=False)
         ids_of_word = [encoding.ids for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(ids_of_word), np.int64))
         pieces.append(np.fromiter(map(len, ids_of_word), np.int64, len(ids_of_word)))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from schemas.pages import Level
 
-HEIGHT = 200
+CHART_HEIGHT = 200
 """Pixels of a chart above its axis."""
 
 INNER_WIDTH = 1000
@@ -86,7 +86,7 @@ class Chart:
     levels: list[Level]
     marks: list[Mark]
     last_step: int
-    height: int = HEIGHT
+    height: int = CHART_HEIGHT
     inner_width: int = INNER_WIDTH
 
 
@@ -103,7 +103,7 @@ class Scale:
 
     def y(self, value: float) -> float:
         """Return pixels from the top."""
-        return HEIGHT * (1 - (value - self.low) / (self.high - self.low))
+        return CHART_HEIGHT * (1 - (value - self.low) / (self.high - self.low))
 
     def inner_point(self, step: float, value: float) -> str:
         """Return a point of the inner SVG as "x,y"."""

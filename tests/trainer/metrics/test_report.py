@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.config.changes import RecipeChange
-from trainer.metrics.charts import HEIGHT, MAX_POINTS, Line, chart, round_levels, thinned
+from trainer.metrics.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, thinned
 from trainer.metrics.log import NAMES
 from trainer.metrics.number_text import duration, short
 from trainer.metrics.report import write_report
@@ -131,7 +131,7 @@ def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     assert len(places) == len(points)
     for place in places:
         x, y = map(float, place.split(","))
-        assert 0 <= x <= 1000 and -0.1 <= y <= HEIGHT + 0.1
+        assert 0 <= x <= 1000 and -0.1 <= y <= CHART_HEIGHT + 0.1
 
 
 @pytest.mark.parametrize(
