@@ -122,7 +122,7 @@ WEIGHT_NAMES = {
 def hf_names(ours: str, family: str) -> list[str]:
     """Return transformers' names of the tensors that one tensor of ours is made of.
 
-    Example: `their_names("encoder.layers.3.up.bias", "albert")[0]` ends in `albert_layers.0.ffn.bias`.
+    Example: `hf_names("encoder.layers.3.up.bias", "albert")[0]` ends in `albert_layers.0.ffn.bias`.
     """
     names = WEIGHT_NAMES[family]
     module, kind = ours.rsplit(".", 1)

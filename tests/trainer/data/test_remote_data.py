@@ -36,5 +36,5 @@ def test_a_store_that_refuses_ends_the_run_with_its_address(training, store, tmp
     store.fail(403, ".arrow")
     there = {"data__pairs": "s3://corpora/pairs", "data__cache": tmp_path / "c"}
     done = training.run("python", tmp_path / "run", store.environment, **there)
-    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert done.returncode == 5 and "Traceback" not in done.stderr
     assert "s3://corpora/pairs/pairs-0000" in done.stderr and "credentials" in done.stderr

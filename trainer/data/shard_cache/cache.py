@@ -16,7 +16,7 @@ import threading
 from collections import deque
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 from schemas.manifest import Shard
 from trainer.data.shard_cache.download import FailedTryError, WrongBytesError, pieces
 from trainer.data.shard_cache.files import COPY, CacheFiles
@@ -198,19 +198,19 @@ class ShardCache:
                 f"{self._copies.max_bytes:,}. Increase data.cache_gigabytes, so that several shards fit."
             )
 
-    def _final_error(self, shard: Shard, failure: FailedTryError) -> DataError:
-        """Return the error after the last try, with what the user can do."""
+    def _final_error(self, shard: Shard, failure: FailedTryError) -> DataError | StorageError:
+        """Return the error after the last try: DataError where the shard is wrong, StorageError where the store is."""
         url = storage.join(self._folder, shard.path)
         if isinstance(failure, WrongBytesError):
             return DataError(f"{url} {failure}. Copy it again or rebuild the folder with --overwrite.")
         if isinstance(failure.__cause__, FileNotFoundError):
             return DataError(f"{url} does not exist, but its manifest names it. Copy it there or rebuild the folder.")
         if not failure.may_pass:
-            return DataError(
+            return StorageError(
                 f"{url}, a shard of {shard.bytes:,} bytes, cannot be read: {failure}. "
                 "Check the address, the credentials, and their permission to read it."
             )
-        return DataError(
+        return StorageError(
             f"{url}, a shard of {shard.bytes:,} bytes, could not be read in {len(WAITS) + 1} tries; the last one "
             f"failed with {failure}. Check the network and the store, then run the same command again."
         )

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import StorageError, UsageError
 from schemas.manifest import Shard
 from trainer.data.shard_cache.download import STORE_TIMEOUT
 
@@ -193,7 +193,7 @@ class CacheFiles:
                 ) from error
 
             free = shutil.disk_usage(self.folder).free if os.path.isdir(self.folder) else 0
-            raise DataError(
+            raise StorageError(
                 f"The disk of the cache folder {self.folder} is full: {free:,} bytes are free, and the cache may hold "
                 f"{self.max_bytes:,}. Free disk space or decrease data.cache_gigabytes, then run the same command "
                 "again."

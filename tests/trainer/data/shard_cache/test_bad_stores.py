@@ -8,7 +8,7 @@ import aiohttp
 import botocore.exceptions
 import pytest
 
-from schemas.errors import ClozelineError, DataError
+from schemas.errors import ClozelineError, DataError, StorageError
 from tests.object_store import ObjectStore
 from tests.trainer.data.shard_cache.shards import DATA, NAMES, SHARDS, SIZE, Make, held, read
 from trainer.data.shard_cache import cache, download
@@ -29,7 +29,7 @@ def test_a_connection_cut_mid_body_is_survived(store: ObjectStore, make: Make) -
 
 def test_failures_without_end_are_an_error_with_url_tries_and_cause(store: ObjectStore, make: Make, tmp_path) -> None:
     store.fail(503, "0.arrow")
-    with pytest.raises(DataError, match=r"s3://corpora/pairs/0\.arrow.* 5 tries.*OSError.* no\b"):
+    with pytest.raises(StorageError, match=r"s3://corpora/pairs/0\.arrow.* 5 tries.*OSError.* no\b"):
         make().path(SHARDS[0])
     assert store.count("0.arrow") == 5
     assert held(tmp_path / "cache") == []
@@ -41,7 +41,8 @@ def test_what_will_not_pass_ends_at_once(store: ObjectStore, make: Make, status:
     store.fail(status, "0.arrow", method=method)
     if status == 404:
         store.fail(status, "list-type")  # s3fs looks for a folder of that name before it gives up
-    with pytest.raises(DataError, match=rf"s3://corpora/pairs/0\.arrow.*{says}"):
+    kind = DataError if status == 404 else StorageError
+    with pytest.raises(kind, match=rf"s3://corpora/pairs/0\.arrow.*{says}"):
         make().path(SHARDS[0])
     assert store.count("0.arrow", method) == 1
 
@@ -68,7 +69,7 @@ def test_a_store_that_hangs_costs_a_bounded_time(store, make: Make, monkeypatch,
     monkeypatch.setattr(download, "STORE_TIMEOUT", 0.2)
     store.fail("hang", "1.arrow", method=method)
     begun = time.monotonic()
-    with pytest.raises(DataError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):
+    with pytest.raises(StorageError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):
         make().path(SHARDS[1])
     assert 1.0 < time.monotonic() - begun < 3
 
@@ -120,5 +121,5 @@ def test_which_errors_of_stores_may_pass(error: Exception, tmp_path: Path, monke
     monkeypatch.setattr(copies._store, "open", fail)
     with pytest.raises(ClozelineError, match=r"memory://pairs/0\.arrow") as caught:
         copies.path(SHARDS[0])
-    assert caught.value.exit_code == 3
+    assert caught.value.exit_code == (3 if isinstance(error, FileNotFoundError) else 5)
     assert len(tries) == (2 if error in PASSING else 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import DataError
+from schemas.errors import StorageError
 from tests.object_store import ObjectStore
 from tests.trainer.data.shard_cache.shards import DATA, NAMES, SHARDS, SIZE, Make, held, read, until
 from trainer.data.shard_cache import cache
@@ -100,7 +100,7 @@ def test_an_error_ahead_is_raised_once_for_its_own_shard(store: ObjectStore, mak
     until(lambda: store.count("1.arrow"))
     copies.fetch_ahead(SHARDS[:2])  # asked for again before anybody was told
     assert read(copies, SHARDS[1]) == DATA[1]
-    with pytest.raises(DataError, match=r"pairs/0\.arrow.*credentials"):
+    with pytest.raises(StorageError, match=r"pairs/0\.arrow.*credentials"):
         copies.path(SHARDS[0])
     assert read(copies, SHARDS[0]) == DATA[0]
 
@@ -111,7 +111,7 @@ def test_who_waits_for_a_fetch_ahead_gets_its_error(store: ObjectStore, make: Ma
     copies = make()
     copies.fetch_ahead(SHARDS[:1])
     until(lambda: store.count("0.arrow"))
-    with pytest.raises(DataError, match="2 tries"):
+    with pytest.raises(StorageError, match="2 tries"):
         copies.path(SHARDS[0])
     assert store.count("0.arrow") == 2
 

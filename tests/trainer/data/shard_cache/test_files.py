@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError, StorageError, UsageError
 from tests.object_store import ObjectStore
 from tests.trainer.data.shard_cache.shards import DATA, FOLDER, NAMES, SHARDS, SIZE, Make, held, read
 from trainer.data.shard_cache.cache import ShardCache
@@ -32,7 +32,7 @@ def test_a_full_disk_is_an_error_that_keeps_what_is_good(make: Make, tmp_path: P
         copies = make(place=place)
         for i in (0, 1):
             copies.path(SHARDS[i])
-        with pytest.raises(DataError, match=rf"disk of the cache folder {place} is full: [\d,]+ bytes are free"):
+        with pytest.raises(StorageError, match=rf"disk of the cache folder {place} is full: [\d,]+ bytes are free"):
             copies.path(SHARDS[2])
         assert held(place) == sorted(NAMES[:2])
         assert [read(copies, SHARDS[i]) for i in (0, 1)] == DATA[:2]
