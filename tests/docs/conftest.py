@@ -28,8 +28,9 @@ SMALL_RUN = {
     "run.stop_at": 6,
     "run.log_every": 1,
     "checkpoint.every": 3,
+    "evaluation.every": 3,
 }
-"""What every training command gets in addition. A command of a page never sets one of these itself."""
+"""What every training command gets in addition. These come last, and so win over what a command of a page sets."""
 
 PIPELINE_COMMANDS = ("shard", "vocab", "pairs", "inspect", "verify")
 
