@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -48,12 +49,21 @@ def seconds(work: Timed) -> float:
     return time.perf_counter() - started
 
 
-def compare(what: str, unit: str, amount: float, ours: Timed, rival: Timed, rounds: int) -> None:
+@dataclass(frozen=True)
+class Work:
+    """One line of the table: what is done, and how much of it in which unit."""
+
+    name: str
+    amount: float
+    unit: str
+
+
+def compare(work: Work, ours: Timed, rival: Timed, rounds: int) -> None:
     """Time both in turns and print their median speeds and the median ratio."""
     pairs = [(seconds(ours), seconds(rival)) for _ in range(rounds)]
-    mine, theirs = (amount / statistics.median(times) for times in zip(*pairs, strict=True))
-    ratio = statistics.median(b / a for a, b in pairs)
-    print(f"| {what} | {mine:,.2g} {unit} | {theirs:,.2g} {unit} | {ratio:.1f}x |", flush=True)
+    our_speed, rival_speed = (work.amount / statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(rival_time / our_time for our_time, rival_time in pairs)
+    print(f"| {work.name} | {our_speed:,.2g} {work.unit} | {rival_speed:,.2g} {work.unit} | {ratio:.1f}x |", flush=True)
 
 
 def main() -> None:
@@ -114,7 +124,7 @@ def encoding(out: Path, rounds: int) -> None:
     def rival() -> None:
         tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
 
-    compare("encoding, against tokenizers' `encode_batch_fast`", "MB/s", megabytes, ours, rival, rounds)
+    compare(Work("encoding, against tokenizers' `encode_batch_fast`", megabytes, "MB/s"), ours, rival, rounds)
 
 
 def batches(out: Path, rounds: int) -> None:
@@ -152,7 +162,8 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
     """30,522 tokens from a million different words, each counted once, for the library takes no counts."""
     table = shards.decode_table((out / "vocab" / COUNTS_FILE).read_bytes(), COUNTS_FILE, shards.COUNTS_SCHEMA)
     real = [word for word in table["word"].to_pylist() if word.isalpha()]
-    draws, words = np.random.default_rng(0), dict[str, None]()
+    draws = np.random.default_rng(0)
+    words: dict[str, None] = {}
     while len(words) < distinct:
         words |= {real[i] + real[j]: None for i, j in draws.integers(len(real), size=(distinct, 2)).tolist()}
     different = list(words)[:distinct]
@@ -167,9 +178,8 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
         trainer = trainers.WordPieceTrainer(vocab_size=30_522, min_frequency=2, show_progress=False)
         tokenizer.train_from_iterator((" ".join(different[i : i + 1000]) for i in range(0, distinct, 1000)), trainer)
 
-    compare(
-        "learning from a million words, against `WordPieceTrainer`", "million words/s", distinct / 1e6, ours, rival, 1
-    )
+    work = Work("learning from a million words, against `WordPieceTrainer`", distinct / 1e6, "million words/s")
+    compare(work, ours, rival, rounds=1)
 
 
 def commands(out: Path, copies: int, rounds: int) -> None:
@@ -177,7 +187,8 @@ def commands(out: Path, copies: int, rounds: int) -> None:
     parts, megabytes = repeat_text(out, copies)
     job = [sys.executable, "-m", "pipeline"]
     rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]
-    text, vocab = out / "big_text", out / "big_vocab"
+    text = out / "big_text"
+    vocab = out / "big_vocab"
     pairs = ["--output", out / "big_pairs", "--objective", "nsp"]
     wordpiece = ["--model", "wordpiece", "--size", "30522"]
     timed = {
