@@ -116,10 +116,11 @@ def encoding(out: Path, rounds: int) -> None:
     for shard in read_manifest(str(out / "text"), "text").shards:
         table = shards.decode_table((out / "text" / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
         sentences += table["sentences"].combine_chunks().flatten().to_pylist()
+    column = pa.array(sentences)
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
 
     def ours() -> None:
-        Encoder(data, "wordpiece").encode(sentences)
+        Encoder(data, "wordpiece").encode(column)
 
     def rival() -> None:
         tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
