@@ -44,9 +44,10 @@ class Sandbox:
         self._command = command
         monkeypatch.chdir(folder)
 
-        for name in ("corpus", "held_out"):
+        documents = corpus.read_text().splitlines(keepends=True)
+        for name, part in {"corpus": documents[30:], "held_out": documents[:30]}.items():
             (folder / name).mkdir()
-            shutil.copy(corpus, folder / name / "a.jsonl")
+            (folder / name / "a.jsonl").write_text("".join(part))
 
     def put(self, source: Path, name: str) -> None:
         """Copy a folder that other tests share to where a page expects it."""

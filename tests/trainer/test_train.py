@@ -98,7 +98,7 @@ def test_a_launcher_passes_the_exit_code_on(training, tmp_path) -> None:
     ("changes", "code", "told"),
     [
         ({"data__pairs": "/none"}, 3, "/none holds no finished pairs"),
-        ({"data__vocab": "{byte_vocab}"}, 3, "Rebuild the pairs with it, or leave data.vocab out."),
+        ({"data__vocab": "{byte_vocab}"}, 3, "Rebuild the pairs with it, or remove data.vocab."),
         ({"model__max_position_embeddings": 16}, 3, "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
         ({"batch__global_batch": 15, "batch__micro_batch": 15}, 2, "cannot be cut into micro-batches"),
     ],

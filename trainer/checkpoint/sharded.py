@@ -38,7 +38,12 @@ from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.checkpoint.verification import check_files
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
-from trainer.distributed.deepspeed_internals import full_shape_of, is_partitioned, loss_scaler_of
+from trainer.distributed.deepspeed_internals import (
+    full_shape_of,
+    is_partitioned,
+    loss_scaler_state,
+    set_loss_scaler_state,
+)
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     MOMENTS,
@@ -52,8 +57,6 @@ from trainer.distributed.zero import (
 
 _MOMENT_OF_FILE = {f"{moment}.safetensors": moment for moment in MOMENTS}
 _TENSOR_FILES = (WEIGHTS_FILE, *_MOMENT_OF_FILE)
-
-_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 def save_checkpoint(
@@ -118,7 +121,7 @@ def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -
     run_on_all_ranks(lambda: _read(engine, path, slices))
     publish_weights(engine)
     set_updates_made(engine, state.updates)
-    _set_loss_scale(engine, state.loss_scale)
+    set_loss_scaler_state(engine, state.loss_scale)
 
 
 # Saving
@@ -291,13 +294,4 @@ def _loss_scale(engine: DeepSpeedEngine) -> dict[str, float]:
     """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
     if not engine.fp16_enabled():
         return {}
-    scaler = loss_scaler_of(engine)
-    return {name: getattr(scaler, name) for name in _SCALER_FIELDS if hasattr(scaler, name)}
-
-
-def _set_loss_scale(engine: DeepSpeedEngine, saved: dict[str, float]) -> None:
-    """Restore the loss scaler's state, as far as this scaler has it."""
-    scaler = loss_scaler_of(engine)
-    for name, value in saved.items():
-        if hasattr(scaler, name):
-            setattr(scaler, name, value)
+    return loss_scaler_state(engine)

@@ -61,6 +61,9 @@ def release_engine_memory() -> None:
 
 # ---- fp16 loss scale ----
 
+LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+"""The attributes in which the scalers of runtime/fp16/loss_scaler.py keep their state."""
+
 
 @dataclass(frozen=True)
 class LossScaleMethods:
@@ -106,6 +109,20 @@ def loss_scaler_of(engine: DeepSpeedEngine) -> Any:
     if scaler:
         return scaler
     return getattr(engine.optimizer, "loss_scale_config", None)
+
+
+def loss_scaler_state(engine: DeepSpeedEngine) -> dict[str, float]:
+    """Return the loss scale and its counters, as far as this scaler has them."""
+    scaler = loss_scaler_of(engine)
+    return {name: getattr(scaler, name) for name in LOSS_SCALER_FIELDS if hasattr(scaler, name)}
+
+
+def set_loss_scaler_state(engine: DeepSpeedEngine, state: dict[str, float]) -> None:
+    """Restore what `loss_scaler_state` returned, as far as this scaler has it."""
+    scaler = loss_scaler_of(engine)
+    for name, value in state.items():
+        if hasattr(scaler, name):
+            setattr(scaler, name, value)
 
 
 def scales_loss_itself(engine: DeepSpeedEngine) -> bool:

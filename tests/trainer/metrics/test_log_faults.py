@@ -117,7 +117,7 @@ def test_q_a_run_that_ends_in_nan_ends_as_usual(training, tmp_path: Path) -> Non
 
 def other_width(run: Path) -> None:
     path = run / "recipe.toml"
-    path.write_text(path.read_text().replace("width = 32", "width = 64"))
+    path.write_text(path.read_text().replace("hidden_size = 32", "hidden_size = 64"))
 
 
 def other_size(run: Path) -> None:
