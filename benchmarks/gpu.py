@@ -1,4 +1,4 @@
-"""`make bench_gpu`: training steps of every recipe that fits on this machine's GPU, beside transformers' own models.
+"""`make bench_gpu`: training steps of every recipe that fits on this machine's GPU, compared with transformers' models.
 
     python benchmarks/gpu.py [--recipes bert_large ...] [--output figures.jsonl]
 

@@ -1,4 +1,4 @@
-"""A training step of ours beside transformers' own model: the same rows, masks, threads and process, in turns.
+"""Compares our training step with transformers' model on the same rows, masks and threads, in turns in one process.
 
     python benchmarks/models.py FOLDER [--rounds 4] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""What others do with the same text, each as a process of its own. Called by run.py, which times them.
+"""Runs other libraries on the same text, each in a separate process. Called by run.py, which times them.
 
 python benchmarks/rivals.py encode_batch_fast CORPUS.jsonl TOKENIZER.json
 python benchmarks/rivals.py train_from_iterator CORPUS.jsonl SIZE

@@ -67,7 +67,7 @@ def compare(work: Work, ours: Timed, rival: Timed, rounds: int) -> None:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description="Ours beside its rivals, one core each.")
+    flags = argparse.ArgumentParser(description="Compares our code with other libraries, one core each.")
     flags.add_argument("--megabytes", default="20", help="of text")
     flags.add_argument("--rounds", type=int, default=5)
     flags.add_argument("--copies", default="10", help="of the text, each document changed a little, for whole commands")
@@ -129,7 +129,7 @@ def encoding(out: Path, rounds: int) -> None:
 
 
 def batches(out: Path, rounds: int) -> None:
-    """Rows to masked batches: packed by us, shards read anew, against the collator that most people use."""
+    """Rows to masked batches, compared with the collator that most people use. Ours also opens, reads and packs shards."""
     folder = PairFolder(str(out / "pairs"))
     collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(out / "vocab")))
     rows = folder.block((0,)).rows
@@ -184,7 +184,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
 
 
 def commands(out: Path, copies: int, rounds: int) -> None:
-    """`shard`, `vocab` and `pairs` on a larger text, beside rivals that do a part of their work, in turns."""
+    """`shard`, `vocab` and `pairs` on a larger text, in turns with other libraries that do a part of their work."""
     parts, megabytes = repeat_text(out, copies)
     job = [sys.executable, "-m", "pipeline"]
     rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]

@@ -98,7 +98,7 @@ class AtHand:
 
 
 def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
-    """Time the same steps by both loops, now one first, now the other: on batches at hand, then with their reading."""
+    """Time the same steps by both loops in alternating order: on prepared batches, then with their reading included."""
     folders = open_folders(recipe)
     share = share_of(recipe, 0, 1, folders)
     stream = build_stream(recipe, folders, share)
@@ -118,8 +118,8 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
             times = [in_turns(loop, engine, batches, steps, i) for i in range(rounds + 1)][1:]  # the first warms up
         mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
         low, more, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles((a / b for a, b in times), n=4))
-        told = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
-        print(f"| {what} | {told} |", flush=True)
+        figures = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
+        print(f"| {what} | {figures} |", flush=True)
     stream.close()
     metrics.close()
     watchdog.close()
@@ -156,7 +156,7 @@ def stall(name: str, recipe: Recipe, rounds: int) -> None:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description="Our loop beside DeepSpeed's own calls, on one process.")
+    flags = argparse.ArgumentParser(description="Compares our loop with bare DeepSpeed calls in one process.")
     flags.add_argument("--steps", type=int, default=10)
     flags.add_argument("--rounds", type=int, default=60)
     options = flags.parse_args()

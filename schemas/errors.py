@@ -4,7 +4,7 @@
     5 storage    75 preempted and saved    130 interrupted
 
 A message says what happened with the value and the path, what was expected, and what to do next. Command lines
-print it without a traceback. Any other exception is a bug of ours and keeps its traceback.
+print it without a traceback. Any other exception is a bug in Clozeline and keeps its traceback.
 """
 
 from __future__ import annotations

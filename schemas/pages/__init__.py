@@ -4,7 +4,7 @@ Every page is one self-contained file: the style sheet is inlined, drawings are 
 anywhere, by no script. The same values give the same bytes.
 
 This package holds what the pages share: base.html (the frame of a page), macros.html (tables, figures, axes) and
-style.css. The templates of one page lie in `templates/` beside the module that fills them in.
+style.css. The templates of one page lie in `templates/` next to the module that fills them in.
 """
 
 from __future__ import annotations

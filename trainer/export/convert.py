@@ -1,7 +1,7 @@
 """Exports a checkpoint as a Hugging Face folder: `python -m trainer.export RUN_DIR --output HF_DIR`.
 
 The folder holds config.json, model.safetensors, README.md (a model card) and the tokenizer's files, and transformers'
-Auto classes load it without code of ours.
+Auto classes load it without any of our code.
 
 All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits
 and token ids are compared with ours. Only then are the files copied to HF_DIR.

@@ -1,4 +1,4 @@
-"""Attention over a packed batch: every token attends to every token of its own sequence.
+"""Attention over a packed batch: every token attends to all tokens of the same sequence.
 
 There are three kernels. They compute the same up to rounding, and all drop attention weights:
 

@@ -76,7 +76,7 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: every token attends to every token of its own sequence."""
+    """Multi-head self-attention: every token attends to all tokens of the same sequence."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
