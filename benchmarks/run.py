@@ -129,7 +129,7 @@ def encoding(out: Path, rounds: int) -> None:
 
 
 def batches(out: Path, rounds: int) -> None:
-    """Rows to masked batches, compared with the collator that most people use. Ours also opens, reads and packs shards."""
+    """Rows to masked batches, ours with reading and packing, compared with the collator that most people use."""
     folder = PairFolder(str(out / "pairs"))
     collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(out / "vocab")))
     rows = folder.block((0,)).rows

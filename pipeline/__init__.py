@@ -8,7 +8,7 @@ How the code is laid out, from the command line down:
 
     cli, flags, options     the commands, and each job's options, stated once
     jobs/                   one module a job: checks its options, plans its work, runs its graph
-    transforms              the graphs: the only module that wires Beam transforms together
+    transforms/             the graphs: the only package that wires Beam transforms together
     steps/                  what a worker does with one element of a graph, and how a result is published
     shard/, vocab/, pairs/  the algorithms, which know nothing of Beam
     runtime/                starting Beam, unfinished work, leases, progress, logs

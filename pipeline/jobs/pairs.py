@@ -15,7 +15,7 @@ from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms import WritePairs
+from pipeline.transforms.pairs import WritePairs
 from pipeline.vocab.pretokenize import check_rules
 from schemas import storage
 from schemas.errors import UsageError

@@ -13,12 +13,13 @@ from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
+from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
 from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
 from pipeline.shard.languages import find_language
-from pipeline.shard.partition import ReadOptions, report_name
+from pipeline.shard.partition import report_name
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms import ShardCorpora
+from pipeline.transforms.shard import ShardCorpora
 from schemas import storage
 from schemas.manifest import Input, Manifest
 

@@ -18,7 +18,7 @@ from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import counts_name, read_sums
-from pipeline.transforms import CountWords
+from pipeline.transforms.vocab import CountWords
 from pipeline.vocab.counting import most_frequent_first, reported_sources
 from pipeline.vocab.statistics import describe_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files

@@ -10,6 +10,7 @@ The way of one document:
     parquet          rows become records
     cleaning         fixed rules for control characters, spaces, line ends, Unicode and endless words
     sentences        wrapped lines are joined, and the text is split into sentences
+    documents        records become documents, collected until they fill a run
     partition        the first half of the shuffle: every worker writes sorted run files
     plan             all runs are counted: may this be published, and in how many shards?
     near_duplicates  optional (--dedup minhash): which documents nearly repeat another one

@@ -22,10 +22,6 @@ every run, at one seek per bucket. A writer needs about five times RUN_CHARACTER
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -34,125 +30,14 @@ from numpy.typing import NDArray
 from pipeline.runtime.bucket_files import encode_buckets
 from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import Staging
-from pipeline.shard.cleaning import clean, drop_long_words
-from pipeline.shard.inputs import Piece, Split
-from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Limits
+from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
+from pipeline.shard.inputs import Split
 from pipeline.shard.near_duplicates import encode_signatures
-from pipeline.shard.records import Record, Rejected, TextLayout, read_records
-from pipeline.shard.sentences import Splitter, split_sentences
-from pipeline.shard.undecodable import UndecodableBytes
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
 MAX_SHARDS = 1024
 """Buckets of a run, and the most shards, if --num_shards is not given. A power of two, as is the number chosen."""
-
-RUN_CHARACTERS = 32 << 20
-"""Text in one run. With its Arrow form, a worker holds about five times as much."""
-
-HARMLESS_REASONS = ("blank line",)
-"""Reasons of rejected records that do not count as bad."""
-
-# A document of MANY_LINES lines and no blank line may be as many documents. MANY_LONG_LINES are enough if every line
-# has LONG_LINE characters or more, because wrapped text has shorter lines.
-MANY_LINES = 1000
-MANY_LONG_LINES = 100
-LONG_LINE = 100
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How records become documents: the part of the job's options that workers need."""
-
-    text_key: str
-    text_layout: TextLayout
-    language: str
-    sentence_splitter: Splitter
-    near_duplicates: bool
-    seed: int
-    max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
-    max_document_bytes: int = MAX_RECORD
-    max_decompression_ratio: int = MAX_RATIO
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.max_document_bytes, self.max_decompression_ratio)
-
-
-@dataclass
-class RunBuffer:
-    """Documents in memory that become one run, column by column, and what was dropped and changed on the way.
-
-    characters, text_bytes: of all sentences.
-    ledger: number of dropped records by (reason, source).
-    cleaning: what each cleaning rule did.
-    rejected: entries of OUTPUT/rejected/.
-    undecodable: one report for each piece with undecodable bytes.
-    unbroken: documents with many lines and no blank line; see `note_unbroken`.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    sentences: list[list[str]] = field(default_factory=list)
-    characters: int = 0
-    text_bytes: int = 0
-    ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
-    cleaning: Counter[str] = field(default_factory=Counter)
-    rejected: list[Report] = field(default_factory=list)
-    undecodable: list[Report] = field(default_factory=list)
-    unbroken: list[Report] = field(default_factory=list)
-
-    def add(self, record: Record, reading: ReadOptions) -> None:
-        """Clean a document, split it and keep its sentences; one without any goes to the ledger."""
-        text = clean(record.text, self.cleaning)
-        sentences = split_sentences(text, reading.language, reading.sentence_splitter)
-        sentences = drop_long_words(sentences, self.cleaning)
-        if not sentences:
-            self.ledger["empty document", record.source] += 1
-            return
-
-        # Of the cleaned text, so that copies which differ in spaces or line breaks are duplicates too.
-        self.ids.append(document_id(sentences))
-        self.sources.append(record.source)
-        self.sentences.append(sentences)
-
-        self.characters += sum(map(len, sentences))
-        self.text_bytes += sum(len(sentence.encode()) for sentence in sentences)
-
-    def note_unbroken(self, record: Record, piece: Piece) -> None:
-        """Note a plain-text document of many lines without a blank one: its lines may be documents themselves."""
-        if piece.format == "text" and _may_be_many_documents(record):
-            self.unbroken.append({"path": piece.display_path, "place": record.position, "lines": record.line_count})
-
-    def reject(self, record: Rejected, piece: Piece) -> None:
-        """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless."""
-        self.ledger[record.reason, record.source] += record.count
-        if record.reason in HARMLESS_REASONS:
-            return
-
-        self.rejected.append(
-            {
-                "reason": record.reason,
-                "source": record.source,
-                "path": piece.display_path,
-                "place": record.position,
-                "shown": record.excerpt,
-            }
-        )
-
-
-def _may_be_many_documents(record: Record) -> bool:
-    if record.line_count >= MANY_LINES:
-        return True
-    return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
-
-
-def document_id(sentences: list[str]) -> int:
-    """Return the 64-bit id of a document: a hash of its text alone.
-
-    Neither its file nor its position nor the way it was split into sentences changes it, so equal ids mean equal text.
-    """
-    return key("document", " ".join(sentences))  # BLAKE2b; one collision is expected among 6 billion documents
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -185,37 +70,6 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     # Last, because the report is the proof that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
-
-
-def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
-    """Yield the documents of a split, RUN_CHARACTERS at a time.
-
-    There is always a last buffer, even without documents, because its ledger counts too.
-    """
-    documents = RunBuffer()
-    for piece in split.pieces:
-        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
-
-        for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
-            undecodable.add(record)
-
-            if isinstance(record, Rejected):
-                documents.reject(record, piece)
-            else:
-                documents.add(record, reading)
-                if reading.text_layout == "blank_line":
-                    documents.note_unbroken(record, piece)
-
-            # At least one document fits, however long, so a run exceeds the limit by at most one document.
-            if documents.characters >= RUN_CHARACTERS:
-                yield documents
-                documents = RunBuffer()
-
-        # The report of a piece goes to the run that holds its end.
-        if undecodable.count:
-            documents.undecodable.append(undecodable.check())
-
-    yield documents
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> None:

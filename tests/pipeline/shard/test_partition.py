@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates, partition
+from pipeline.shard import near_duplicates
+from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import matching_files, plan_splits
 from pipeline.shard.merge import MergeOptions, merge_shard
-from pipeline.shard.partition import ReadOptions, document_id, placements, write_runs
+from pipeline.shard.partition import placements, write_runs
 from pipeline.shard.plan import plan_shards
 from pipeline.shard.sentences import Splitter
 from schemas import shards
@@ -79,7 +80,7 @@ def test_every_document_comes_out_once(tmp_path: Path, documents: list[str], num
 
 def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = shuffle(tmp_path / "a", lines_of(documents), 3)
-    monkeypatch.setattr(partition, "RUN_CHARACTERS", 500)
+    monkeypatch.setattr(documents_module, "RUN_CHARACTERS", 500)
     reordered = random.Random(1).sample(documents, len(documents))
     two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]

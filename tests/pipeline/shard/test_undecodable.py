@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.shard.documents import RunBuffer
 from pipeline.shard.inputs import Piece, plan_splits
-from pipeline.shard.partition import RunBuffer
 from pipeline.shard.record import Record
 from pipeline.shard.records import read_records
 from pipeline.shard.undecodable import UndecodableBytes, refuse_undecodable
