@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.runtime.staging import Staging
+from pipeline.shard import documents as documents_module
 from pipeline.shard import near_duplicates
 from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import matching_files, plan_splits
