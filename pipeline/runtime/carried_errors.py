@@ -23,10 +23,26 @@ def carrying_errors(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(element, *side_inputs)
         except ClozelineError as error:
-            content = json.dumps([type(error).__name__, str(error)])
-            raise RuntimeError(f"<{_MARK}>{content}</{_MARK}>") from error
+            raise _carrier(error) from error
 
     return wrapped
+
+
+def carrying_errors_of_each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do what `carrying_errors` does for a generator function."""
+
+    def wrapped(element, *side_inputs):
+        try:
+            yield from function(element, *side_inputs)
+        except ClozelineError as error:
+            raise _carrier(error) from error
+
+    return wrapped
+
+
+def _carrier(error: ClozelineError) -> RuntimeError:
+    content = json.dumps([type(error).__name__, str(error)])
+    return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
 
 
 def is_carried(text: str) -> bool:

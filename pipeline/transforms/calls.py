@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.runtime.carried_errors import carrying_errors
+from pipeline.runtime.carried_errors import carrying_errors, carrying_errors_of_each
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
@@ -18,6 +18,11 @@ def call(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
     A ClozelineError that it raises reaches the launcher as it was.
     """
     return beam.Map(carrying_errors(function), *arguments)
+
+
+def call_many(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
+    """Call a generator function for each element, as `call` does. Each value that it yields becomes an element."""
+    return beam.FlatMap(carrying_errors_of_each(function), *arguments)
 
 
 def call_once(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:

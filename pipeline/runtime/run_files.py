@@ -1,0 +1,171 @@
+"""Run files: rows sorted by a 64-bit key and cut into buckets, equal ranges of keys.
+
+Workers pass rows to one another through these files. A bucket that holds rows is one Arrow record batch, written as an
+IPC message with lz4, and the messages follow one another without header, footer or empty batches. The index of a run
+says where each of them lies; it travels in the report of the worker that wrote the run. So a reader needs one request
+for exactly the bytes of its buckets, and an empty bucket costs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.runtime.staging import Staging
+from schemas import storage
+from schemas.errors import StorageError
+
+Keys = NDArray[np.uint64]
+
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
+_LOW_32_BITS = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@dataclass(frozen=True, eq=False)
+class RunIndex:
+    """Where the buckets of one run file lie.
+
+    name: of the file in staging.
+    buckets: into how many equal ranges of keys the file is cut.
+    start: the offset in the file at which the first listed bucket begins.
+    numbers: (listed buckets,) uint32, rising: the buckets that hold rows.
+    lengths: (listed buckets,) uint32: the bytes of each.
+    checksums: (listed buckets,) uint32: the CRC-32 of each.
+    """
+
+    name: str
+    buckets: int
+    start: int
+    numbers: NDArray[np.uint32]
+    lengths: NDArray[np.uint32]
+    checksums: NDArray[np.uint32]
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Return (listed buckets + 1,) int64: where each bucket begins in the file, and where the last one ends."""
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        return self.start + np.concatenate([np.zeros(1, np.int64), ends])
+
+    def part(self, first: int, end: int) -> RunIndex:
+        """Return the index of the listed buckets [first, end), by their place in the list."""
+        return RunIndex(
+            name=self.name,
+            buckets=self.buckets,
+            start=int(self.offsets()[first]),
+            numbers=self.numbers[first:end],
+            lengths=self.lengths[first:end],
+            checksums=self.checksums[first:end],
+        )
+
+    def to_row(self) -> list[Any]:
+        """Return the index as a short list of JSON values, for reports and for Beam."""
+        columns = np.stack([self.numbers, self.lengths, self.checksums]).astype("<u4")
+        return [self.name, self.buckets, self.start, base64.b64encode(columns.tobytes()).decode()]
+
+    @classmethod
+    def from_row(cls, row: list[Any]) -> RunIndex:
+        """Return what `to_row` described."""
+        name, buckets, start, encoded = row
+        columns = np.frombuffer(base64.b64decode(encoded), "<u4").reshape(3, -1)
+        return cls(name, buckets, start, columns[0], columns[1], columns[2])
+
+
+def bucket_of(keys: Keys, buckets: int) -> NDArray[np.uint64]:
+    """Return the bucket of each key, `key * buckets >> 64`, for up to 2**32 buckets."""
+    # The product has 96 bits, so it is added up from the halves of the key.
+    count = np.uint64(buckets)
+    high = (keys >> _32) * count
+    low = (keys & _LOW_32_BITS) * count
+    return (high + (low >> _32)) >> _32
+
+
+def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tuple[bytes, RunIndex]:
+    """Return the bytes of the run file of that name, and its index; `keys[i]` belongs to row i.
+
+    Rows of one key keep their order.
+    """
+    order = np.argsort(keys, kind="stable")
+    bucket_of_row = bucket_of(keys[order], buckets)
+    numbers, starts = np.unique(bucket_of_row, return_index=True)
+    ends = np.append(starts[1:], len(order))
+
+    in_order = rows.take(pa.array(order))
+    batches = [in_order.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+    blocks = encode_blocks(batches, rows.schema)
+    index = RunIndex(
+        name=name,
+        buckets=buckets,
+        start=0,
+        numbers=numbers.astype(np.uint32),
+        lengths=np.array([len(block) for block in blocks], np.uint32),
+        checksums=np.array([zlib.crc32(block) for block in blocks], np.uint32),
+    )
+    return b"".join(blocks), index
+
+
+def encode_blocks(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
+    """Return each record batch as one Arrow IPC message. Readers know the schema, so no message repeats it."""
+    sink = pa.BufferOutputStream()
+    ends = [schema.serialize().size]  # the stream begins with the schema
+    with pa.ipc.new_stream(sink, schema, options=_LZ4) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+
+    stream = memoryview(sink.getvalue())
+    return [stream[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def decode_blocks(data: bytes | memoryview, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of blocks that follow one another. Raises pa.ArrowInvalid for damaged ones."""
+    source = pa.BufferReader(data)
+    end = len(data)
+    while source.tell() < end:
+        yield pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+
+
+def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> list[pa.RecordBatch]:
+    """Read all listed buckets of each index: one range of bytes for each, several at the same time.
+
+    Raises StorageError when a range cannot be read or is damaged, and DataError when the file is gone.
+    """
+    listed = [part for part in parts if len(part.numbers)]
+    ranges = []
+    for part in listed:
+        offsets = part.offsets()
+        ranges.append(storage.ByteRange(staging.url(part.name), int(offsets[0]), int(offsets[-1])))
+
+    batches: list[pa.RecordBatch] = []
+    for part, data in zip(listed, storage.read_ranges(ranges), strict=True):
+        url = staging.url(part.name)
+        _check(part, data, url)
+        try:
+            batches += decode_blocks(data, schema)
+        except pa.ArrowInvalid as error:
+            raise _damaged(url, str(error)) from error
+    return batches
+
+
+def _check(part: RunIndex, data: bytes, url: str) -> None:
+    """Runs are not synced to disk, so a crash of the machine can leave one cut short or filled with zeros."""
+    view = memoryview(data)
+    start = 0
+    for length, checksum in zip(part.lengths.tolist(), part.checksums.tolist(), strict=True):
+        end = start + length
+        if end > len(view):
+            raise _damaged(url, f"it has {len(view):,} bytes from {part.start:,} on")
+        if zlib.crc32(view[start:end]) != checksum:
+            raise _damaged(url, f"other bytes than were written, at {part.start + start:,}")
+        start = end
+
+
+def _damaged(url: str, reason: str) -> StorageError:
+    return StorageError(f"{url} is damaged ({reason}). Delete its folder and run the same command again.")

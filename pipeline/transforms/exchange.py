@@ -1,0 +1,227 @@
+"""The exchange as a Beam transform: rows meet by ranges of their keys. See pipeline/runtime/exchange.py.
+
+Both expansions hand the same tables to the same function, so the outputs are equal, byte for byte:
+
+    files      lots -> run files in staging | index entries by group -> GroupByKey -> exact reads -> consume
+    service    lots -> blocks by bucket                               -> GroupByKey -> decode      -> consume
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton, PCollection
+
+from pipeline.runtime.exchange import (
+    MERGED_RUNS,
+    Block,
+    Entry,
+    GroupReader,
+    Lots,
+    Maker,
+    Shuffle,
+    Stream,
+    blocks_of,
+    buckets_of_group,
+    entries_by_group,
+    entries_by_range,
+    groups_for,
+    lots_of_runs,
+    merge_runs,
+    tables_of_blocks,
+    write_lots,
+)
+from pipeline.runtime.run_files import RunIndex
+from pipeline.runtime.staging import Staging
+from pipeline.transforms.calls import call, call_many
+
+NO_ROWS: Block = (0, 0, 1, b"", b"")
+"""A block without data. Each bucket gets one, so that a bucket without rows is consumed as well."""
+
+
+Consume = Callable[[int, Callable[[], list[pa.Table]], Any], Any]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A stream whose lots are made for this exchange, from `elements`."""
+
+    stream: Stream
+    elements: PCollection
+    maker: Maker
+
+
+@dataclass(frozen=True)
+class Written:
+    """A stream whose rows lie in run files already; `elements` are rows of their RunIndex, with the run's number.
+
+    The runs are cut into at least as many buckets as the exchange has, or they are merged first.
+    """
+
+    stream: Stream
+    elements: PCollection
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided while the job runs. A side input of every step of the exchange.
+
+    buckets: the number of buckets. merges: whether runs are merged before they are read. details: for the makers of
+    lots and for `consume`.
+    """
+
+    buckets: int
+    merges: bool = False
+    details: Any = None
+
+
+@dataclass
+class Exchange(beam.PTransform):
+    """Streams of rows -> what `consume` returns for each bucket.
+
+    consume: called with the number of a bucket, a function that returns the table of each stream, and the plan's
+        details. The rows come in any order. What is finished already need not call the function.
+    plan: a single `Plan`.
+    """
+
+    streams: list[Sent | Written]
+    consume: Consume
+    plan: AsSingleton
+    shuffle: Shuffle
+    staging: Staging
+
+    def expand(self, pbegin: Any) -> PCollection:
+        if self.shuffle == "service":
+            return self._by_service(pbegin)
+        return self._by_files(pbegin)
+
+    def _by_service(self, pbegin: Any) -> PCollection:
+        blocks = [pbegin | "Start" >> beam.Create([None]) | "Every bucket" >> call_many(_empty_blocks, self.plan)]
+        for source in self.streams:
+            label = source.stream.name.capitalize()
+            if isinstance(source, Sent):
+                made = call_many(_send_blocks, source.maker, source.stream, self.plan)
+            else:
+                made = call_many(_read_blocks, source.stream, self.plan, self.staging)
+            blocks.append(source.elements | f"{label} blocks" >> made.with_output_types(tuple[int, Block]))
+
+        return (
+            blocks
+            | "All blocks" >> beam.Flatten()
+            | "By bucket" >> beam.GroupByKey()
+            | "Consume" >> call(_consume_blocks, self._consumer(), self.plan)
+        )
+
+    def _by_files(self, pbegin: Any) -> PCollection:
+        entries = [pbegin | "Start" >> beam.Create([None]) | "Every group" >> call_many(_empty_groups, self.plan)]
+        for source in self.streams:
+            label = source.stream.name.capitalize()
+            if isinstance(source, Sent):
+                made = call_many(_send_runs, source.maker, source.stream, self.plan, self.staging)
+                entries.append(source.elements | f"{label} runs" >> made)
+            else:
+                entries += self._entries_of_written(source, label)
+
+        return (
+            entries
+            | "All entries" >> beam.Flatten()
+            | "By group" >> beam.GroupByKey()
+            | "Consume" >> call_many(_consume_runs, self._consumer(), self.plan, self.staging)
+        )
+
+    def _entries_of_written(self, source: Written, label: str) -> list[PCollection]:
+        """The entries of runs as they are, and those of merged runs. One of the two is empty, as the plan says."""
+        as_they_are = source.elements | f"{label} entries" >> call_many(_entries_as_they_are, source.stream, self.plan)
+        merged = (
+            source.elements
+            | f"{label} ranges" >> call_many(_entries_to_merge, source.stream, self.plan)
+            | f"{label} by range" >> beam.GroupByKey()
+            | f"Merge {label.lower()}" >> call_many(_merge_range, source.stream, self.plan, self.staging)
+        )
+        return [as_they_are, merged]
+
+    def _consumer(self) -> _Consumer:
+        return _Consumer([source.stream for source in self.streams], self.consume)
+
+
+@dataclass(frozen=True)
+class _Consumer:
+    """What is done with each bucket."""
+
+    streams: list[Stream]
+    function: Consume
+
+
+def _empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, Block]]:
+    for bucket in range(plan.buckets):
+        yield bucket, NO_ROWS
+
+
+def _send_blocks(element: Any, maker: Maker, stream: Stream, plan: Plan) -> Iterator[tuple[int, Block]]:
+    yield from blocks_of(maker.lots_of(element, plan.details), stream, plan.buckets)
+
+
+def _read_blocks(
+    numbered: tuple[int, list], stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, Block]]:
+    """Read one run, with a single request, and yield its rows as blocks."""
+    index = RunIndex.from_row(numbered[1])
+    yield from blocks_of(lots_of_runs([index], stream, staging), stream, plan.buckets)
+
+
+def _consume_blocks(grouped: tuple[int, Iterable[Block]], consumer: _Consumer, plan: Plan) -> Any:
+    bucket, blocks = grouped
+    read_tables = partial(tables_of_blocks, blocks, consumer.streams)
+    return consumer.function(bucket, read_tables, plan.details)
+
+
+def _empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
+    for group in range(groups_for(plan.buckets)):
+        yield group, None
+
+
+def _send_runs(element: Any, maker: Maker, stream: Stream, plan: Plan, staging: Staging) -> Iterator[tuple[int, Entry]]:
+    def lots() -> Lots:
+        return maker.lots_of(element, plan.details)
+
+    for index in write_lots(maker.name_of(element), lots, stream, plan.buckets, staging):
+        yield from entries_by_group(index, stream.number, plan.buckets)
+
+
+def _entries_as_they_are(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[int, Entry]]:
+    if not plan.merges:
+        yield from entries_by_group(RunIndex.from_row(numbered[1]), stream.number, plan.buckets)
+
+
+def _entries_to_merge(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[str, Entry]]:
+    if not plan.merges:
+        return
+
+    number, row = numbered
+    for key_range, entry in entries_by_range(RunIndex.from_row(row), stream.number):
+        yield f"{number // MERGED_RUNS:06d}-{key_range:02d}", entry
+
+
+def _merge_range(
+    grouped: tuple[str, Iterable[Entry]], stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, Entry]]:
+    name, entries = grouped
+    for index in merge_runs(name, list(entries), stream, plan.buckets, staging):
+        yield from entries_by_group(index, stream.number, plan.buckets)
+
+
+def _consume_runs(
+    grouped: tuple[int, Iterable[Entry | None]], consumer: _Consumer, plan: Plan, staging: Staging
+) -> Iterator[Any]:
+    """Consume the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
+    group, entries = grouped
+    indexes = [(stream, RunIndex.from_row(row)) for stream, row in filter(None, entries)]
+    reader = GroupReader(indexes, plan.buckets, staging)
+    for bucket in buckets_of_group(group, plan.buckets):
+        read_tables = partial(reader.tables, bucket, consumer.streams)
+        yield consumer.function(bucket, read_tables, plan.details)
