@@ -17,6 +17,7 @@ from schemas.masking import KINDS
 
 if TYPE_CHECKING:
     from pipeline.pairs.nsp_sop import Objective
+    from pipeline.runtime.exchange import Shuffle
     from pipeline.shard.formats import Format
     from pipeline.shard.merge import Dedup
     from pipeline.shard.records import TextLayout
@@ -78,7 +79,15 @@ class ShardJob:
     num_shards: int | None = option(
         None,
         check=positive,
-        help="number of text shards (default: one per 8 million characters or so)",
+        help="number of text shards (default: one per 8 MB of text; in a large corpus, per --shard_megabytes)",
+    )
+    shard_megabytes: int = option(64, check=positive, help="maximum mean size of a shard, in MB of text")
+    shuffle: Shuffle | Literal["auto"] = option(
+        "auto",
+        check=OneOf(("auto", "files", "merged", "service")),
+        help="how documents travel to their shards: in files, in files that are merged first, or by the engine's own "
+        "shuffle; auto decides by the runner",
+        recorded=False,
     )
     max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
     max_undecodable_ratio: float = option(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
 from pipeline.options import ShardJob
-from pipeline.runtime.engines import path_for_workers
+from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
@@ -18,6 +19,7 @@ from pipeline.shard.encodings import canonical_encoding
 from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
 from pipeline.shard.languages import find_language
 from pipeline.shard.partition import report_name
+from pipeline.shard.split_plan import write_splits
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from schemas import storage
@@ -52,14 +54,18 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
     inputs = [Input(path=storage.printable(path), bytes=size) for path, size in files]
     graph = ShardCorpora(
-        splits=splits,
+        splits=len(splits),
         job=job,
         reading=_read_options(job),
         provenance=Provenance(recorded_options(job), inputs, job.seed),
+        shuffle=chosen_shuffle(job.shuffle, options),
         staging=staging,
     )
     weights = {report_name(split) + ".json": split.weight for split in splits}
-    return execute(Execution("text", "Shard corpora", graph, options, staging, weights), "shard")
+    work = Execution(
+        "text", "Shard corpora", graph, options, staging, weights, prepare=partial(write_splits, splits, staging)
+    )
+    return execute(work, "shard")
 
 
 def _identity(job: ShardJob, files: list[tuple[str, int]]) -> dict[str, Any]:

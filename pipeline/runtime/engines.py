@@ -12,6 +12,7 @@ from typing import Literal
 
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 
+from pipeline.runtime.exchange import Shuffle
 from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 from schemas import storage
 from schemas.errors import UsageError
@@ -81,3 +82,16 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
         f"{flag} {storage.printable(path)} is a path on this machine ({os.uname().nodename}), but the workers of "
         f"{runner_as_written(options)} run in containers or on other machines and would not see it. {advice}."
     )
+
+
+SHUFFLES_ITSELF = ("portable", "flink", "spark")
+"""Runners whose own shuffle takes bulk data. Local runners and Prism keep every element in memory."""
+
+
+def chosen_shuffle(wanted: Shuffle | Literal["auto"], options: PipelineOptions) -> Shuffle:
+    """Return how rows travel between workers: as the user says, or as suits the runner."""
+    if wanted != "auto":
+        return wanted
+
+    runner = short_runner_name(options)
+    return "service" if runner in SHUFFLES_ITSELF or "dataflow" in runner else "files"

@@ -15,6 +15,10 @@ from pipeline.runtime.staging import Staging
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
+def _nothing() -> None:
+    """What most jobs prepare."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """What a job needs to run.
@@ -23,6 +27,7 @@ class Execution:
     label: of the whole graph, for engines' pages.
     graph: the job's steps.
     weights: the bytes of work behind each report that will appear in staging, for progress.
+    prepare: called once the output folder is held, before the graph runs.
     """
 
     kind: FolderKind
@@ -31,6 +36,7 @@ class Execution:
     options: PipelineOptions
     staging: Staging
     weights: Mapping[str, int]
+    prepare: Callable[[], None] = _nothing
 
 
 def execute(work: Execution, command: str, finish: Callable[[], None] | None = None) -> Manifest | None:
@@ -50,6 +56,7 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
 
     output = work.staging.output
     with leases.held(output, work.staging.token) as lease:
+        work.prepare()
         with progress.job_progress(command, work.staging, work.weights):
             try:
                 runner.run_pipeline(pipeline)

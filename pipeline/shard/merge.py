@@ -1,8 +1,8 @@
-"""The second half of the shuffle: collect the documents of one shard from all runs, sort them, drop duplicates.
+"""The second half of the shuffle: the documents of one shard are sorted, and duplicates are dropped.
 
-A shard is a range of placements, and so the same range of buckets in every run (see partition.py). It is read into
-memory, about 8 MB of text if the number of shards was not given, and sorted there: n documents cost O(n log n), and
-each byte of the shard is read once. No worker needs another worker's shard, so all shards can be merged at once.
+A shard is a range of placements (see partition.py), and an exchange brings its documents together from all runs. It is
+held in memory, at most about --shard_megabytes of text: n documents cost O(n log n). No worker needs another worker's
+shard, so all shards can be merged at once.
 
 Documents of equal text have equal ids and thus equal placements. They meet in the same shard, next to each other, so
 exact duplicates are found by comparing each document with its predecessor.
@@ -11,6 +11,7 @@ exact duplicates are found by comparing each document with its predecessor.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,12 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.runtime.bucket_files import read_buckets
 from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import Staging
-from pipeline.shard.near_duplicates import dropped_ids
 from pipeline.shard.partition import placements
-from pipeline.shard.plan import CorpusSurvey, check_shard_bytes
+from pipeline.shard.plan import check_shard_bytes
 from schemas import shards, storage
 from schemas.randomness import key
 
@@ -31,6 +30,10 @@ Dedup = Literal["none", "exact", "minhash"]
 
 LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
+
+
+DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
+"""The ids of near-duplicates to drop. They travel to their shard in the same exchange as the documents."""
 
 
 @dataclass(frozen=True)
@@ -44,30 +47,29 @@ class MergeOptions:
     seed: int
 
 
-def merge_shard(
-    index: int, corpus: CorpusSurvey, near: Report | None, options: MergeOptions, staging: Staging
+def write_shard(
+    name: str, read_tables: Callable[[], list[pa.Table]], options: MergeOptions, staging: Staging
 ) -> Report:
-    """Write text shard `index` into staging and return its report.
+    """Write the text shard of that name into staging and return its report.
 
-    `near` is the report of `near_duplicates.resolve`, or None if near-duplicates stay. What an earlier attempt
-    finished is not made again. Raises DataError if the shard has more text than an Arrow column holds.
+    `read_tables` returns its documents and, with `dedup` "minhash", the ids to drop (DROPPED_SCHEMA). What an earlier
+    attempt finished is not made again. Raises DataError if the shard has more text than an Arrow column holds.
     """
-    name = shards.shard_name("text", index, corpus.num_shards)
     finished = staging.report(name)
     if finished is not None:
         return finished
 
-    unsorted = read_runs(index, corpus, staging)
-    check_shard_bytes(text_bytes(unsorted), name, corpus.num_shards)
+    unsorted, *drops = read_tables()
+    check_shard_bytes(text_bytes(unsorted), name)
     documents = sort_documents(unsorted, options.seed)
+    del unsorted
 
     ledger: LedgerEntries = []
     if options.dedup != "none":
         documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
         ledger += dropped
-    if near is not None:
-        ids = documents["document"].to_numpy()
-        is_near_duplicate = np.isin(ids, dropped_ids(near, staging))
+    for drop in drops:
+        is_near_duplicate = np.isin(documents["document"].to_numpy(), drop["document"].to_numpy())
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
         ledger += dropped
 
@@ -80,14 +82,6 @@ def merge_shard(
         **length_statistics(documents),
     }
     return staging.keep(name, data, report)
-
-
-def read_runs(index: int, corpus: CorpusSurvey, staging: Staging) -> pa.Table:
-    """Return the documents of shard `index`: the same range of buckets out of each run."""
-    first_bucket = index * corpus.buckets // corpus.num_shards
-    end_bucket = (index + 1) * corpus.buckets // corpus.num_shards
-    names = [f"{run}.arrow" for run in corpus.runs]
-    return read_buckets(names, first_bucket, end_bucket, shards.TEXT_SCHEMA, staging)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:

@@ -4,20 +4,17 @@ The shuffle puts the documents of the corpus into a random order that depends on
 
     id          64-bit hash of the document's text
     placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
-    bucket      one of 1,024 (or --num_shards) equal ranges of placements
-    shard       an equal number of consecutive buckets
+    shard       an equal range of placements, `placement * num_shards >> 64`
 
-    partition   each worker collects documents, sorts them by placement, and writes them as a run: an Arrow file with
-                exactly one record batch per bucket (pipeline/runtime/bucket_files.py)
-    merge       each shard reads its own buckets out of every run and sorts them; see merge.py
+    partition   each worker collects documents, sorts them by placement, and writes them as a run file
+                (pipeline/runtime/run_files.py)
+    merge       all documents of a shard meet in an exchange (pipeline/runtime/exchange.py) and are sorted; see merge.py
 
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
-cut into MAX_SHARDS buckets, and the number that is then chosen divides it. With --num_shards, there are exactly that
-many buckets.
+cut into RUN_BUCKETS buckets, or into --num_shards if that is given.
 
-Cost: one write and one read of all text, compressed with lz4. Bulk bytes never pass through Beam, which carries only a
-small report per run. A split usually makes one run, more if it holds more than RUN_CHARACTERS, and every shard opens
-every run, at one seek per bucket. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
+Cost: one write and one read of all text, compressed with lz4. A split usually makes one run, more if it holds more than
+RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
 """
 
 from __future__ import annotations
@@ -27,8 +24,8 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.bucket_files import encode_buckets
 from pipeline.runtime.counters import Report
+from pipeline.runtime.run_files import RunIndex, encode_run
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
 from pipeline.shard.inputs import Split
@@ -36,8 +33,9 @@ from pipeline.shard.near_duplicates import encode_signatures
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
-MAX_SHARDS = 1024
-"""Buckets of a run, and the most shards, if --num_shards is not given. A power of two, as is the number chosen."""
+RUN_BUCKETS = 1024
+"""Into how many ranges of placements a run is cut if --num_shards is not given. A power of two, as the number of shards
+is then. With more shards than that, runs are merged before they are read, and cut again."""
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -50,6 +48,11 @@ def report_name(split: Split) -> str:
     return f"split-{split.index:06d}"
 
 
+def placements_of(documents: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
+    """Return (documents,) uint64: the placement of each document of a batch with a column `document`."""
+    return placements(documents["document"].to_numpy(), seed)
+
+
 def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write the runs of one split and return one report per run.
 
@@ -60,40 +63,45 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     if finished is not None:
         return finished["runs"]
 
-    buckets = num_shards or MAX_SHARDS
+    buckets = num_shards or RUN_BUCKETS
     reports: list[Report] = []
     for documents in read_documents(split, reading):
         name = f"run-{split.index:06d}-{len(reports):04d}"
-        _write_run(name, documents, reading, buckets, staging)
-        reports.append(run_report(name, documents))
+        index = _write_run(name, documents, reading, buckets, staging)
+        report = run_report(name, documents)
+        report["split"] = split.index
+        report["index"] = index.to_row()
+        reports.append(report)
 
     # Last, because the report is the proof that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
 
 
-def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> None:
+def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
     """Write the files of one run: its documents, their signatures for `near_duplicates`, and its rejected records."""
-    staging.put(f"{name}.arrow", encode_run(documents, reading.seed, buckets))
+    rows = rows_of(documents)
+    data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
+    staging.put(index.name, data)
 
     if reading.near_duplicates:
-        for suffix, data in encode_signatures(documents.ids, documents.sentences).items():
-            staging.put(f"{name}.{suffix}", data)
+        for suffix, signatures in encode_signatures(documents.ids, documents.sentences).items():
+            staging.put(f"{name}.{suffix}", signatures)
 
     if documents.rejected:
         json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.rejected)
         staging.put(f"{name}.rejected.jsonl", json_lines)
+    return index
 
 
-def encode_run(documents: RunBuffer, seed: int, buckets: int) -> bytes:
-    """Return the Arrow file of a run: documents sorted by placement, one record batch per bucket."""
-    ids = np.array(documents.ids, dtype=np.uint64)
+def rows_of(documents: RunBuffer) -> pa.RecordBatch:
+    """Return the documents in the columns of a text shard."""
     columns = [
-        pa.array(ids),
+        pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
         pa.array(documents.sentences, TEXT_SCHEMA.types[2]),
     ]
-    return encode_buckets(pa.record_batch(columns, schema=TEXT_SCHEMA), placements(ids, seed), buckets)
+    return pa.record_batch(columns, schema=TEXT_SCHEMA)
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:
@@ -106,8 +114,13 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
         "rejected": len(documents.rejected),
-        "first_rejected": documents.rejected[0] if documents.rejected else None,
+        "first_rejected": _first(name, documents.rejected),
         "undecodable": documents.undecodable,
         "unbroken": len(documents.unbroken),
-        "first_unbroken": documents.unbroken[0] if documents.unbroken else None,
+        "first_unbroken": _first(name, documents.unbroken),
     }
+
+
+def _first(run: str, entries: list[Report]) -> Report | None:
+    """The first of some entries with the name of its run, by which the first of all runs is found."""
+    return {"run": run, **entries[0]} if entries else None

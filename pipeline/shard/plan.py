@@ -1,5 +1,8 @@
 """Between the halves of the shuffle: add up what workers found, decide whether it may be published, and in how many
-shards."""
+shards.
+
+Reports are added up pairwise on workers (`add_runs`), so no worker needs the reports of all runs.
+"""
 
 from __future__ import annotations
 
@@ -8,125 +11,179 @@ from dataclasses import dataclass
 
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
-from pipeline.shard.partition import MAX_SHARDS
-from pipeline.shard.undecodable import refuse_undecodable, undecodable_statistics
+from pipeline.shard.partition import RUN_BUCKETS
+from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from schemas.errors import DataError
 
-SHARD_CHARACTERS = 8 << 20
-"""Text per shard if --num_shards is not given. Its tokens and rows fit easily into one worker's memory."""
+SMALL_SHARD_BYTES = 8 << 20
+"""Text per shard of a small corpus. A machine with many cores then has enough shards to work on."""
+
+MANY_SHARDS = 1024
+"""From this number of shards on, they grow to --shard_megabytes before there are more of them."""
 
 MAX_SHARD_BYTES = (1 << 31) - 1
 """Text in the largest shard: Arrow's offsets into a column have 31 bits."""
+
+MAX_READS = 4_000_000
+"""Ranges read by all shards together, one for each shard and run. Beyond, runs are merged first."""
 
 _EXCERPT_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class CorpusSurvey:
-    """What all runs hold together: enough to merge any shard.
+    """What all runs hold together.
 
-    runs: names of all runs, sorted.
+    documents: their number. merges_runs: whether runs are merged before shards read them.
     rejected: names of the runs that have rejected records.
-    buckets: number of buckets in each run.
     undecodable: statistics of the files with undecodable bytes.
     unbroken: count and first of the documents with many lines and no blank line.
     """
 
-    runs: tuple[str, ...]
-    rejected: tuple[str, ...]
-    buckets: int
+    documents: int
     num_shards: int
+    merges_runs: bool
+    rejected: tuple[str, ...]
     ledger: Ledger
     cleaning: dict[str, int]
     undecodable: Report | None = None
     unbroken: Report | None = None
 
 
-def plan_shards(
-    reports: Iterable[list[Report]],
-    num_shards: int | None,
-    max_bad_ratio: float,
-    max_undecodable_ratio: float = 1.0,
-) -> CorpusSurvey:
-    """Add up the reports of `write_runs` and choose the number of shards if `num_shards` is None.
+@dataclass(frozen=True)
+class Sharding:
+    """What the user wants of the shards.
+
+    num_shards: exactly so many, or None. shard_bytes: the most text on average. merges_runs: always merge runs.
+    """
+
+    num_shards: int | None
+    shard_bytes: int
+    merges_runs: bool = False
+
+
+@dataclass(frozen=True)
+class InputLimits:
+    """The shares of bad records, and of undecodable bytes of a file, above which nothing is published."""
+
+    bad_ratio: float
+    undecodable_ratio: float = 1.0
+
+
+def add_runs(reports: Iterable[Report]) -> Report:
+    """Add up reports of `write_runs`, or sums of them, in any order and grouping. The result is such a sum."""
+    runs = sorted(reports, key=lambda run: run["run"])
+    undecodable = [report for run in runs for report in run["undecodable"]]
+    return {
+        "run": runs[0]["run"] if runs else "",
+        "runs": sum(run.get("runs", 1) for run in runs),
+        "documents": total(runs, "documents"),
+        "text_bytes": total(runs, "text_bytes"),
+        "characters": total(runs, "characters"),
+        "ledger": [list(entry) for entry in add_ledgers(run["ledger"] for run in runs)],
+        "cleaning": add_by_name(runs, "cleaning"),
+        "rejected": total(runs, "rejected"),
+        "first_rejected": _first(runs, "first_rejected"),
+        "rejected_runs": sorted(name for run in runs for name in _runs_with_rejected(run)),
+        "undecodable": reports_by_file(undecodable),
+        "unbroken": total(runs, "unbroken"),
+        "first_unbroken": _first(runs, "first_unbroken"),
+    }
+
+
+def _first(runs: list[Report], name: str) -> Report | None:
+    """What the first run that has it says. A sum is named for its first run, so its own comes in the same order."""
+    found = [(run[name]["run"], run[name]) for run in runs if run[name]]
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _runs_with_rejected(run: Report) -> list[str]:
+    if "rejected_runs" in run:
+        return run["rejected_runs"]
+    return [run["run"]] if run["rejected"] else []
+
+
+def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:
+    """Choose the number of shards from the sum of all runs (`add_runs`).
 
     The choice follows from the amount of clean text, so neither the cut into files nor their compression changes it.
-    Raises DataError if there is no document, if more than `max_bad_ratio` of the records are bad, if more than
-    `max_undecodable_ratio` of a file's bytes are not in its encoding, or if `num_shards` is too small for the text.
+    Raises DataError if there is no document, if more records are bad or more bytes are not in a file's encoding than
+    `limits` allows, or if the number of shards that the user wants is too small for the text.
     """
-    runs = sorted((run for split_runs in reports for run in split_runs), key=lambda run: run["run"])
-    characters = total(runs, "characters")
-    text_bytes = total(runs, "text_bytes")
-
     # A wrong encoding comes first, because it is also a cause of bad JSON records.
-    undecodable = [report for run in runs for report in run["undecodable"]]
-    refuse_undecodable(undecodable, max_undecodable_ratio, characters)
-    check_bad_ratio(runs, max_bad_ratio)
-    if total(runs, "documents") == 0:
-        raise DataError(_no_document_message(runs))
+    refuse_undecodable(added["undecodable"], limits.undecodable_ratio, added["characters"])
+    check_bad_ratio(added, limits.bad_ratio)
+    if added["documents"] == 0:
+        raise DataError(_no_document_message(added))
 
-    num_shards_made = num_shards or shards_for(characters)
-    if text_bytes > num_shards_made * MAX_SHARD_BYTES:
-        raise _too_few_shards(num_shards_made, f"{text_bytes:,} bytes of text in {num_shards_made:,}", text_bytes)
+    text_bytes = added["text_bytes"]
+    num_shards = sharding.num_shards or shards_for(text_bytes, sharding.shard_bytes)
+    if text_bytes > num_shards * MAX_SHARD_BYTES:
+        raise _too_few_shards(f"{text_bytes:,} bytes of text in {num_shards:,} shards", text_bytes)
 
+    # Runs are cut into at most RUN_BUCKETS, or exactly into the shards that the user wants.
+    too_fine = sharding.num_shards is None and num_shards > RUN_BUCKETS
+    too_many_reads = added["runs"] * num_shards > MAX_READS
     return CorpusSurvey(
-        runs=tuple(run["run"] for run in runs),
-        rejected=tuple(run["run"] for run in runs if run["rejected"]),
-        buckets=num_shards or MAX_SHARDS,
-        num_shards=num_shards_made,
-        ledger=add_ledgers(run["ledger"] for run in runs),
-        cleaning=add_by_name(runs, "cleaning"),
-        undecodable=undecodable_statistics(undecodable),
-        unbroken=unbroken_documents(runs),
+        documents=added["documents"],
+        num_shards=num_shards,
+        merges_runs=sharding.merges_runs or too_fine or too_many_reads,
+        rejected=tuple(added["rejected_runs"]),
+        ledger=add_ledgers([added["ledger"]]),
+        cleaning=added["cleaning"],
+        undecodable=undecodable_statistics(added["undecodable"]),
+        unbroken=unbroken_documents(added),
     )
 
 
-def shards_for(characters: int) -> int:
-    """Return the number of shards for this much text: about SHARD_CHARACTERS each, more beyond 8 GB of text.
+def shards_for(text_bytes: int, shard_bytes: int) -> int:
+    """Return the number of shards for this much text: a power of two, and as small as the following allows.
 
-    It is a power of two up to MAX_SHARDS, so that every shard has the same number of buckets.
+    A shard has at most SMALL_SHARD_BYTES on average until there are MANY_SHARDS, and never more than `shard_bytes`.
     """
-    power = max(0, (characters - 1) // SHARD_CHARACTERS).bit_length()
-    return min(MAX_SHARDS, 1 << power)
+    small_enough = _power_of_two(text_bytes, min(SMALL_SHARD_BYTES, shard_bytes))
+    needed = _power_of_two(text_bytes, shard_bytes)
+    return min(small_enough, max(MANY_SHARDS, needed))
 
 
-def check_shard_bytes(text_bytes: int, name: str, num_shards: int) -> None:
+def _power_of_two(text_bytes: int, shard_bytes: int) -> int:
+    """The smallest power of two of shards that have at most `shard_bytes` on average."""
+    shards = -(-text_bytes // shard_bytes)
+    return 1 << max(0, shards - 1).bit_length()
+
+
+def check_shard_bytes(text_bytes: int, name: str) -> None:
     """Raise DataError if the documents of a shard have more bytes of text than Arrow holds."""
     if text_bytes > MAX_SHARD_BYTES:
-        found = f"{name} has {text_bytes:,} bytes of text in one of the"
-        raise _too_few_shards(num_shards, found, text_bytes * num_shards)
+        shards = int(name.rpartition("-")[2].removesuffix(".arrow"))
+        raise _too_few_shards(f"{name} has {text_bytes:,} bytes of text", text_bytes * shards)
 
 
-def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:
-    """Return the error for shards of more text than Arrow holds.
-
-    `found` reads "... of N shards" in the message; `total_text_bytes` is the text of all shards, or an estimate.
-    """
+def _too_few_shards(found: str, total_text_bytes: int) -> DataError:
+    """Return the error for shards of more text than Arrow holds; `total_text_bytes` is of all shards, or estimated."""
     # Half full on average, because shards differ in size.
-    half_full = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
-    advised = max(num_shards + 1, half_full)
+    advised = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
     return DataError(
-        f"--num_shards {num_shards} is too few: {found} shards, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing "
-        f"was published. Give --num_shards {advised} or more, or leave the flag out."
+        f"--num_shards is too small: {found}, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing was published. Give "
+        f"--num_shards {advised} or more, or leave the flag out."
     )
 
 
-def unbroken_documents(runs: list[Report]) -> Report | None:
+def unbroken_documents(added: Report) -> Report | None:
     """Return how many documents of plain text have many lines and no blank one, and the first; None without any."""
-    first = next((run["first_unbroken"] for run in runs if run["unbroken"]), None)
+    first = added["first_unbroken"]
     if first is None:
         return None
-    return {"count": total(runs, "unbroken"), "first": first}
+    return {"count": added["unbroken"], "first": {name: first[name] for name in ("path", "place", "lines")}}
 
 
-def _no_document_message(runs: list[Report]) -> str:
+def _no_document_message(added: Report) -> str:
     """Return the error message for a corpus without documents, with what became of its records."""
-    dropped = add_ledgers(run["ledger"] for run in runs)
-    cleaned = add_by_name(runs, "cleaning")
+    cleaned = added["cleaning"]
 
     sentences = ["The input holds no document with any text in it."]
-    if dropped:
-        causes = ", ".join(f"{count:,} x {reason} ({source})" for reason, source, count in dropped)
+    if added["ledger"]:
+        causes = ", ".join(f"{count:,} x {reason} ({source})" for reason, source, count in added["ledger"])
         sentences.append(f"Left out: {causes}.")
     if cleaned:
         sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in cleaned.items())}.")
@@ -141,14 +198,14 @@ def _no_document_message(runs: list[Report]) -> str:
     return " ".join(sentences)
 
 
-def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
+def check_bad_ratio(added: Report, max_bad_ratio: float) -> None:
     """Raise DataError with an example if more than `max_bad_ratio` of all records were rejected."""
-    bad = total(runs, "rejected")
-    ratio = bad / max(1, total(runs, "documents") + bad)
+    bad = added["rejected"]
+    ratio = bad / max(1, added["documents"] + bad)
     if ratio <= max_bad_ratio:
         return
 
-    first = next(run["first_rejected"] for run in runs if run["rejected"])
+    first = added["first_rejected"]
     raise DataError(
         f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
         f"{_describe_rejected(first)}. Nothing was published. {_advice_for_rejected(first)}"

@@ -89,6 +89,7 @@ class UndecodableBytes:
             "encoding": piece.encoding,
             "fitting": fitting,
             "count": self.count,
+            "worst_count": self.count,  # of the piece that guessed `fitting`, once the pieces are added up
             "first_place": self.first_offset,
             "size": self.size if piece.is_whole_file else piece.size,
         }
@@ -100,7 +101,7 @@ def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size:
     Files with fewer than MIN_PLACES pass, unless all files together have too many for a corpus of `corpus_size`
     characters.
     """
-    files = _reports_by_file(reports)
+    files = reports_by_file(reports)
     for file in files:
         if _has_too_many(file["count"], file["size"], max_ratio):
             raise _too_many_error(file, max_ratio)
@@ -116,8 +117,8 @@ def _has_too_many(count: int, size: int, max_ratio: float) -> bool:
     return count >= MIN_PLACES and count > max_ratio * max(1, size)
 
 
-def _reports_by_file(reports: Iterable[Report]) -> list[Report]:
-    """Return one report per file, sorted by path, from those of its pieces."""
+def reports_by_file(reports: Iterable[Report]) -> list[Report]:
+    """Return one report per file, sorted by path, from those of its pieces or of some of them, in any order."""
     by_path: dict[str, list[Report]] = {}
     for report in reports:
         by_path.setdefault(report["path"], []).append(report)
@@ -126,7 +127,7 @@ def _reports_by_file(reports: Iterable[Report]) -> list[Report]:
 
 def _add_pieces(pieces: list[Report]) -> Report:
     """Return the report of a file; its encoding is the guess of the piece with the most undecodable bytes."""
-    worst = max(pieces, key=lambda piece: (bool(piece["fitting"]), piece["count"]))
+    worst = max(pieces, key=lambda piece: (bool(piece["fitting"]), piece["worst_count"], piece["fitting"]))
     return worst | {
         "count": sum(piece["count"] for piece in pieces),
         "first_place": min(piece["first_place"] for piece in pieces),
@@ -135,7 +136,7 @@ def _add_pieces(pieces: list[Report]) -> Report:
 
 def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
     """Return the manifest's statistics: the total count, and the LISTED_FILES files with the most, sorted by path."""
-    files = _reports_by_file(reports)
+    files = reports_by_file(reports)
     if not files:
         return None
 

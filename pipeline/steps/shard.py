@@ -1,6 +1,6 @@
-"""The steps of `shard` that other modules do not provide as they are: near-duplicates, and publishing the text.
+"""The last step of `shard`: publishing the text.
 
-The other steps are `write_runs`, `plan_shards` and `merge_shard` in pipeline/shard.
+The other steps are `write_runs`, `plan_shards` and `write_shard` in pipeline/shard.
 """
 
 from __future__ import annotations
@@ -8,21 +8,10 @@ from __future__ import annotations
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, total
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps.provenance import Provenance, by_path, ledger_entries
 from schemas import FORMAT_VERSION
 from schemas.manifest import Manifest, Shard, fingerprint
-
-
-def join_bucket(bucket: int, survey: CorpusSurvey, staging: Staging) -> Report:
-    """Find the pairs of documents that one bucket of the near-duplicate index holds."""
-    return near_duplicates.join_bands(bucket, survey.runs, staging)
-
-
-def resolve_near_duplicates(survey: CorpusSurvey, joined: list[Report], staging: Staging) -> Report:
-    """Decide which near-duplicates to drop, from the pairs of all buckets."""
-    return near_duplicates.resolve(survey.runs, joined, staging)
 
 
 def publish_text(survey: CorpusSurvey, reports: list[Report], provenance: Provenance, staging: Staging) -> None:

@@ -52,16 +52,22 @@ def _ignoring_element(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class Distribute(beam.PTransform):
-    """A list -> its items, distributed evenly over the workers.
+    """(number, item) -> the items, distributed evenly over the workers.
 
-    Items are grouped by their place in the list. Unlike Reshuffle's random keys, this gives each local worker the same
-    number of items.
+    Items are grouped by their number. Unlike Reshuffle's random keys, this gives each local worker the same number of
+    items.
     """
 
+    def expand(self, numbered: Any) -> PCollection:
+        return numbered | "Group" >> beam.GroupByKey() | "Item" >> beam.FlatMap(_values)
+
+
+@dataclass
+class DistributeList(beam.PTransform):
+    """A list -> its items, distributed evenly over the workers."""
+
     def expand(self, lists: Any) -> PCollection:
-        return (
-            lists | "Number" >> beam.FlatMap(_numbered) | "Group" >> beam.GroupByKey() | "Item" >> beam.FlatMap(_values)
-        )
+        return lists | "Number" >> beam.FlatMap(_numbered) | "Distribute" >> Distribute()
 
 
 def _numbered(items: list[Any]) -> Iterator[tuple[int, Any]]:

@@ -10,7 +10,7 @@ from apache_beam.pvalue import AsList, PCollection
 
 from pipeline.steps.pairs import PairsPlan, build_pair_shard, publish_pairs
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms.calls import Distribute, call, call_once
+from pipeline.transforms.calls import DistributeList, call, call_once
 
 
 @dataclass
@@ -24,7 +24,7 @@ class WritePairs(beam.PTransform):
         reports = (
             pbegin
             | "Shards" >> beam.Create([list(range(self.plan.num_shards))])
-            | "Distribute" >> Distribute()
+            | "Distribute" >> DistributeList()
             | "Build" >> call(build_pair_shard, self.plan)
         )
         return pbegin | "Finish" >> call_once(publish_pairs, AsList(reports), self.plan, self.provenance)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.options import ShardJob
+from pipeline.runtime.counters import Report
+from pipeline.runtime.exchange import Shuffle, Stream
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.inputs import Split
-from pipeline.shard.merge import MergeOptions, merge_shard
-from pipeline.shard.partition import write_runs
-from pipeline.shard.plan import CorpusSurvey, plan_shards
+from pipeline.shard.merge import MergeOptions, write_shard
+from pipeline.shard.partition import placements_of, write_runs
+from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
+from pipeline.shard.split_plan import files_for, read_splits
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.shard import join_bucket, publish_text, resolve_near_duplicates
-from pipeline.transforms.calls import Distribute, call, call_once
+from pipeline.steps.shard import publish_text
+from pipeline.transforms.calls import Distribute, call, call_many, call_once
+from pipeline.transforms.exchange import Exchange, Plan, Written
+from pipeline.transforms.near_duplicates import near_duplicates_to_drop
+from schemas.shards import TEXT_SCHEMA, shard_name
 
 
 @dataclass
@@ -26,52 +33,63 @@ class ShardCorpora(beam.PTransform):
     """Splits of the input -> sorted runs in staging -> text shards -> a finished folder.
 
     The one shuffle of the pipeline. Each split becomes runs, sorted by where documents go; the survey of all runs
-    decides the number of shards; each shard then reads its part out of every run.
+    decides the number of shards; an exchange brings the documents of each shard together.
+
+    splits: their number. They lie in staging (pipeline/shard/split_plan.py).
     """
 
-    splits: list[Split]
+    splits: int
     job: ShardJob
     reading: ReadOptions
     provenance: Provenance
+    shuffle: Shuffle
     staging: Staging
 
     def expand(self, pbegin: Any) -> PCollection:
-        job = self.job
         runs = (
             pbegin
-            | "Splits" >> beam.Create([self.splits])
+            | "Split files" >> beam.Create(range(files_for(self.splits)))
+            | "Splits" >> call_many(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Spread" >> call(write_runs, self.reading, job.num_shards, self.staging)
+            | "Spread" >> call_many(write_runs, self.reading, self.job.num_shards, self.staging)
         )
-        surveyed = pbegin | "Survey" >> call_once(
-            plan_shards, AsList(runs), job.num_shards, job.max_bad_ratio, job.max_undecodable_ratio
-        )
-        survey = AsSingleton(surveyed)
+        survey = AsSingleton(self._survey(runs))
+        plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
 
-        near_duplicates_found = self._find_near_duplicates(pbegin, survey)
-        reports = (
-            surveyed
-            | "Shards" >> beam.Map(_shard_indices)
-            | "Distribute shards" >> Distribute()
-            | "Gather"
-            >> call(merge_shard, survey, near_duplicates_found, MergeOptions(job.dedup, job.seed), self.staging)
-        )
+        documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
+        streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
+        if self.reading.near_duplicates:
+            streams.append(near_duplicates_to_drop(runs, self.job.seed, self.staging))
+
+        merge = partial(_write_shard, options=MergeOptions(self.job.dedup, self.job.seed), staging=self.staging)
+        reports = pbegin | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
 
-    def _find_near_duplicates(self, pbegin: Any, survey: AsSingleton) -> AsSingleton | None:
-        """The report of the near-duplicates to drop, or None when they are to be kept."""
-        if not self.reading.near_duplicates:
-            return None
-
-        joined = (
-            pbegin
-            | "Buckets" >> beam.Create([list(range(near_duplicates.JOINS))])
-            | "Distribute buckets" >> Distribute()
-            | "Join" >> call(join_bucket, survey, self.staging)
+    def _survey(self, runs: PCollection) -> PCollection:
+        job = self.job
+        sharding = Sharding(job.num_shards, job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
+        limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
+        return (
+            runs
+            | "Facts" >> beam.Map(_without_index)
+            | "Add up" >> beam.CombineGlobally(add_runs)
+            | "Survey" >> call(plan_shards, sharding, limits)
         )
-        resolved = pbegin | "Resolve" >> call_once(resolve_near_duplicates, survey, AsList(joined), self.staging)
-        return AsSingleton(resolved)
 
 
-def _shard_indices(survey: CorpusSurvey) -> list[int]:
-    return list(range(survey.num_shards))
+def _plan_of_shards(survey: CorpusSurvey) -> Plan:
+    return Plan(buckets=survey.num_shards, merges=survey.merges_runs, details=survey.num_shards)
+
+
+def _numbered_index(run: Report) -> tuple[int, list]:
+    return run["split"], run["index"]
+
+
+def _without_index(run: Report) -> Report:
+    return {name: value for name, value in run.items() if name != "index"}
+
+
+def _write_shard(
+    index: int, read_tables: Callable[[], list[pa.Table]], num_shards: int, options: MergeOptions, staging: Staging
+) -> Report:
+    return write_shard(shard_name("text", index, num_shards), read_tables, options, staging)

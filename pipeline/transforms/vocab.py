@@ -11,7 +11,7 @@ from apache_beam.pvalue import AsList, PCollection
 from pipeline.options import VocabJob
 from pipeline.runtime.staging import Staging
 from pipeline.steps.vocab import add_counts, count_words
-from pipeline.transforms.calls import Distribute, call
+from pipeline.transforms.calls import DistributeList, call
 from pipeline.vocab.counting import PARTITIONS
 from schemas.manifest import Shard
 
@@ -32,12 +32,12 @@ class CountWords(beam.PTransform):
         counted = (
             pbegin
             | "Text shards" >> beam.Create([self.shards])
-            | "Distribute shards" >> Distribute()
+            | "Distribute shards" >> DistributeList()
             | "Count" >> call(count_words, self.job, self.sources, self.staging)
         )
         return (
             pbegin
             | "Partitions" >> beam.Create([list(range(PARTITIONS))])
-            | "Distribute partitions" >> Distribute()
+            | "Distribute partitions" >> DistributeList()
             | "Add counts" >> call(add_counts, AsList(counted), self.staging)
         )

@@ -1,0 +1,40 @@
+"""The splits of a job as files in staging: a job's graph must not grow with the number of its inputs.
+
+Each file holds up to SPLITS_PER_FILE splits as JSON. The launcher writes them before the graph runs, and workers read
+them, so the graph carries their number alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import orjson
+
+from pipeline.runtime.staging import Staging
+from pipeline.shard.inputs import Piece, Split
+
+SPLITS_PER_FILE = 1024
+
+
+def _name(number: int) -> str:
+    return f"splits-{number:05d}.json"
+
+
+def files_for(splits: int) -> int:
+    """Return the number of files that hold so many splits."""
+    return -(-splits // SPLITS_PER_FILE)
+
+
+def write_splits(splits: list[Split], staging: Staging) -> None:
+    """Write all splits into staging, in order."""
+    for number in range(files_for(len(splits))):
+        part = splits[number * SPLITS_PER_FILE : (number + 1) * SPLITS_PER_FILE]
+        rows = [[split.index, [asdict(piece) for piece in split.pieces]] for split in part]
+        staging.put(_name(number), orjson.dumps(rows))
+
+
+def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
+    """Yield (index, split) for each split of one file."""
+    for index, pieces in orjson.loads(staging.piece(_name(number))):
+        yield index, Split(index, tuple(Piece(**fields) for fields in pieces))
