@@ -115,7 +115,7 @@ def blocks_of(lots: Lots, stream: Stream, buckets: int) -> Iterator[tuple[int, B
         order = np.argsort(keys, kind="stable")
         in_order = rows.take(pa.array(order))
         numbers, starts = np.unique(bucket_of(keys[order], buckets), return_index=True)
-        ends = np.append(starts[1:], len(order))
+        ends = np.append(starts, len(order))[1:]
 
         for number, start, end in zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True):
             for data in _small_blocks(in_order.slice(start, end - start)):
@@ -213,7 +213,7 @@ def entries_by_range(index: RunIndex, stream: int) -> Iterator[tuple[int, Entry]
 
 def _cut_entries(index: RunIndex, key_of_listed: np.ndarray, stream: int) -> Iterator[tuple[int, Entry]]:
     keys, starts = np.unique(key_of_listed, return_index=True)
-    ends = np.append(starts[1:], len(key_of_listed))
+    ends = np.append(starts, len(key_of_listed))[1:]
     for key, start, end in zip(keys.tolist(), starts.tolist(), ends.tolist(), strict=True):
         yield key, (stream, index.part(start, end).to_row())
 

@@ -95,7 +95,7 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
     order = np.argsort(keys, kind="stable")
     bucket_of_row = bucket_of(keys[order], buckets)
     numbers, starts = np.unique(bucket_of_row, return_index=True)
-    ends = np.append(starts[1:], len(order))
+    ends = np.append(starts, len(order))[1:]
 
     in_order = rows.take(pa.array(order))
     batches = [in_order.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]

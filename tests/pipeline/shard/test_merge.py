@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.bucket_files import encode_buckets
 from pipeline.runtime.staging import Staging
-from pipeline.shard import merge
 from pipeline.shard.merge import (
+    DROPPED_SCHEMA,
+    Dedup,
     MergeOptions,
     content_keys,
     count_by_source,
     drop_documents,
     length_statistics,
     log2_histogram,
-    merge_shard,
-    read_runs,
     repeats_previous,
     shard_entry,
     sort_documents,
+    write_shard,
 )
 from pipeline.shard.partition import placements
-from pipeline.shard.plan import CorpusSurvey
 from schemas import shards
 from schemas.randomness import key
 
@@ -117,84 +114,58 @@ def test_histogram_by_powers_of_two() -> None:
     assert log2_histogram(np.array([], dtype=np.int64)) == []
 
 
-def staged(folder: Path, lots: list[list[Row]], buckets: int, num_shards: int) -> tuple[Staging, CorpusSurvey]:
-    """The runs of a job, one for each lot of rows."""
-    staging = Staging(str(folder), "job")
-    names = []
-    for number, rows in enumerate(lots):
-        (batch,) = table_of(rows).combine_chunks().to_batches()
-        placed = placements(np.array([row[0] for row in rows], np.uint64), 7)
-        names.append(f"run-{number}")
-        staging.put(f"run-{number}.arrow", encode_buckets(batch, placed, buckets))
-    return staging, CorpusSurvey(tuple(names), (), buckets, num_shards, (), {})
-
-
-def ranges(num_shards: int, buckets: int) -> list[tuple[int, int]]:
-    """The placements of each shard, whose buckets are equal ranges of placements."""
-    ends = [-(-((i * buckets // num_shards) << 64) // buckets) for i in range(num_shards + 1)]
-    return list(itertools.pairwise(ends))
-
-
 LOTS: list[list[Row]] = [
     [(i * 0x9E3779B97F4A7C15 % 2**64, "xw"[i % 2], [f"sentence {i}.", "b" * i]) for i in range(1, 40)],
     [(i * 0x9E3779B97F4A7C15 % 2**64, "y", [f"sentence {i}.", "b" * i]) for i in range(30, 60)],
 ]
+NAME = "text-00001-of-00003.arrow"
 
 
-def test_each_shard_reads_its_own_range_of_every_run(tmp_path: Path) -> None:
-    staging, corpus = staged(tmp_path, LOTS, 8, 3)
-    for index, (first, end) in enumerate(ranges(3, 8)):
-        found = rows_of(read_runs(index, corpus, staging))
-        placed = {row[0]: placements(np.array([row[0]], np.uint64), 7).item() for lot in LOTS for row in lot}
-        expected = [row for lot in LOTS for row in lot if first <= placed[row[0]] < end]
-        assert sorted(found) == sorted(expected) and expected
-
-
-def test_a_shard_and_its_report(tmp_path: Path, monkeypatch: Any) -> None:
-    """Of three kinds of deduplication; near-duplicates are dropped after exact ones and both are in the ledger."""
-    placed = {row[0]: placements(np.array([row[0]], np.uint64), 7).item() for lot in LOTS for row in lot}
+@pytest.mark.parametrize("dedup", ["none", "exact", "minhash"])
+def test_a_shard_and_its_report(tmp_path: Path, dedup: Dedup) -> None:
+    """Near-duplicates are dropped after exact ones, and both are in the ledger."""
+    rows = [row for lot in LOTS for row in lot]
     near_ids = sorted(row[0] for row in LOTS[0][::3])
-    monkeypatch.setattr(merge, "dropped_ids", lambda near, staging: np.array(near["ids"], np.uint64))
+    drops = [pa.table([pa.array(near_ids, pa.uint64())], schema=DROPPED_SCHEMA)] if dedup == "minhash" else []
 
-    for dedup in ("none", "exact", "minhash"):
-        staging, corpus = staged(tmp_path / dedup, LOTS, 8, 3)
-        near = {"ids": near_ids} if dedup == "minhash" else None
-        for index, (first, end) in enumerate(ranges(3, 8)):
-            name = f"text-{index:05d}-of-00003.arrow"
-            expected = plain_order([row for lot in LOTS for row in lot if first <= placed[row[0]] < end], 7)
-            ledger = []
-            if dedup != "none":
-                repeats = [i > 0 and row[0] == expected[i - 1][0] for i, row in enumerate(expected)]
-                gone = Counter(row[1] for row, repeat in zip(expected, repeats, strict=True) if repeat)
-                ledger += [["duplicate document", source, gone[source]] for source in sorted(gone)]
-                expected = [row for row, repeat in zip(expected, repeats, strict=True) if not repeat]
-            if near is not None:
-                gone = Counter(row[1] for row in expected if row[0] in near_ids)
-                ledger += [["near-duplicate document", source, gone[source]] for source in sorted(gone)]
-                expected = [row for row in expected if row[0] not in near_ids]
+    expected = plain_order(rows, 7)
+    ledger = []
+    if dedup != "none":
+        repeats = [i > 0 and row[0] == expected[i - 1][0] for i, row in enumerate(expected)]
+        gone = Counter(row[1] for row, repeat in zip(expected, repeats, strict=True) if repeat)
+        ledger += [["duplicate document", source, gone[source]] for source in sorted(gone)]
+        expected = [row for row, repeat in zip(expected, repeats, strict=True) if not repeat]
+    if drops:
+        gone = Counter(row[1] for row in expected if row[0] in near_ids)
+        ledger += [["near-duplicate document", source, gone[source]] for source in sorted(gone)]
+        expected = [row for row in expected if row[0] not in near_ids]
 
-            report = merge_shard(index, corpus, near, MergeOptions(dedup, 7), staging)  # type: ignore[arg-type]
+    staging = Staging(str(tmp_path), "job")
+    report = write_shard(NAME, lambda: [table_of(rows), *drops], MergeOptions(dedup, 7), staging)
 
-            data = staging.piece(name)
-            table = shards.decode_table(data, name, shards.TEXT_SCHEMA)
-            assert rows_of(table) == expected
-            assert [list(entry) for entry in report["ledger"]] == ledger
-            assert report["shard"] == {
-                "path": name,
-                "rows": len(expected),
-                "tokens": 0,
-                "bytes": len(data),
-                "sha256": hashlib.sha256(data).hexdigest(),
-                "fingerprint": shards.content_fingerprint(table.to_batches()),
-            }
-            assert report["sources"] == Counter(row[1] for row in expected)
-            assert {name: report[name] for name in length_statistics(table)} == length_statistics(table)
+    data = staging.piece(NAME)
+    table = shards.decode_table(data, NAME, shards.TEXT_SCHEMA)
+    assert rows_of(table) == expected
+    assert [list(entry) for entry in report["ledger"]] == ledger
+    assert report["shard"] == {
+        "path": NAME,
+        "rows": len(expected),
+        "tokens": 0,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "fingerprint": shards.content_fingerprint(table.to_batches()),
+    }
+    assert report["sources"] == Counter(row[1] for row in expected)
+    assert {name: report[name] for name in length_statistics(table)} == length_statistics(table)
 
 
-def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
-    staging, corpus = staged(tmp_path, LOTS, 8, 3)
-    staging.keep("text-00001-of-00003.arrow", b"", {"kept": 1})
-    assert merge_shard(1, corpus, None, MergeOptions("exact", 7), staging) == {"kept": 1}
+def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
+    def refuse() -> list[pa.Table]:
+        raise AssertionError("the tables were read")
+
+    staging = Staging(str(tmp_path), "job")
+    staging.keep(NAME, b"", {"kept": 1})
+    assert write_shard(NAME, refuse, MergeOptions("exact", 7), staging) == {"kept": 1}
 
 
 def test_the_fingerprint_is_of_all_batches() -> None:

@@ -1,24 +1,25 @@
-"""partition and merge together, without Beam: what goes in comes out once, in an order that nothing else decides."""
+"""partition, plan and merge without Beam: what goes in comes out once, in an order that nothing else decides."""
 
 import itertools
 import json
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.runtime.exchange import GroupReader, Stream
+from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
-from pipeline.shard import near_duplicates
 from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import matching_files, plan_splits
-from pipeline.shard.merge import MergeOptions, merge_shard
+from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import placements, write_runs
-from pipeline.shard.plan import plan_shards
+from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
 from pipeline.shard.sentences import Splitter
 from schemas import shards
 from schemas.errors import DataError
@@ -48,18 +49,20 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Opt
         (split,) = plan_splits(matching_files(str(path)), "auto")
         splits.append(replace(split, index=len(splits)))
 
-    find_near_duplicates = options.dedup == "minhash"
-    reading = ReadOptions("text", "blank_line", "en", options.splitter, near_duplicates=find_near_duplicates, seed=0)
+    reading = ReadOptions("text", "blank_line", "en", options.splitter, near_duplicates=False, seed=0)
     staging = Staging(str(folder / "out"), "job")
-    run_reports = [write_runs(split, reading, num_shards, staging) for split in splits]
-    corpus = plan_shards(run_reports, num_shards, options.max_bad_ratio)
+    runs = [run for split in splits for run in write_runs(split, reading, num_shards, staging)]
+    sharding = Sharding(num_shards, shard_bytes=64 << 20)
+    survey = plan_shards(add_runs(runs), sharding, InputLimits(options.max_bad_ratio))
 
-    near = None
-    if find_near_duplicates:
-        joined = [near_duplicates.join_bands(bucket, corpus.runs, staging) for bucket in range(near_duplicates.JOINS)]
-        near = near_duplicates.resolve(corpus.runs, joined, staging)
+    streams = [Stream(0, "documents", shards.TEXT_SCHEMA)]
+    reader = GroupReader([(0, RunIndex.from_row(run["index"])) for run in runs], survey.num_shards, staging)
+    merging = MergeOptions(options.dedup, 0)
+    reports = []
+    for index in range(survey.num_shards):
+        name = shards.shard_name("text", index, survey.num_shards)
+        reports.append(write_shard(name, partial(reader.tables, index, streams), merging, staging))
 
-    reports = [merge_shard(i, corpus, near, MergeOptions(options.dedup, 0), staging) for i in range(corpus.num_shards)]
     tables = [
         shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT_SCHEMA) for report in reports
     ]
@@ -119,23 +122,6 @@ def test_the_order_in_a_shard_is_placement_then_source_then_content(tmp_path: Pa
     assert [row["source"] for row in tied] == ["w", *["x"] * 5]
     contents = [key("content", *row["sentences"]) for row in tied[1:]]
     assert contents == sorted(contents) and len(set(contents)) == 4
-
-
-def test_near_duplicates_with_a_run_that_holds_no_document(tmp_path: Path, documents: list[str]) -> None:
-    """A file of rejected records alone, or of blank lines alone, makes such a run."""
-    folder = tmp_path / "a"
-    folder.mkdir()
-    (folder / "bad.jsonl").write_text("{\n" * 3)
-    (folder / "blank.jsonl").write_text("\n\n")
-    options = Options("minhash", more=(folder / "bad.jsonl", folder / "blank.jsonl"))
-    reports, _ = shuffle(folder / "b", lines_of(documents), 3, options)
-    assert sum(report["shard"]["rows"] for report in reports) > 0
-
-
-def test_no_document_has_no_signature() -> None:
-    files = near_duplicates.encode_signatures([], [])
-    assert set(files) == {"signatures.arrow", "bands.arrow"}
-    assert near_duplicates.band_keys(np.zeros((0, near_duplicates.PERMUTATIONS), np.uint32)).shape == (0, 16)
 
 
 def test_exact_duplicates_keep_one(tmp_path: Path, documents: list[str]) -> None:

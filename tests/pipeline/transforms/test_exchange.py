@@ -1,0 +1,131 @@
+"""An exchange gives every bucket the same rows, however they travel: in files, in merged files or as blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.pvalue import AsSingleton
+
+from pipeline.runtime.exchange import (
+    BLOCK_BYTES,
+    Lot,
+    Maker,
+    Shuffle,
+    Stream,
+    blocks_of,
+    buckets_of_group,
+    groups_for,
+    tables_of_blocks,
+)
+from pipeline.runtime.run_files import bucket_of, encode_run
+from pipeline.runtime.staging import Staging
+from pipeline.transforms.exchange import Exchange, Plan, Sent, Written
+
+SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
+LONG = ["x" * 100] * 40_000  # a row of 4 MB, which travels in several parts
+RUNS = 130  # more than are merged into one
+WRITTEN_BUCKETS = 1024
+
+
+def keys_of(rows: pa.RecordBatch) -> np.ndarray:
+    return rows["key"].to_numpy()
+
+
+def lot(seed: int, rows: int) -> Lot:
+    keys = np.random.default_rng(seed).integers(0, 1 << 64, rows, dtype=np.uint64)
+    words = [[f"w{key % 7}"] * int(key % 5) for key in keys.tolist()]
+    if seed in (3, 4):
+        keys[0] = 1 << 62
+        words[0] = LONG  # twice, in two lots
+    return keys, pa.record_batch([pa.array(keys), pa.array(words, SCHEMA.types[1])], schema=SCHEMA)
+
+
+def lots_of(element: int, details: Any) -> Iterator[Lot]:
+    for number in range(2):
+        yield lot(element + number, 50)
+
+
+def consume(bucket: int, read_tables: Callable[[], list[pa.Table]], details: Any) -> str:
+    """The rows of a bucket as text, in an order of their own."""
+    found = []
+    for table in read_tables():
+        rows = zip(table["key"].to_pylist(), table["words"].to_pylist(), strict=True)
+        found.append(sorted([key, len(words), words[:1]] for key, words in rows))
+    return json.dumps([bucket, details, found])
+
+
+def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
+    """What all buckets consumed, in their order."""
+    staging = Staging(str(folder), "job")
+    written = []
+    for number in range(RUNS):
+        keys, rows = lot(1000 + number, 20)
+        data, index = encode_run(rows, keys, WRITTEN_BUCKETS, f"run-{number}.run")
+        staging.put(index.name, data)
+        written.append((number, index.to_row()))
+
+    plan = Plan(buckets, merges=shuffle == "merged", details="d")
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        made = Sent(Stream(0, "made", SCHEMA), pipeline | "Elements" >> beam.Create([1, 3, 8]), Maker(_name, lots_of))
+        runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
+        decided = AsSingleton(pipeline | "Plan" >> beam.Create([plan]))
+        consumed = pipeline | Exchange([made, runs], consume, decided, shuffle, staging)
+        _ = consumed | "Write" >> beam.io.WriteToText(str(folder / "out"), shard_name_template="")
+    return sorted(json.loads(line) for line in (folder / "out").read_text().splitlines())
+
+
+def _name(element: int) -> str:
+    return str(element)
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 8, 1024])
+def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: int) -> None:
+    merged = exchanged(tmp_path / "merged", "merged", buckets)
+    assert exchanged(tmp_path / "service", "service", buckets) == merged
+    if WRITTEN_BUCKETS % buckets == 0:
+        assert exchanged(tmp_path / "files", "files", buckets) == merged
+
+    assert [bucket for bucket, _, _ in merged] == list(range(buckets))
+    made = [row for element in (1, 3, 8) for row in lots_of(element, None)]
+    runs = [lot(1000 + number, 20) for number in range(RUNS)]
+    for stream, lots in enumerate((made, runs)):
+        for bucket, _, found in merged:
+            expected = [
+                [key, len(words), words[:1]]
+                for keys, rows in lots
+                for key, words in zip(keys.tolist(), rows["words"].to_pylist(), strict=True)
+                if key * buckets >> 64 == bucket
+            ]
+            assert found[stream] == sorted(expected)
+
+
+def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two() -> None:
+    stream = Stream(0, "made", SCHEMA)
+    blocks = list(blocks_of([lot(3, 50), lot(4, 50)], stream, 1))
+    assert max(len(data) for _, (*_, data) in blocks) <= BLOCK_BYTES
+    assert {bucket for bucket, _ in blocks} == {0}
+
+    (table,) = tables_of_blocks([block for _, block in reversed(blocks)], [stream])
+    assert table.num_rows == 100
+    assert sum(words == LONG for words in table["words"].to_pylist()) == 2
+
+
+@pytest.mark.parametrize("buckets", [1, 5, 255, 256, 257, 1000, 4096])
+def test_groups_hold_each_bucket_once(buckets: int) -> None:
+    groups = groups_for(buckets)
+    listed = [bucket for group in range(groups) for bucket in buckets_of_group(group, buckets)]
+    assert listed == list(range(buckets))
+    for group in range(groups):
+        assert {bucket * groups // buckets for bucket in buckets_of_group(group, buckets)} == {group}
+
+
+def test_keys_decide_buckets() -> None:
+    keys = np.array([0, (1 << 63) - 1, 1 << 63], np.uint64)
+    assert bucket_of(keys, 2).tolist() == [0, 0, 1]
