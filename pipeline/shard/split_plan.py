@@ -6,10 +6,9 @@ them, so the graph carries their number alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
-
-import orjson
 
 from pipeline.runtime.staging import Staging
 from pipeline.shard.inputs import Piece, Split
@@ -31,10 +30,10 @@ def write_splits(splits: list[Split], staging: Staging) -> None:
     for number in range(files_for(len(splits))):
         part = splits[number * SPLITS_PER_FILE : (number + 1) * SPLITS_PER_FILE]
         rows = [[split.index, [asdict(piece) for piece in split.pieces]] for split in part]
-        staging.put(_name(number), orjson.dumps(rows))
+        staging.put(_name(number), json.dumps(rows).encode())
 
 
 def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
     """Yield (index, split) for each split of one file."""
-    for index, pieces in orjson.loads(staging.piece(_name(number))):
+    for index, pieces in json.loads(staging.piece(_name(number))):
         yield index, Split(index, tuple(Piece(**fields) for fields in pieces))

@@ -37,7 +37,15 @@ def counted(path: Path) -> UndecodableBytes:
 
 
 def report(path: str, count: int, size: int = 100) -> dict[str, Any]:
-    return {"path": path, "encoding": "utf-8", "fitting": [], "count": count, "first_place": 3, "size": size}
+    return {
+        "path": path,
+        "encoding": "utf-8",
+        "fitting": [],
+        "count": count,
+        "worst_count": count,
+        "first_place": 3,
+        "size": size,
+    }
 
 
 def test_a_file_name_that_is_not_utf8_is_reported(command, tmp_path: Path) -> None:
