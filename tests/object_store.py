@@ -32,6 +32,8 @@ class ObjectStore:
 
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    transfers: list[tuple[str, str, int]] = field(default_factory=list)
+    """(method, path, bytes of the body that was sent or received)."""
     released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,10 +64,15 @@ class ObjectStore:
         """How many requests of a method there were whose path holds `place`."""
         return sum(asked == method and place in path for asked, path in self.requests)
 
+    def transferred(self, place: str, method: str = "GET") -> int:
+        """How many bytes were fetched from (or, with PUT, sent to) paths that hold `place`."""
+        return sum(size for asked, path, size in self.transfers if asked == method and place in path)
+
     def reset(self) -> None:
         """No faults any more; what hangs goes on."""
         self.released.set()
         self.faults, self.requests, self.released = [], [], threading.Event()
+        self.transfers = []
 
     def stop(self) -> None:
         self.released.set()
@@ -98,6 +105,8 @@ class _Proxy(BaseHTTPRequestHandler):
         there.request(self.command, self.path, body, dict(self.headers))
         answer = there.getresponse()
         data = answer.read()
+        with self.store.lock:
+            self.store.transfers.append((self.command, self.path, len(body) or len(data)))
         headers = dict(answer.getheaders())
         if fault == "flip":  # and no checksum of the store that would tell
             data = bytes([data[0] ^ 1]) + data[1:]

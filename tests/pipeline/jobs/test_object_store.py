@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.shard import inputs
 from tests.object_store import KEYS, ObjectStore
 
 
@@ -47,6 +48,30 @@ def test_from_s3_to_s3_equals_local_through_two_failed_requests(run, command, st
         if not item.key.startswith("raw/") and not item.key.endswith(("manifest.json", "card.html"))
     }
     assert remote == local
+
+
+@pytest.mark.parametrize("shuffle", ["files", "merged", "service"])
+def test_each_way_of_shuffling_fetches_what_it_needs_and_no_more(
+    command, store, bucket, monkeypatch: pytest.MonkeyPatch, shuffle: str
+) -> None:
+    """Counted at the server, with several runs: requests, and bytes fetched for each byte stored."""
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 20_000)
+    source, output = "s3://corpora/raw/*.jsonl", f"s3://corpora/{shuffle}"
+    done = command("shard", "--input", source, "--output", output, "--num_shards", 6, "--shuffle", shuffle)
+    assert done.returncode == 0, done.stderr
+
+    runs = store.count(".run", "PUT")
+    stored = store.transferred(".run", "PUT")
+    assert runs > 3
+    assert store.count(".run", "HEAD") == 0
+    if shuffle == "service":
+        assert store.count(".run") <= 2 * runs
+        assert store.transferred(".run") <= 1.1 * stored
+    else:
+        assert store.count(".run") <= 6 * runs
+        assert store.transferred(".run") == stored
 
 
 def test_what_is_not_there_is_a_clear_error(run, store, bucket) -> None:
