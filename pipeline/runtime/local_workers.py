@@ -29,6 +29,8 @@ GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this 
 class WorkerLostError(ClozelineError):
     """A worker process ended before its work did."""
 
+    may_pass = True
+
 
 def worker_command() -> str:
     """Return the shell command of a worker. `exec` makes the worker itself, not a shell, a child of the launcher."""

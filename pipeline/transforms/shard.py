@@ -51,7 +51,7 @@ class ShardCorpora(beam.PTransform):
         near_duplicates_found = self._find_near_duplicates(pbegin, survey)
         reports = (
             surveyed
-            | "Shards" >> beam.Map(_shard_indices)
+            | "Shards" >> call(_shard_indices)
             | "Distribute shards" >> Distribute()
             | "Gather"
             >> call(merge_shard, survey, near_duplicates_found, MergeOptions(job.dedup, job.seed), self.staging)
