@@ -57,8 +57,8 @@ CAUSES = (
         "file at the same path on every machine of the engine.",
     ),
     Cause(
-        r"(?s)(?:UNAVAILABLE|StatusRuntimeException).*?Connection refused: (\S+)",
-        "The engine cannot reach the workers at {0}. Workers of LOOPBACK run in the launcher, which must be on the "
+        r"(?s)(UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused",
+        "The engine cannot reach its workers ({0}, connection refused). Workers of LOOPBACK run in the launcher, which must be on the "
         "engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, at --environment_config.",
     ),
     Cause(

@@ -98,17 +98,17 @@ def _engine_is_here(options: PipelineOptions) -> bool:
     runner = short_runner_name(options)
     endpoint = options.view_as(PortableOptions).job_endpoint
     if endpoint:
-        return endpoint == "embed" or _is_this_machine(endpoint)
+        return endpoint == "embed" or is_this_machine(endpoint)
     if runner == "prism" or _starts_its_engine(runner, options):
         return True
 
     values = options.get_all_options()
     if runner == "flink":
-        return _is_this_machine(values["flink_master"])
-    return runner == "spark" and _is_this_machine(values["spark_master_url"])
+        return is_this_machine(values["flink_master"])
+    return runner == "spark" and is_this_machine(values["spark_master_url"])
 
 
-def _is_this_machine(address: str) -> bool:
+def is_this_machine(address: str) -> bool:
     """Whether an address such as "localhost:8081", "http://127.0.0.1:8081" or "spark://host:7077" is this machine's."""
     host = str(address).rpartition("://")[2].rpartition(":")[0] or str(address)
     return host.lower() in (*_THIS_MACHINE, os.uname().nodename.lower())

@@ -49,11 +49,12 @@ def end_with_launcher() -> None:
             "workers itself; `python -m pipeline shard --help` says how."
         )
 
-    watch = threading.Thread(target=_exit_without, args=(int(value),), name="launcher watch", daemon=True)
+    watch = threading.Thread(target=end_without, args=(int(value),), name="launcher watch", daemon=True)
     watch.start()
 
 
-def _exit_without(launcher: int) -> None:
+def end_without(launcher: int) -> None:
+    """End this process as soon as `launcher`, the process that started it, is gone. Never returns."""
     # An orphan gets another parent, whatever happens to the launcher's process id later.
     while os.getppid() == launcher:
         time.sleep(CHECK_SECONDS)

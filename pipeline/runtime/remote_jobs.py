@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from pipeline.runtime.beam_internals import FINISHED_STATES, job_identifier
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
+from pipeline.runtime.engines import is_this_machine
 from pipeline.runtime.failures import Failures
 from schemas.errors import ClozelineError, StorageError
 
@@ -55,7 +56,8 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
-    _check_answers(endpoint)
+    _check_answers("--job_endpoint", endpoint, "Start the job server there, or give the HOST:PORT of one that runs.")
+    _check_pool(pipeline.options)
 
     try:
         with _own_interrupts():
@@ -71,20 +73,26 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
         raise EngineError(f"{runner} did not take {job}. {explain(error).text}") from error
 
 
-def _check_answers(endpoint: str | None) -> None:
-    """Raise EngineError when nothing listens at a job endpoint. Beam would wait for minutes."""
-    if not endpoint or endpoint == "embed":
+def _check_pool(options: PipelineOptions) -> None:
+    """Raise EngineError when workers should come from a pool on this machine and there is none."""
+    portable = options.view_as(PortableOptions)
+    address = portable.environment_config
+    if portable.environment_type == "EXTERNAL" and address and is_this_machine(address):
+        port = address.rpartition(":")[2]
+        _check_answers("--environment_config", address, f"Start `python -m pipeline.worker --pool --port {port}`.")
+
+
+def _check_answers(flag: str, address: str | None, advice: str) -> None:
+    """Raise EngineError when nothing listens at an address. Beam would wait for minutes."""
+    if not address or address == "embed":
         return
 
-    host, _, port = endpoint.rpartition("://")[2].rpartition(":")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise EngineError(
-            f"Nothing answers at --job_endpoint {endpoint} ({reason}). Start the job server there, or give the "
-            "HOST:PORT of one that runs."
-        ) from error
+        raise EngineError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
 
 
 @contextlib.contextmanager

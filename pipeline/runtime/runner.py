@@ -24,22 +24,13 @@ from pipeline.runtime.local_workers import WorkerLostError
 from pipeline.runtime.remote_jobs import EngineError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 DEFAULT_RUNNER = "FnApiRunner"
 """Beam's own local runner. Not DirectRunner: what that means changes with the graph, and it may download a binary."""
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
-
-WORKER_ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
-    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_TRIM_THRESHOLD_": "4000000",
-    "MALLOC_MMAP_THRESHOLD_": "4000000",
-}
-"""Set in the launcher, unless the user has set them, and inherited by local workers."""
 
 LOCAL_ATTEMPTS = 2
 REMOTE_ATTEMPTS = 3
@@ -97,9 +88,7 @@ class BeamJob:
 
         Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
         """
-        for name, value in WORKER_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-
+        set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         try:
             pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
