@@ -58,8 +58,9 @@ CAUSES = (
     ),
     Cause(
         r"(?s)(UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused",
-        "The engine cannot reach its workers ({0}, connection refused). Workers of LOOPBACK run in the launcher, which must be on the "
-        "engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, at --environment_config.",
+        "The engine cannot reach its workers ({0}, connection refused). Workers of LOOPBACK run in the launcher, which "
+        "must be on the engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which "
+        "must listen at --environment_config as seen from the engine.",
     ),
     Cause(
         r"You must specify a --job_endpoint",
@@ -90,7 +91,8 @@ CAUSES = (
 LOST_WORKERS = (
     r"call already cancelled|Multiplexer hanging up|Channel closed prematurely",
     r"Process died with exit code|SDK harness (?:died|exited|was lost|disconnected)|worker.*?disconnected",
-    r"Heartbeat of TaskManager|TaskManager with id .* (?:timed out|is no longer reachable)|Connection unexpectedly closed",
+    r"Heartbeat of TaskManager|TaskManager with id .* (?:timed out|is no longer reachable)",
+    r"Connection unexpectedly closed by remote task manager",
     r"TaskExecutor .*disconnected|ExecutorLostFailure|Lost task",
 )
 """What engines say of a worker, or of a machine with workers, that ended before its work did."""
@@ -114,15 +116,18 @@ def explain(error: BaseException) -> Explanation:
         if match:
             return Explanation(cause.advice.format(*match.groups()), cause.may_pass)
 
-    is_lost_worker = any(re.search(pattern, text) for pattern in LOST_WORKERS)
-    may_pass = is_lost_worker or _FAULT_OF_A_STEP not in text
-    return Explanation(last_message(text), may_pass)
+    if any(re.search(pattern, text) for pattern in LOST_WORKERS):
+        return Explanation(f"A worker, or the machine that it ran on, was lost ({last_message(text)})", may_pass=True)
+    return Explanation(last_message(text), may_pass=_FAULT_OF_A_STEP not in text)
 
 
 def last_message(text: str) -> str:
     """Return what an engine said last, as one line that ends a sentence. Before it come tracebacks; it is the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else "no reason was given"
+
+    last = re.sub(r"^Pipeline \S+ failed in state \w+: ", "", last)
+    last = re.sub(r"^(?:[\w$]+\.)*[\w$]+(?:Exception|Error): (?=(?:[\w$]+\.)*[\w$]+(?:Exception|Error): )", "", last)
     return last[:_MAX_MESSAGE].rstrip(".") + "."
 
 

@@ -1,4 +1,4 @@
-"""One worker of an engine, in this process: what the boot program of Beam's containers does, for an installed Clozeline.
+"""One worker of an engine, in this process: what the boot program of Beam's containers does.
 
 The engine gives the worker an id and the address of its provision service, which knows the rest: the addresses for work
 and for logs, and the options of the job. Packages that a job brings along (--setup_file, --extra_package) are not

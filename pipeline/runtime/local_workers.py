@@ -26,6 +26,10 @@ CHECK_SECONDS = 0.5  # how often a worker looks for its launcher; one system cal
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
+FINISHED_PIECES = "Finished pieces are kept: run the same command again"
+"""How the advice begins that follows what happened, in the errors of jobs that may succeed another time."""
+
+
 class WorkerLostError(ClozelineError):
     """A worker process ended before its work did."""
 
@@ -77,8 +81,8 @@ def supervised() -> Iterator[None]:
         if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise
         raise WorkerLostError(
-            "A worker process was killed; when memory runs out, the system does that. Finished pieces are kept: run "
-            "the same command again, with fewer --direct_num_workers if memory is short."
+            f"A worker process was killed; when memory runs out, the system does that. {FINISHED_PIECES}, with fewer "
+            "--direct_num_workers if memory is short."
         ) from error
     finally:
         watch.done.set()

@@ -21,6 +21,7 @@ from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import is_this_machine
 from pipeline.runtime.failures import Failures
+from pipeline.runtime.local_workers import FINISHED_PIECES
 from schemas.errors import ClozelineError, StorageError
 
 POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
@@ -160,8 +161,7 @@ class _JobEnd:
         _raise_if_ours(error)
         explanation = explain(error)
         raise EngineError(
-            f"{job} failed: {explanation.text} Finished pieces are kept: run the same command again once the cause is "
-            "removed.",
+            f"{job} failed: {explanation.text} {FINISHED_PIECES} once the cause is removed.",
             explanation.may_pass,
         ) from error
 

@@ -20,7 +20,7 @@ from pipeline.runtime import beam_internals, failures, local_workers, remote_job
 from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults, short_runner_name
 from pipeline.runtime.failures import Failures
-from pipeline.runtime.local_workers import WorkerLostError
+from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
 from pipeline.runtime.remote_jobs import EngineError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
@@ -140,12 +140,9 @@ def run_job(job: BeamJob) -> None:
         except (WorkerLostError, EngineError) as error:
             if not error.may_pass:
                 raise
-            print(f"clozeline: {_first_sentence(error)} Trying again; finished pieces are reused.", file=sys.stderr)
+            reason = str(error).partition(FINISHED_PIECES)[0].strip()
+            print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
     run_once(job)
-
-
-def _first_sentence(error: ClozelineError) -> str:
-    return str(error).partition(". ")[0].rstrip(".") + "."
 
 
 def run_once(job: BeamJob) -> None:
