@@ -94,6 +94,13 @@ def start_pipeline(words: list[str]) -> int:
     return exit_code
 
 
+def start_worker(words: list[str]) -> int:
+    """Run `python -m pipeline.worker`."""
+    from pipeline.worker import main as worker_main
+
+    return worker_main(words, prog="clozeline worker")
+
+
 def start_trainer(arguments: list[str]) -> int:
     """Run `python -m trainer`."""
     from trainer.distributed.preemption import StopRequest
@@ -141,6 +148,7 @@ COMMANDS = {
     "pairs": Command("text shards -> pair shards", "pipeline", start_pipeline),
     "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", start_pipeline),
     "verify": Command("check every shard of a folder against its manifest", "pipeline", start_pipeline),
+    "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),
     "train": Command("pair shards -> checkpoints; resumes by itself", "trainer", start_trainer),
     "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),

@@ -23,6 +23,9 @@ WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 RUNNERS_LOGGER = "apache_beam.runners"
 """The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
 
+FINISHED_STATES = ("DONE", "UPDATED", "DRAINED")
+"""The states of jobs that have done all their work."""
+
 _LOST_WORKER = "Channel closed prematurely"
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any
 
 from schemas import errors
 from schemas.errors import ClozelineError
@@ -16,31 +14,8 @@ from schemas.errors import ClozelineError
 _MARK = "clozeline-error"
 
 
-def carrying_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function for Beam so that `carried_error` can restore its ClozelineErrors in the launcher."""
-
-    def wrapped(element, *side_inputs):  # without annotations, because Beam would choose coders by them
-        try:
-            return function(element, *side_inputs)
-        except ClozelineError as error:
-            raise _carrier(error) from error
-
-    return wrapped
-
-
-def carrying_errors_of_each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Do what `carrying_errors` does for a generator function."""
-
-    def wrapped(element, *side_inputs):
-        try:
-            yield from function(element, *side_inputs)
-        except ClozelineError as error:
-            raise _carrier(error) from error
-
-    return wrapped
-
-
-def _carrier(error: ClozelineError) -> RuntimeError:
+def carried(error: ClozelineError) -> RuntimeError:
+    """Return what to raise in a worker, so that `carried_error` can restore the error in the launcher."""
     content = json.dumps([type(error).__name__, str(error)])
     return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
 
@@ -51,7 +26,7 @@ def is_carried(text: str) -> bool:
 
 
 def carried_error(text: str) -> ClozelineError | None:
-    """Return the error that `carrying_errors` put into a traceback's text, or None when there is none."""
+    """Return the error that `carried` put into a traceback's text, or None when there is none."""
     match = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
     if match is None:
         return None

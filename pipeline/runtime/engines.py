@@ -1,4 +1,4 @@
-"""Where the workers of a runner are, and which paths they can open.
+"""Where the workers of a runner are, which paths they can open, and Beam's options that follow from it.
 
 here        in processes of the launcher, or in the launcher itself
 shared      in processes that another program started, perhaps on other machines; relative paths mean nothing there
@@ -7,10 +7,14 @@ elsewhere   in containers or on a cloud's machines, which do not see the launche
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import sys
+from pathlib import Path
 from typing import Literal
 
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions, StandardOptions
 
 from pipeline.runtime.exchange import Shuffle
 from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
@@ -18,6 +22,24 @@ from schemas import storage
 from schemas.errors import UsageError
 
 Place = Literal["here", "shared", "elsewhere"]
+
+LOGGER = logging.getLogger("clozeline.engines")
+
+KEEP_WORKERS_MILLIS = 10_000
+"""How long an engine keeps a worker that it needs no more, for the next step of the job.
+
+Beam's default is not at all, and then each step of a job starts its workers anew, which takes seconds. A worker that
+was killed is also kept for so long, and given out again.
+"""
+
+JOB_SERVER_TIMEOUT = 30 * 24 * 3600
+"""Seconds. Beam's default of 300 s is also how long it listens to a job of Prism, and longer jobs seem to fail."""
+
+WORKER_SCRIPT = "clozeline-worker"
+"""The installed command that PROCESS environments start; see pipeline/worker.py."""
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0")
+_NO_CLUSTER = ("[auto]", "[local]")
 
 
 def runner_as_written(options: PipelineOptions) -> str:
@@ -35,6 +57,86 @@ def runs_locally(options: PipelineOptions) -> bool:
     return short_runner_name(options) in LOCAL_RUNNERS
 
 
+def set_engine_defaults(options: PipelineOptions, given: set[str]) -> None:
+    """Set Beam's options that follow from the runner, except those that the user gave, whose flags are in `given`.
+
+    Raises UsageError when the workers would run in containers without Clozeline.
+    """
+    if runs_locally(options):
+        return
+
+    setup = options.view_as(SetupOptions)
+    if not {"--save_main_session", "--no_save_main_session"} & given:
+        setup.save_main_session = False  # workers import our functions by name
+
+    if short_runner_name(options) not in PORTABLE_RUNNERS:
+        return
+
+    portable = options.view_as(PortableOptions)
+    defaults = {
+        "environment_type": _environment_type(options),
+        "environment_cache_millis": KEEP_WORKERS_MILLIS,
+        "job_server_timeout": JOB_SERVER_TIMEOUT,
+    }
+    if portable.environment_type == "PROCESS" and not portable.environment_options:
+        defaults["environment_config"] = _worker_command()
+
+    for name, value in defaults.items():
+        is_given = f"--{name}" in given or f"--{name.replace('_', '-')}" in given
+        if value is not None and not is_given:
+            setattr(portable, name, value)
+            LOGGER.info("--%s %s, because it was not given", name, value)
+    _check_containers(options)
+
+
+def _environment_type(options: PipelineOptions) -> str | None:
+    """LOOPBACK where the engine is on this machine; None leaves the choice to Beam, which takes containers."""
+    return "LOOPBACK" if _engine_is_here(options) else None
+
+
+def _engine_is_here(options: PipelineOptions) -> bool:
+    """Whether the engine, or the job service that stands for it, is on this machine."""
+    runner = short_runner_name(options)
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if endpoint:
+        return endpoint == "embed" or is_this_machine(endpoint)
+    if runner == "prism" or _starts_its_engine(runner, options):
+        return True
+
+    values = options.get_all_options()
+    if runner == "flink":
+        return is_this_machine(values["flink_master"])
+    return runner == "spark" and is_this_machine(values["spark_master_url"])
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether an address such as "localhost:8081", "http://127.0.0.1:8081" or "spark://host:7077" is this machine's."""
+    host = str(address).rpartition("://")[2].rpartition(":")[0] or str(address)
+    return host.lower() in (*_THIS_MACHINE, os.uname().nodename.lower())
+
+
+def _worker_command() -> str | None:
+    """The configuration of PROCESS workers of this very installation, which must be in the same place everywhere."""
+    script = Path(sys.executable).parent / WORKER_SCRIPT
+    return json.dumps({"command": str(script)}) if script.exists() else None
+
+
+def _check_containers(options: PipelineOptions) -> None:
+    """Raise UsageError for workers in Beam's own image, which does not hold Clozeline."""
+    portable = options.view_as(PortableOptions)
+    if portable.environment_type not in (None, "", "DOCKER"):
+        return
+    if portable.environment_config or portable.environment_options:
+        return
+
+    raise UsageError(
+        f"The workers of {runner_as_written(options)} would run in Beam's own container, which has no Clozeline. Give "
+        "--environment_type EXTERNAL --environment_config HOST:PORT for workers of `python -m pipeline.worker "
+        "--pool`, --environment_type PROCESS for workers that the engine starts where Clozeline is installed, or "
+        "--environment_type DOCKER --environment_config IMAGE for an image that has it. See docs/engines.md."
+    )
+
+
 def workers_place(options: PipelineOptions) -> Place:
     """Where the workers of the chosen runner are."""
     runner = short_runner_name(options)
@@ -45,9 +147,7 @@ def workers_place(options: PipelineOptions) -> Place:
     if runner not in PORTABLE_RUNNERS:
         return "shared"
 
-    environment = options.view_as(PortableOptions).environment_type
-    if not environment and (runner == "prism" or _starts_its_engine(runner, options)):
-        environment = "LOOPBACK"  # Beam's own default for an engine that the launcher starts
+    environment = options.view_as(PortableOptions).environment_type or _environment_type(options)
     if environment == "LOOPBACK":
         return "here"
     if environment in (None, "", "DOCKER"):
@@ -59,7 +159,7 @@ def _starts_its_engine(runner: str, options: PipelineOptions) -> bool:
     """Whether the runner starts Flink or Spark on this machine instead of connecting to a cluster."""
     values = options.get_all_options()
     if runner == "flink":
-        return values["flink_master"] in ("[auto]", "[local]")
+        return values["flink_master"] in _NO_CLUSTER
     return runner == "spark" and str(values["spark_master_url"]).startswith("local")
 
 

@@ -45,7 +45,8 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
     Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
     UsageError when another job works in the output folder, and whatever the steps raise.
     """
-    pipeline = runner.build_pipeline(work.label, work.graph, work.options)
+    job = runner.BeamJob(work.label, work.graph, work.options, work.staging)
+    pipeline = job.build()
     if runner.is_dry_run(work.options):
         runner.check_only(pipeline)
         print(
@@ -59,7 +60,7 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
         work.prepare()
         with progress.job_progress(command, work.staging, work.weights):
             try:
-                runner.run_pipeline(pipeline)
+                runner.run_job(job)
             except JobStoppedError as stopped:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = stopped.still_runs

@@ -26,8 +26,14 @@ CHECK_SECONDS = 0.5  # how often a worker looks for its launcher; one system cal
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
+FINISHED_PIECES = "Finished pieces are kept: run the same command again"
+"""How the advice begins that follows what happened, in the errors of jobs that may succeed another time."""
+
+
 class WorkerLostError(ClozelineError):
     """A worker process ended before its work did."""
+
+    may_pass = True
 
 
 def worker_command() -> str:
@@ -47,11 +53,12 @@ def end_with_launcher() -> None:
             "workers itself; `python -m pipeline shard --help` says how."
         )
 
-    watch = threading.Thread(target=_exit_without, args=(int(value),), name="launcher watch", daemon=True)
+    watch = threading.Thread(target=end_without, args=(int(value),), name="launcher watch", daemon=True)
     watch.start()
 
 
-def _exit_without(launcher: int) -> None:
+def end_without(launcher: int) -> None:
+    """End this process as soon as `launcher`, the process that started it, is gone. Never returns."""
     # An orphan gets another parent, whatever happens to the launcher's process id later.
     while os.getppid() == launcher:
         time.sleep(CHECK_SECONDS)
@@ -74,8 +81,8 @@ def supervised() -> Iterator[None]:
         if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise
         raise WorkerLostError(
-            "A worker process was killed; when memory runs out, the system does that. Finished pieces are kept: run "
-            "the same command again, with fewer --direct_num_workers if memory is short."
+            f"A worker process was killed; when memory runs out, the system does that. {FINISHED_PIECES}, with fewer "
+            "--direct_num_workers if memory is short."
         ) from error
     finally:
         watch.done.set()

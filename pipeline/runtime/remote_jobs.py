@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
+import socket
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
-from pipeline.runtime.beam_internals import job_identifier
+from pipeline.runtime.beam_internals import FINISHED_STATES, job_identifier
 from pipeline.runtime.carried_errors import is_carried
-from schemas.errors import ClozelineError
+from pipeline.runtime.engine_errors import explain
+from pipeline.runtime.engines import is_this_machine
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.local_workers import FINISHED_PIECES
+from schemas.errors import ClozelineError, StorageError
 
-_MAX_MESSAGE = 600  # characters of an engine's message that are repeated
+POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
+LOOK_SECONDS = 2.0  # how often it looks for errors that steps have reported; one request to an object store
+CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
+CONNECT_SECONDS = 10.0
 
 
 class EngineError(ClozelineError):
-    """An engine refused a job, lost it or could not be reached, for a reason outside this program."""
+    """An engine refused a job, lost it or could not be reached, for a reason outside this program.
+
+    may_pass: the same job may succeed when it is submitted again.
+    """
+
+    def __init__(self, message: str, may_pass: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class JobStoppedError(KeyboardInterrupt):
@@ -37,9 +57,12 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
+    _check_answers("--job_endpoint", endpoint, "Start the job server there, or give the HOST:PORT of one that runs.")
+    _check_pool(pipeline.options)
 
     try:
-        return pipeline.run()
+        with _own_interrupts():
+            return pipeline.run()
     except KeyboardInterrupt:
         message = (
             f"stopped while {job} was submitted to {runner}. It has no id yet and may still run: look for {job} at "
@@ -48,59 +71,121 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
         raise JobStoppedError(message, still_runs=True) from None
     except Exception as error:
         _raise_if_ours(error)
-        address = f"--job_endpoint {endpoint}" if endpoint else "--job_endpoint (or --flink_job_server_jar)"
-        raise EngineError(
-            f"{runner} did not take {job}: {last_message(error)} Check that the engine runs, {address} and "
-            "--environment_type."
-        ) from error
+        raise EngineError(f"{runner} did not take {job}. {explain(error).text}") from error
 
 
-def follow(result: Any, runner: str, options: PipelineOptions) -> None:
+def _check_pool(options: PipelineOptions) -> None:
+    """Raise EngineError when workers should come from a pool on this machine and there is none."""
+    portable = options.view_as(PortableOptions)
+    address = portable.environment_config
+    if portable.environment_type == "EXTERNAL" and address and is_this_machine(address):
+        port = address.rpartition(":")[2]
+        _check_answers("--environment_config", address, f"Start `python -m pipeline.worker --pool --port {port}`.")
+
+
+def _check_answers(flag: str, address: str | None, advice: str) -> None:
+    """Raise EngineError when nothing listens at an address. Beam would wait for minutes."""
+    if not address or address == "embed":
+        return
+
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EngineError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Put the handler of Ctrl-C back after the block.
+
+    A runner that starts a job server installs one that stops the server, and then no job can be canceled any more. The
+    server is stopped when the launcher exits in any case.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main_thread else None
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+
+
+def follow(result: Any, runner: str, options: PipelineOptions, failures: Failures) -> None:
     """Wait for a submitted job; `result` is what `submit` returned.
 
-    Raises EngineError when the job fails for a reason outside this program, and JobStoppedError on Ctrl-C, once the
-    job is canceled.
+    Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError when the job
+    fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
     """
     job = RemoteJob(result, runner, options)
     print(f"clozeline: {job} has been submitted.", file=sys.stderr, flush=True)
+    end = _JobEnd(result)
     try:
-        result.wait_until_finish()
+        failed = _wait(end, failures)
     except KeyboardInterrupt:
         raise job.cancel() from None
-    except Exception as error:
+
+    if failed is not None:
+        job.cancel_quietly()
+        failures.remove()
+        raise failed
+    end.check(job)
+
+
+class _JobEnd:
+    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere."""
+
+    def __init__(self, result: Any):
+        self.reached = threading.Event()
+        self._state: Any = None
+        self._error: Exception | None = None
+        threading.Thread(target=self._wait, args=(result,), name="job end", daemon=True).start()
+
+    def _wait(self, result: Any) -> None:
+        try:
+            self._state = result.wait_until_finish()
+        except Exception as error:
+            self._error = error
+        finally:
+            self.reached.set()
+
+    def check(self, job: RemoteJob) -> None:
+        """Raise EngineError unless the job was finished."""
+        error = self._error
+        if error is None and self._state in FINISHED_STATES:
+            return
+        if error is None:
+            error = RuntimeError(f"It ended in state {self._state}.")
+
         _raise_if_ours(error)
+        explanation = explain(error)
         raise EngineError(
-            f"{job} failed: {last_message(error)} The engine's log says more. Finished pieces are kept: run the same "
-            "command again once the cause is removed."
+            f"{job} failed: {explanation.text} {FINISHED_PIECES} once the cause is removed.",
+            explanation.may_pass,
         ) from error
+
+
+def _wait(end: _JobEnd, failures: Failures) -> ClozelineError | None:
+    """Wait until the job has ended or a step has reported an error, which is returned."""
+    looked = monotonic()
+    while not end.reached.wait(POLL_SECONDS):
+        if monotonic() - looked < LOOK_SECONDS:
+            continue
+
+        with contextlib.suppress(StorageError):  # out of reach for a moment; the last look below reports it
+            failed = failures.first()
+            if failed is not None:
+                return failed
+        looked = monotonic()
+    return failures.first()
 
 
 def _raise_if_ours(error: Exception) -> None:
     """Raise an error of ours again, unchanged. Log the traceback of any other, at a level that shows on request."""
     if isinstance(error, ClozelineError) or is_carried(str(error)):
         raise error
-    logging.getLogger(__name__).debug("What the engine's client raised", exc_info=error)
-
-
-def last_message(error: Exception) -> str:
-    """Return what an engine said last, as one line that ends a sentence. Before it come tracebacks; it is the cause."""
-    lines = [line.strip() for line in _text_of(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-
-    advice = ""
-    if "docker" in last.lower():
-        advice = " Workers run in containers unless --environment_type is LOOPBACK, PROCESS or EXTERNAL."
-    return last[:_MAX_MESSAGE].rstrip(".") + "." + advice
-
-
-def _text_of(error: Exception) -> str:
-    """An error's text. That of a gRPC error has the engine's own words in the middle; `details` has them alone."""
-    details = getattr(error, "details", None)
-    if callable(details):
-        text = details()
-        if text:
-            return str(text)
-    return str(error)
+    logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)
 
 
 @dataclass(frozen=True)
@@ -127,6 +212,16 @@ class RemoteJob:
 
         message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
         return JobStoppedError(message, still_runs=False)
+
+    def cancel_quietly(self) -> None:
+        """Cancel a job that has failed. One that cannot be canceled does nothing more, and publishes nothing."""
+        thread = threading.Thread(target=self._try_to_cancel, name="job cancel", daemon=True)
+        thread.start()
+        thread.join(CANCEL_SECONDS)
+
+    def _try_to_cancel(self) -> None:
+        with contextlib.suppress(Exception):  # whatever a client raises; the job's own error is reported
+            self.result.cancel()
 
     def how_to_cancel(self) -> str:
         """Return how the user can find and cancel the job without this program."""

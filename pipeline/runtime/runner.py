@@ -5,17 +5,26 @@ Importing this module changes no logger; terminal_logs.py decides what a termina
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
+import sys
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, TestOptions
 
 from pipeline.arguments import unknown_flags
-from pipeline.runtime import beam_internals, local_workers, remote_jobs
+from pipeline.runtime import beam_internals, failures, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
-from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name
+from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults, short_runner_name
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
+from pipeline.runtime.remote_jobs import EngineError
+from pipeline.runtime.runner_names import full_name
+from pipeline.runtime.staging import Staging
+from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 DEFAULT_RUNNER = "FnApiRunner"
@@ -23,15 +32,9 @@ DEFAULT_RUNNER = "FnApiRunner"
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
 
-WORKER_ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
-    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_TRIM_THRESHOLD_": "4000000",
-    "MALLOC_MMAP_THRESHOLD_": "4000000",
-}
-"""Set in the launcher, unless the user has set them, and inherited by local workers."""
+LOCAL_ATTEMPTS = 2
+REMOTE_ATTEMPTS = 3
+"""How often a job is run when workers are lost. Each attempt goes on from the pieces that the last one finished."""
 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
@@ -49,9 +52,9 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
 
     options = PipelineOptions(arguments)
     standard = options.view_as(StandardOptions)
-    standard.runner = standard.runner or DEFAULT_RUNNER
+    standard.runner = full_name(standard.runner or DEFAULT_RUNNER)
 
-    given = [argument.partition("=")[0] for argument in arguments]
+    given = {argument.partition("=")[0] for argument in arguments}
     if "--num_workers" in given and runs_locally(options):
         raise UsageError(
             f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
@@ -62,23 +65,40 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     if standard.runner == DEFAULT_RUNNER and not configures_workers:
         is_large = input_bytes >= WORTH_A_PROCESS
         options.view_as(DirectOptions).direct_num_workers = (os.cpu_count() or 1) if is_large else 1
+    set_engine_defaults(options, given)
     return options
 
 
-def build_pipeline(label: str, graph: beam.PTransform, options: PipelineOptions) -> beam.Pipeline:
-    """Build a job. Nothing runs and nothing is written yet.
+@dataclass(frozen=True)
+class BeamJob:
+    """What Beam runs, as often as it takes. label: of the whole graph, for engines' pages."""
 
-    Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
-    """
-    for name, value in WORKER_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    label: str
+    graph: beam.PTransform
+    options: PipelineOptions
+    staging: Staging
 
-    try:
-        pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
-    except (ImportError, ValueError) as error:  # the runner's package is missing, or its flags do not fit together
-        raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
-    _ = pipeline | label >> graph
-    return pipeline
+    @property
+    def failures(self) -> Failures | None:
+        """Where steps report the errors that no retry cures; None on local runners, where errors end the job."""
+        return None if runs_locally(self.options) else Failures(self.staging)
+
+    def build(self) -> beam.Pipeline:
+        """Build the job. Nothing runs and nothing is written yet.
+
+        Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
+        """
+        set_in_environment(os.environ)  # local workers inherit it
+        options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
+        try:
+            pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
+        except (ImportError, ValueError) as error:  # a package is missing, or flags do not fit together
+            raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
+
+        graph = copy.copy(self.graph)  # Beam ties a transform to the first pipeline that it is applied to
+        with failures.collected(self.failures):
+            _ = pipeline | self.label >> graph
+        return pipeline
 
 
 def _runner_with_workers(options: PipelineOptions) -> Any:
@@ -105,18 +125,34 @@ def check_only(pipeline: beam.Pipeline) -> None:
         pipeline.run()
 
 
-def run_pipeline(pipeline: beam.Pipeline) -> None:
-    """Run a job to its end.
+def run_job(job: BeamJob) -> None:
+    """Run a job to its end. When it loses a worker, or its engine fails it, it is run again: see ATTEMPTS.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
     EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
     process.
     """
+    attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS
+    for _ in range(attempts - 1):
+        try:
+            run_once(job)
+            return
+        except (WorkerLostError, EngineError) as error:
+            if not error.may_pass:
+                raise
+            reason = str(error).partition(FINISHED_PIECES)[0].strip()
+            print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
+    run_once(job)
+
+
+def run_once(job: BeamJob) -> None:
+    """Run one attempt of a job. Raises the same errors as `run_job`."""
+    pipeline = job.build()
     try:
-        if runs_locally(pipeline.options):
+        if job.failures is None:
             _run_locally(pipeline)
         else:
-            _run_remotely(pipeline)
+            _run_remotely(pipeline, job.failures)
     except ClozelineError:
         raise
     except Exception as error:
@@ -139,7 +175,7 @@ def _run_locally(pipeline: beam.Pipeline) -> None:
         ) from error
 
 
-def _run_remotely(pipeline: beam.Pipeline) -> None:
+def _run_remotely(pipeline: beam.Pipeline, reported: Failures) -> None:
     runner = runner_as_written(pipeline.options)  # before Beam empties the option, when it submits the job
     result = remote_jobs.submit(pipeline, runner)
-    remote_jobs.follow(result, runner, pipeline.options)
+    remote_jobs.follow(result, runner, pipeline.options, reported)

@@ -1,6 +1,8 @@
-"""What the terminal of a launcher shows of Beam's log: nothing of a local job, the essentials of a remote one.
+"""What the terminal of a launcher shows of Beam's log: nothing of a local job, the essentials of a cloud's.
 
     local runner       nothing: errors reach the terminal as exceptions, so Beam's own report of them is a repetition
+    job service        our own warnings; the launcher itself says what the job is called and why it failed, and the rest
+                       is on the console of Flink, Spark or Prism
     any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners say at INFO, such as
                        the id of the submitted job and the address of its page
     --verbose          everything from INFO on, with any runner, tracebacks included
@@ -17,10 +19,13 @@ import sys
 from collections.abc import Iterator
 
 from pipeline.runtime.beam_internals import RUNNERS_LOGGER
-from pipeline.runtime.runner_names import LOCAL_RUNNERS, short_name
+from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 
 BEAM_LOGGER = "apache_beam"
 """The parent of all of Beam's loggers."""
+
+OWN_LOGGER = "clozeline"
+"""The parent of all of the pipeline's loggers."""
 
 FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -45,24 +50,40 @@ def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]
         yield
         return
 
-    logger = logging.getLogger(BEAM_LOGGER if verbose else RUNNERS_LOGGER)
-    previous_level = logger.level
-    is_visible = verbose or not is_local_job(beam_arguments)
-    handler = _visible_handler(verbose) if is_visible else logging.NullHandler()
+    shown = _shown_loggers(beam_arguments, verbose)
+    loggers = [logging.getLogger(name) for name in shown]
+    levels = [logger.level for logger in loggers]
+    handler = _handler(beam_arguments, verbose)
 
     root.addHandler(handler)
-    if is_visible and previous_level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
+    for logger in loggers:
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.setLevel(previous_level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         root.removeHandler(handler)
 
 
-def _visible_handler(verbose: bool) -> logging.Handler:
+def _shown_loggers(beam_arguments: list[str], verbose: bool) -> list[str]:
+    """The loggers of which everything from INFO on is shown."""
+    if verbose:
+        return [BEAM_LOGGER, OWN_LOGGER]
+    if is_local_job(beam_arguments) or is_job_of_a_service(beam_arguments):
+        return []
+    return [RUNNERS_LOGGER]
+
+
+def _handler(beam_arguments: list[str], verbose: bool) -> logging.Handler:
+    if is_local_job(beam_arguments) and not verbose:
+        return logging.NullHandler()
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT) if verbose else LastLineOfTracebacks(FORMAT))
+    if is_job_of_a_service(beam_arguments) and not verbose:
+        handler.addFilter(logging.Filter(OWN_LOGGER))
     return handler
 
 
@@ -70,6 +91,11 @@ def is_local_job(beam_arguments: list[str]) -> bool:
     """Whether the job runs on this machine. That is the default, when --runner is not given."""
     runner = runner_flag(beam_arguments)
     return runner == "" or short_name(runner) in LOCAL_RUNNERS
+
+
+def is_job_of_a_service(beam_arguments: list[str]) -> bool:
+    """Whether the job goes to Flink, Spark, Prism or another job service."""
+    return short_name(runner_flag(beam_arguments)) in PORTABLE_RUNNERS
 
 
 def runner_flag(arguments: list[str]) -> str:

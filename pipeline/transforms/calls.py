@@ -1,28 +1,39 @@
-"""Calling plain functions on workers: for each element, once, and evenly distributed."""
+"""Calling plain functions on workers: for each element, once, and evenly distributed.
+
+What becomes of a ClozelineError that a function raises depends on the runner. On a local runner it ends the job at
+once and reaches the launcher as it was. An engine would repeat the step, so there an error that no retry can cure is
+written to staging (see runtime/failures.py), and from then on no step of the job does anything:
+
+    call, generate     the element has no output
+    call_once          the one element is a `Stopped`, because a singleton side input must not be missing
+
+No function is ever given a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) belong behind `call` or
+`generate`, whose output only lacks elements then, and not behind `call_once`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.runtime.carried_errors import carrying_errors, carrying_errors_of_each
+from pipeline.runtime import failures
+from pipeline.runtime.carried_errors import carried
+from pipeline.runtime.failures import Failures, Stopped
+from schemas.errors import ClozelineError
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
-    """Call a function for each element, with the element first and then `arguments`, side inputs among them.
-
-    A ClozelineError that it raises reaches the launcher as it was.
-    """
-    return beam.Map(carrying_errors(function), *arguments)
+    """Call a function for each element, with the element first and then `arguments`, side inputs among them."""
+    return beam.FlatMap(_guarded(_as_list(function), failures.wired()), *arguments)
 
 
-def call_many(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
-    """Call a generator function for each element, as `call` does. Each value that it yields becomes an element."""
-    return beam.FlatMap(carrying_errors_of_each(function), *arguments)
+def generate(function: Callable[..., Iterable[Any]], *arguments: Any) -> beam.PTransform:
+    """As `call`, for a function that returns or yields any number of elements for the one that it is given."""
+    return beam.FlatMap(_guarded(function, failures.wired()), *arguments)
 
 
 def call_once(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
@@ -38,9 +49,44 @@ class CallOnce(beam.PTransform):
     arguments: tuple[Any, ...]
 
     def expand(self, pbegin: Any) -> PCollection:
-        return (
-            pbegin | "Once" >> beam.Create([None]) | "Call" >> call(_ignoring_element(self.function), *self.arguments)
-        )
+        guarded = _guarded(_as_list(_ignoring_element(self.function)), failures.wired(), stopped=(Stopped(),))
+        return pbegin | "Once" >> beam.Create([None]) | "Call" >> beam.FlatMap(guarded, *self.arguments)
+
+
+def _guarded(
+    function: Callable[..., Iterable[Any]], reported: Failures | None, stopped: tuple[Stopped, ...] = ()
+) -> Callable[..., Iterator[Any]]:
+    """Wrap a function that makes elements: its errors are carried or reported, and it is not called after a failure.
+
+    reported: where errors are reported; None raises them all.
+    stopped: what is emitted instead, after a failure.
+    """
+
+    def guarded(element, *arguments):  # without annotations, because Beam would choose coders by them
+        try:
+            if reported is not None and (_has_stopped((element, *arguments)) or reported.exist()):
+                yield from stopped
+                return
+
+            yield from function(element, *arguments)
+        except ClozelineError as error:
+            is_reported = reported is not None and failures.is_permanent(error) and reported.report(error)
+            if not is_reported:
+                raise carried(error) from error
+            yield from stopped
+
+    return guarded
+
+
+def _has_stopped(values: tuple[Any, ...]) -> bool:
+    return any(isinstance(value, Stopped) for value in values)
+
+
+def _as_list(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    def called(element, *arguments):
+        return [function(element, *arguments)]
+
+    return called
 
 
 def _ignoring_element(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ from pipeline.runtime.exchange import (
 )
 from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.calls import call, call_many
+from pipeline.transforms.calls import call, generate
 
 NO_ROWS: Block = (0, 0, 1, b"", b"")
 """A block without data. Each bucket gets one, so that a bucket without rows is consumed as well."""
@@ -101,13 +101,13 @@ class Exchange(beam.PTransform):
         return self._by_files(pbegin)
 
     def _by_service(self, pbegin: Any) -> PCollection:
-        blocks = [pbegin | "Start" >> beam.Create([None]) | "Every bucket" >> call_many(_empty_blocks, self.plan)]
+        blocks = [pbegin | "Start" >> beam.Create([None]) | "Every bucket" >> generate(_empty_blocks, self.plan)]
         for source in self.streams:
             label = source.stream.name.capitalize()
             if isinstance(source, Sent):
-                made = call_many(_send_blocks, source.maker, source.stream, self.plan)
+                made = generate(_send_blocks, source.maker, source.stream, self.plan)
             else:
-                made = call_many(_read_blocks, source.stream, self.plan, self.staging)
+                made = generate(_read_blocks, source.stream, self.plan, self.staging)
             blocks.append(source.elements | f"{label} blocks" >> made.with_output_types(tuple[int, Block]))
 
         return (
@@ -118,11 +118,11 @@ class Exchange(beam.PTransform):
         )
 
     def _by_files(self, pbegin: Any) -> PCollection:
-        entries = [pbegin | "Start" >> beam.Create([None]) | "Every group" >> call_many(_empty_groups, self.plan)]
+        entries = [pbegin | "Start" >> beam.Create([None]) | "Every group" >> generate(_empty_groups, self.plan)]
         for source in self.streams:
             label = source.stream.name.capitalize()
             if isinstance(source, Sent):
-                made = call_many(_send_runs, source.maker, source.stream, self.plan, self.staging)
+                made = generate(_send_runs, source.maker, source.stream, self.plan, self.staging)
                 entries.append(source.elements | f"{label} runs" >> made)
             else:
                 entries += self._entries_of_written(source, label)
@@ -131,17 +131,17 @@ class Exchange(beam.PTransform):
             entries
             | "All entries" >> beam.Flatten()
             | "By group" >> beam.GroupByKey()
-            | "Consume" >> call_many(_consume_runs, self._consumer(), self.plan, self.staging)
+            | "Consume" >> generate(_consume_runs, self._consumer(), self.plan, self.staging)
         )
 
     def _entries_of_written(self, source: Written, label: str) -> list[PCollection]:
         """The entries of runs as they are, and those of merged runs. One of the two is empty, as the plan says."""
-        as_they_are = source.elements | f"{label} entries" >> call_many(_entries_as_they_are, source.stream, self.plan)
+        as_they_are = source.elements | f"{label} entries" >> generate(_entries_as_they_are, source.stream, self.plan)
         merged = (
             source.elements
-            | f"{label} ranges" >> call_many(_entries_to_merge, source.stream, self.plan)
+            | f"{label} ranges" >> generate(_entries_to_merge, source.stream, self.plan)
             | f"{label} by range" >> beam.GroupByKey()
-            | f"Merge {label.lower()}" >> call_many(_merge_range, source.stream, self.plan, self.staging)
+            | f"Merge {label.lower()}" >> generate(_merge_range, source.stream, self.plan, self.staging)
         )
         return [as_they_are, merged]
 

@@ -22,7 +22,7 @@ from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, p
 from pipeline.shard.split_plan import files_for, read_splits
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import publish_text
-from pipeline.transforms.calls import Distribute, call, call_many, call_once
+from pipeline.transforms.calls import Distribute, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
 from pipeline.transforms.near_duplicates import near_duplicates_to_drop
 from schemas.shards import TEXT_SCHEMA, shard_name
@@ -49,11 +49,11 @@ class ShardCorpora(beam.PTransform):
         runs = (
             pbegin
             | "Split files" >> beam.Create(range(files_for(self.splits)))
-            | "Splits" >> call_many(read_splits, self.staging)
+            | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Spread" >> call_many(write_runs, self.reading, self.job.num_shards, self.staging)
+            | "Spread" >> generate(write_runs, self.reading, self.job.num_shards, self.staging)
         )
-        survey = AsSingleton(self._survey(runs))
+        survey = AsSingleton(self._survey(pbegin, runs))
         plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
 
         documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
@@ -65,16 +65,12 @@ class ShardCorpora(beam.PTransform):
         reports = pbegin | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
 
-    def _survey(self, runs: PCollection) -> PCollection:
+    def _survey(self, pbegin: Any, runs: PCollection) -> PCollection:
         job = self.job
         sharding = Sharding(job.num_shards, job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
         limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
-        return (
-            runs
-            | "Facts" >> beam.Map(_without_index)
-            | "Add up" >> beam.CombineGlobally(add_runs)
-            | "Survey" >> call(plan_shards, sharding, limits)
-        )
+        added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
+        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
 
 
 def _plan_of_shards(survey: CorpusSurvey) -> Plan:

@@ -122,7 +122,8 @@ BEAM_LOG = {
     "local, named": (["--runner=DirectRunner"], False, False),
     "local, verbose": ([], True, True),
     "Dataflow": (["--project", "p", "--runner", "DataflowRunner"], False, True),
-    "Flink": (["--runner=flink"], False, True),
+    "Flink": (["--runner=flink"], False, False),
+    "Flink, verbose": (["--runner=flink"], True, True),
 }
 
 

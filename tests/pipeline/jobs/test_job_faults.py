@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.runtime import remote_jobs, terminal_logs
 from pipeline.runtime import runner as beam_runner
-from pipeline.runtime import terminal_logs
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.remote_jobs import EngineError
+from pipeline.runtime.staging import Staging
 from pipeline.shard import plan as survey
 from schemas import storage
 from schemas.errors import StorageError
@@ -47,6 +50,15 @@ def test_a_wrong_value_of_a_flag_of_beam_is_one_line(command, corpus, tmp_path, 
 
 ENGINES = {
     "flink-without-jar": (["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"], "--job_endpoint"),
+    "no-endpoint": (["--runner=portable", "--environment_type=LOOPBACK"], "PortableRunner needs --job_endpoint"),
+    "no-pool": (
+        ["--runner=flink", "--environment_type=EXTERNAL", "--environment_config=localhost:9"],
+        "python -m pipeline.worker --pool --port 9",
+    ),
+    "flink-without-java": (
+        ["--runner=flink", f"--flink_job_server_jar={__file__}", "--job_server_java_launcher=/nowhere/java"],
+        "Install a Java runtime",
+    ),
     "endpoint-that-is-not-there": (
         [
             "--runner=PortableRunner",
@@ -62,7 +74,7 @@ ENGINES = {
 @pytest.mark.parametrize(("flags", "message"), ENGINES.values(), ids=ENGINES)
 def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path, flags, message) -> None:
     done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
-    ends(done, 1, "Runner", message)
+    ends(done, 1, message)
 
 
 class FailedJob:
@@ -72,17 +84,15 @@ class FailedJob:
 
     def wait_until_finish(self) -> None:
         raise RuntimeError(
-            "Traceback (most recent call last):\n  File ...\nInsufficient network buffers: required 512\n"
+            "Traceback (most recent call last):\n  File ...\nRuntimeError: something that nobody has met before\n"
         )
 
 
 class Submitting:
-    """A pipeline whose submission ends as told."""
+    """A pipeline whose submission ends as given."""
 
     def __init__(self, end: object):
-        self.options = beam_runner.beam_options(
-            ["--runner=PortableRunner", "--job_endpoint=far:8099", "--job_name=corpus"], [], 0
-        )
+        self.options = beam_runner.beam_options(["--runner=PrismRunner", "--job_name=corpus"], [], 0)
         self._end = end
 
     def run(self) -> object:
@@ -91,12 +101,12 @@ class Submitting:
         return self._end
 
 
-def test_an_error_of_an_engine_names_the_job_and_its_last_message() -> None:
-    with pytest.raises(
-        Exception, match=r"job-7 of PortableRunner.*Insufficient network buffers: required 512"
-    ) as caught:
-        beam_runner.run_pipeline(Submitting(FailedJob()))  # type: ignore[arg-type]
-    assert getattr(caught.value, "exit_code", None) == 1
+def test_an_error_of_an_engine_names_the_job_and_its_last_message(tmp_path) -> None:
+    failures = Failures(Staging(str(tmp_path), "job"))
+    pipeline = Submitting(FailedJob())
+    with pytest.raises(EngineError, match=r"job-7 of PrismRunner failed: RuntimeError: something that nob") as caught:
+        remote_jobs.follow(pipeline.run(), "PrismRunner", pipeline.options, failures)
+    assert caught.value.exit_code == 1 and not caught.value.may_pass
     assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
 
 
@@ -111,8 +121,8 @@ def test_what_an_engine_logs_has_no_traceback() -> None:
 
 
 def test_ctrl_c_during_submission_says_that_the_job_may_still_run() -> None:
-    with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*far:8099") as caught:
-        beam_runner.run_pipeline(Submitting(KeyboardInterrupt()))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*the engine") as caught:
+        remote_jobs.submit(Submitting(KeyboardInterrupt()), "PrismRunner")  # type: ignore[arg-type]
     assert getattr(caught.value, "still_runs", False)
 
 

@@ -59,6 +59,19 @@ def wait_for_workers(process: subprocess.Popen[str], output: Path) -> list[psuti
     raise AssertionError("no piece was written in time")
 
 
+def wait_for_other_workers(process: subprocess.Popen[str], first: list[psutil.Process]) -> list[psutil.Process]:
+    """The processes below the command, once all of `first` are gone and as many others have come."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        children = psutil.Process(process.pid).children(recursive=True)
+        others = [child for child in children if child not in first and child.status() != psutil.STATUS_ZOMBIE]
+        if len(others) >= len(first):
+            return others
+        time.sleep(0.02)
+    raise AssertionError("no other worker was started in time")
+
+
 def ended(processes: list[psutil.Process], within: float) -> bool:
     """Whether all of them end in so many seconds."""
     _, alive = psutil.wait_procs(processes, timeout=within)
@@ -113,9 +126,7 @@ def test_a_killed_command_leaves_no_worker_and_is_finished_by_the_next(
     assert finish(large_corpus, output) == undisturbed
 
 
-def test_a_killed_worker_is_one_line_and_the_next_try_finishes(
-    large_corpus: Path, undisturbed: str, tmp_path: Path
-) -> None:
+def test_a_killed_worker_is_one_line_and_the_job_goes_on(large_corpus: Path, undisturbed: str, tmp_path: Path) -> None:
     output = tmp_path / "text"
     process = start(large_corpus, output)
     workers = wait_for_workers(process, output)
@@ -123,10 +134,29 @@ def test_a_killed_worker_is_one_line_and_the_next_try_finishes(
     workers[-1].kill()
     told, _ = process.communicate(timeout=TIMEOUT)
 
+    assert process.returncode == 0, told
+    first, *_ = told.strip().splitlines()
+    assert first.startswith("clozeline: A worker process was killed") and "Trying again" in first
+    assert "Traceback" not in told
+    assert fingerprint(output) == undisturbed
+    assert ended(workers, within=10)
+
+
+def test_a_second_killed_worker_ends_the_job_and_the_next_try_finishes(
+    large_corpus: Path, undisturbed: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    first = wait_for_workers(process, output)
+    first[-1].kill()
+    second = wait_for_other_workers(process, first)
+    second[-1].kill()
+    told, _ = process.communicate(timeout=TIMEOUT)
+
     assert process.returncode == 1, told
     assert "Traceback" not in told
     assert "worker process" in told.strip().splitlines()[-1]
-    assert ended(workers, within=10)
+    assert ended([*first, *second], within=10)
     assert finish(large_corpus, output) == undisturbed
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.runtime.beam_internals import WORKER_THREADS
-from pipeline.runtime.carried_errors import carrying_errors
+from pipeline.runtime.carried_errors import carried
 from pipeline.runtime.local_workers import WorkerLostError, supervised
 from schemas.errors import StorageError
 
@@ -25,7 +25,7 @@ def end_a_worker() -> None:
 
 
 def fill_the_disk(_: object) -> None:
-    raise StorageError("The disk is full")
+    raise carried(StorageError("The disk is full"))
 
 
 def lose_the_channel(_: object) -> None:
@@ -47,7 +47,7 @@ def test_a_broken_channel_is_a_lost_worker() -> None:
 def test_an_error_of_ours_is_the_cause_of_a_worker_that_ends_after_it(step: Callable[[object], None]) -> None:
     with pytest.raises(RuntimeError, match="The disk is full"), supervised():
         end_a_worker()
-        carrying_errors(step)(None)
+        step(None)
 
 
 def test_other_errors_stay_as_they_are() -> None:

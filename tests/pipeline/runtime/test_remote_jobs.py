@@ -31,8 +31,9 @@ WORKERS = {
     "process": ([*PORTABLE, "--environment_type=PROCESS"], "{here}/a/b"),
     "external": ([*PORTABLE, "--environment_type=EXTERNAL", "--environment_config=localhost:1"], "{here}/a/b"),
     "flink process": (["--runner=FlinkRunner", "--flink_master=far:8081", "--environment_type=PROCESS"], "{here}/a/b"),
-    "docker": (PORTABLE, None),
-    "flink docker": (["--runner=flink", "--flink_master=far:8081"], None),
+    "service here": (PORTABLE, "a/b"),
+    "docker": ([*PORTABLE, "--environment_type=DOCKER", "--environment_config=image"], None),
+    "flink docker": (["--runner=flink", "--flink_master=far:8081", "--environment_config=image"], None),
     "dataflow": (["--runner=DataflowRunner", "--project=p", "--region=r"], None),
     "dataflow, short": (["--runner=dataflow"], None),
 }

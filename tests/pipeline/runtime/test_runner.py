@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-import lzma
-import os
-import platform
 import random
-import shutil
-import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +21,6 @@ from schemas.manifest import read_manifest
 from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 
 GOLDEN_TEXT = Path(__file__).resolve().parents[2] / "golden" / "v1" / "text"
-REPOSITORY = Path(__file__).resolve().parents[3]
 SYLLABLES = ["ba", "ko", "ri", "tu", "men", "sa", "lo", "vi", "den", "ar", "ish", "pel", "qu", "zo", "th", "ing"]
 FILES = 4
 SHARDS = 8
@@ -91,46 +83,6 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {order: write_corpus(folder / order.replace(" ", "_"), order) for order in ORDERS}
 
 
-@pytest.fixture(scope="module")
-def job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of Beam's portable job service, in a process of its own."""
-    folder = tmp_path_factory.mktemp("job_service")
-    port_file = folder / "port"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    arguments = [sys.executable, "-m", module, "--port_file", port_file, "--staging_dir", folder / "staging"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(list(map(str, arguments)), stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 60
-        while not port_file.exists():
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield f"localhost:{port_file.read_text()}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@pytest.fixture(scope="session")
-def prism(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of a Prism binary: $CLOZELINE_PRISM, or unpacked from next to the repository."""
-    given = os.environ.get("CLOZELINE_PRISM")
-    if given:
-        return given
-
-    packed = REPOSITORY.parent / "shared" / "engines" / "prism.xz"
-    if not packed.exists():
-        pytest.skip(f"no Prism: $CLOZELINE_PRISM is not set and {packed} does not exist")
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        pytest.skip(f"{packed} is for Linux on x86-64, this is {platform.system()} on {platform.machine()}")
-
-    binary = tmp_path_factory.mktemp("prism") / "prism"
-    with lzma.open(packed) as source, binary.open("wb") as target:
-        shutil.copyfileobj(source, target)
-    binary.chmod(0o755)
-    return str(binary)
-
-
 def flags_of(runner: str, request: pytest.FixtureRequest) -> list[str]:
     """Return Beam's flags for a runner, after starting what it needs."""
     if runner == "one worker":
@@ -140,7 +92,7 @@ def flags_of(runner: str, request: pytest.FixtureRequest) -> list[str]:
     if runner == "2 processes":
         return ["--direct_num_workers=2"]
     if runner == "job service":
-        address = request.getfixturevalue("job_service")
+        address = request.getfixturevalue("beam_job_service")
         return ["--runner=PortableRunner", f"--job_endpoint={address}", "--environment_type=LOOPBACK"]
     return ["--runner=PrismRunner", f"--prism_location={request.getfixturevalue('prism')}"]
 

@@ -1,0 +1,22 @@
+"""The environment variables of every worker process, wherever it runs. Imports nothing, because workers start here."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+WORKER_ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
+    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_TRIM_THRESHOLD_": "4000000",
+    "MALLOC_MMAP_THRESHOLD_": "4000000",
+}
+"""Set unless the user has set them. Local workers inherit them from the launcher."""
+
+
+def set_in_environment(environment: MutableMapping[str, str]) -> bool:
+    """Set the variables that are not set, and return whether there were any."""
+    missing = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in environment}
+    environment.update(missing)
+    return bool(missing)

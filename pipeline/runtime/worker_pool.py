@@ -1,0 +1,171 @@
+"""A pool of workers for engines: it waits at an address and forks a worker for each request (EXTERNAL).
+
+Three kinds of processes: the pool, which speaks gRPC with the engine; the fork server of multiprocessing, which has
+imported Beam and the pipeline and has no threads, so that forking it is safe; and the workers, forked from the latter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+
+from pipeline.runtime.engine_worker import Endpoints, work
+from pipeline.runtime.local_workers import end_without
+from schemas.errors import UsageError
+
+PRELOADED = [
+    "apache_beam",
+    "apache_beam.runners.worker.sdk_worker_main",
+    "pipeline.runtime.engine_worker",
+    "pipeline.transforms.pairs",
+    "pipeline.transforms.shard",
+    "pipeline.transforms.vocab",
+]
+"""What workers need, imported once. A worker imports the rest when it needs it."""
+
+STOP_SECONDS = 10.0  # for a worker to end by itself
+REQUESTS = 8  # handled at a time
+INTERRUPTED = 130
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve(host: str, port: int) -> int:
+    """Start workers for whoever asks at the address until a signal ends the pool. Returns the exit code.
+
+    Raises UsageError when the address cannot be used.
+    """
+    stopped = threading.Event()
+    signals: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        signals.append(number)
+        stopped.set()
+
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts a command with SIGHUP ignored
+            signal.signal(number, stop)
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    pool = WorkerPool(context)
+    server = _listen(host, port, pool)
+
+    first = context.Process(target=_do_nothing)  # has the fork server import everything now
+    first.start()
+    first.join()
+
+    address = f"{host}:{port}"
+    print(
+        f"clozeline: workers wait at {address}. Use them with --environment_type EXTERNAL --environment_config "
+        f"{address}",
+        file=sys.stderr,
+        flush=True,
+    )
+    stopped.wait()
+    server.stop(0)
+    pool.stop_all()
+    return INTERRUPTED if signals[0] == signal.SIGINT else 0
+
+
+def _listen(host: str, port: int, pool: WorkerPool) -> grpc.Server:
+    # Without this option two pools could share a port, and each would get some of the requests.
+    options = [("grpc.so_reuseport", 0), ("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strikes", 0)]
+    server = grpc.server(ThreadPoolExecutor(REQUESTS), options=options)
+    beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
+    try:
+        server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise UsageError(
+            f"The pool cannot listen at {host}:{port}: the port is in use, or the address is not this machine's. Give "
+            "another --port or --host."
+        ) from error
+    server.start()
+    return server
+
+
+@dataclass
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """The service that engines call. Requests arrive in several threads.
+
+    workers: by id. Ids are an engine process's own, so two TaskManagers may use one at the same time.
+    """
+
+    context: ForkServerContext
+    workers: dict[str, list[BaseProcess]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def StartWorker(
+        self, request: beam_fn_api_pb2.StartWorkerRequest, context: object
+    ) -> beam_fn_api_pb2.StartWorkerResponse:
+        """Start a worker. A failure is part of the answer."""
+        endpoints = Endpoints(
+            id=request.worker_id,
+            provision_endpoint=request.provision_endpoint.url,
+            control_endpoint=request.control_endpoint.url,
+            logging_endpoint=request.logging_endpoint.url,
+            artifact_endpoint=request.artifact_endpoint.url,
+        )
+        try:
+            worker = self.context.Process(target=_run_worker, args=(endpoints,), name=f"worker {endpoints.id}")
+            worker.start()
+        except OSError as error:
+            return beam_fn_api_pb2.StartWorkerResponse(error=f"No worker could be started: {error}")
+
+        with self.lock:
+            self.workers.setdefault(endpoints.id, []).append(worker)
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(
+        self, request: beam_fn_api_pb2.StopWorkerRequest, context: object
+    ) -> beam_fn_api_pb2.StopWorkerResponse:
+        """Stop a worker, if it is certain which one is meant. Any worker ends by itself once its engine is gone."""
+        with self.lock:
+            named = self.workers.pop(request.worker_id, [])
+            if len(named) > 1:
+                ended = [worker for worker in named if not worker.is_alive()]
+                for worker in ended[:1]:
+                    named.remove(worker)
+                self.workers[request.worker_id] = named
+                named = []
+
+        _stop(named)
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+    def stop_all(self) -> None:
+        """Stop every worker."""
+        with self.lock:
+            workers = [worker for named in self.workers.values() for worker in named]
+            self.workers.clear()
+        _stop(workers)
+
+
+def _stop(workers: list[BaseProcess]) -> None:
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(STOP_SECONDS)
+        if worker.is_alive():
+            worker.kill()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _run_worker(endpoints: Endpoints) -> None:
+    """What a forked process does: work, and end when the fork server does, which ends with its pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the pool, which stops its workers
+    threading.Thread(target=end_without, args=(os.getppid(),), name="pool watch", daemon=True).start()
+    with contextlib.suppress(UsageError):  # the engine is gone before it was asked for the job
+        work(endpoints)
