@@ -201,10 +201,11 @@ def _with_parts(root: Manifest, folder: str) -> Manifest:
 def read_part(folder: str, part: Part) -> list[Any]:
     """Return the entries of one part: Shards or Inputs. Raises DataError naming the part when it is not as stated."""
     url = storage.join(folder, part.path)
-    if not storage.exists(url):
-        raise DataError(f"{url} is missing, which {NAME} names: it lists {part.count:,} {part.holds}. {ADVICE}")
-
-    data = storage.read(url)
+    try:
+        data = storage.read(url)
+    except DataError as error:
+        message = f"{url} is missing, which {NAME} names: it lists {part.count:,} {part.holds}. {ADVICE}"
+        raise DataError(message) from error
     if len(data) != part.bytes:
         raise DataError(
             f"{url} has {len(data):,} bytes, but {NAME} says {part.bytes:,}: it was cut or replaced. {ADVICE}"
