@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.terminal_views import show_counts, show_manifest, show_pairs, show_text
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import NAME, Manifest, Shard, parse_manifest, read_manifest, read_shard_bytes
+from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
@@ -28,7 +28,7 @@ def inspect(path: str, rows: int) -> Iterator[str]:
     if not storage.exists(url):
         raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {NAME}.")
 
-    manifest = parse_manifest(storage.read(url), url)
+    manifest = open_manifest(path)
     yield from _manifest_lines(manifest, url)
     if manifest.kind != "vocab" and manifest.shards:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
@@ -98,7 +98,7 @@ def verify(folder: str) -> Iterator[str]:
     if not storage.exists(url):
         raise DataError(f"{folder} is not finished: it holds no {NAME}.")
 
-    manifest = parse_manifest(storage.read(url), url)
+    manifest = open_manifest(folder)
     vocabulary = check_vocabulary(folder, manifest)
     for shard in manifest.shards:
         data = read_shard_bytes(folder, shard)

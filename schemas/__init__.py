@@ -4,5 +4,5 @@
 imports Beam or torch, so both halves can load it on a machine that has only one of them.
 """
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Written into every manifest. Readers refuse a newer one; a change of meaning raises it."""

@@ -1,71 +1,44 @@
 """manifest.json: the description of a finished folder. It is written last, so its presence means finished.
 
 The jobs shard, vocab and pairs write manifests of the same form, so one `verify` and one reader serve all three.
+
+A manifest of more than PART_ENTRIES shards or inputs lists them in parts, files next to it that it names with their
+hashes. `open_manifest` and `read_manifest` return one Manifest with all entries, wherever they lie.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
+from schemas.fingerprints import fingerprint
+from schemas.manifest_entries import Count, Hex, Input, LedgerEntry, Listed, Part, Shard, decode_entries
+from schemas.many_files import concurrently
+
+__all__ = ["Input", "LedgerEntry", "Part", "Shard", "fingerprint"]  # so that callers need this module alone
 
 NAME = "manifest.json"
 FolderKind = Literal["text", "vocab", "pairs"]
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-
-def _plain(name: str) -> str:
-    if not PLAIN_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a plain file name; files lie in the folder itself")
-    return name
-
-
-PlainName = Annotated[str, AfterValidator(_plain)]
-"""The name of a file inside the folder. A path here would let a manifest name any file of the machine."""
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
+ADVICE = "Copy the folder again or rebuild it with --overwrite."
+NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
+"""The types of pydantic's errors for a PlainName that is none; the second is that of a lone surrogate."""
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Input(_Strict):
-    """One input of the job: a corpus file (with its bytes) or a finished folder (with its fingerprint)."""
-
-    path: str
-    bytes: Count | None = None
-    fingerprint: str | None = None
-
-
-class Shard(_Strict):
-    """One file of the folder. `tokens` is 0 where there are only words; `fingerprint` is of the rows alone."""
-
-    path: PlainName
-    rows: Count
-    tokens: Count
-    bytes: Count
-    sha256: Hex
-    fingerprint: Hex
-
-
-class LedgerEntry(_Strict):
-    """How many documents, sentences or chunks of one source were dropped or cut for one reason."""
-
-    reason: str
-    source: str
-    count: int
-
-
 class Manifest(_Strict):
-    """The whole of manifest.json."""
+    """The whole of manifest.json.
+
+    parts: the files in which shards or inputs lie, in order, when there are more than PART_ENTRIES of them. As long as
+    they are not read, the lists that they hold are empty here.
+    """
 
     format_version: Annotated[int, Field(ge=1)]
     kind: FolderKind
@@ -77,10 +50,25 @@ class Manifest(_Strict):
     totals: dict[str, Count]
     statistics: dict[str, Any]
     ledger: list[LedgerEntry]
+    parts: list[Part] = []
+
+    def parts_of(self, holds: Listed) -> list[Part]:
+        """Return the parts that one of the lists lies in; none when manifest.json lists it itself."""
+        return [part for part in self.parts if part.holds == holds]
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards, whether or not their parts have been read."""
+        return len(self.shards) or sum(part.count for part in self.parts_of("shards"))
 
     def to_json(self) -> bytes:
-        """Return the bytes of manifest.json."""
-        return (json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n").encode()
+        """Return the bytes of manifest.json, without what its parts hold."""
+        content = self.model_dump()
+        if not self.parts:
+            del content["parts"]  # as in folders without parts from before there were any
+        for part in self.parts:
+            content[part.holds] = []
+        return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 class _Needed(BaseModel):
@@ -129,31 +117,38 @@ NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "p
 """What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
-def fingerprint(kind: FolderKind, shards: list[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
-    """Return the fingerprint of a folder's content: equal content, equal fingerprint.
-
-    `identity` is the vocabulary's fingerprint, which gives ids their meaning; text has none.
-    """
-    parts = [kind, str(version), identity, *(f"{shard.path} {shard.fingerprint}" for shard in shards)]
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
 def read_manifest(folder: str, kind: FolderKind) -> Manifest:
-    """Return the manifest of a finished folder of this kind.
+    """Return the manifest of a finished folder of this kind, with all its entries.
 
-    Raises DataError when there is none, when it cannot be read, or when it is of another kind or a newer format.
+    Raises DataError when there is none, when it or a part of it cannot be read, or when it is of another kind or a
+    newer format.
     """
+    root = read_root(folder, kind)
+    return _with_parts(root, folder)
+
+
+def open_manifest(folder: str) -> Manifest:
+    """Return the manifest of a finished folder of any kind, with all its entries. Raises DataError."""
+    url = storage.join(folder, NAME)
+    return _with_parts(parse_manifest(storage.read(url), url), folder)
+
+
+def read_root(folder: str, kind: FolderKind) -> Manifest:
+    """Do what `read_manifest` does without reading parts, whose entries are then missing."""
     url = storage.join(folder, NAME)
     if not storage.exists(url):
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {_how_to_make(kind, folder)}")
-    manifest = parse_manifest(storage.read(url), url)
-    if manifest.kind != kind:
-        raise DataError(f"{folder} holds {manifest.kind}, but {kind} was expected. {_how_to_make(kind, folder)}")
-    return manifest
+    root = parse_manifest(storage.read(url), url)
+    if root.kind != kind:
+        raise DataError(f"{folder} holds {root.kind}, but {kind} was expected. {_how_to_make(kind, folder)}")
+    return root
 
 
 def parse_manifest(data: bytes, url: str) -> Manifest:
-    """Check and read the bytes of a manifest. Raises DataError naming `url` and every fault found."""
+    """Check and read the bytes of a manifest. Raises DataError naming `url` and every fault found.
+
+    Parts are not read: what they hold is missing, and whether they agree with the rest is not checked.
+    """
     try:
         fields = json.loads(data)
         version = fields.get("format_version")
@@ -164,25 +159,78 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
         manifest = Manifest.model_validate(fields)
         NEEDED[manifest.kind].model_validate(manifest.model_dump(include={"options", "totals", "statistics"}))
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise DataError(f"{url} is not a manifest of this version: {faults}.") from error
+        raise DataError(f"{url} is not a manifest of this version: {_faults(error)}.") from error
     except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{url} is not JSON of a manifest ({error}). Run the job that made it again.") from error
 
-    check_consistency(manifest, url)
+    for holds in {part.holds for part in manifest.parts}:
+        if getattr(manifest, holds):
+            raise DataError(f"{url} lists {holds} itself and in parts. {ADVICE}")
+    if not manifest.parts_of("shards"):
+        check_consistency(manifest, url)
     return manifest
+
+
+def _faults(error: ValidationError) -> str:
+    """Return where each fault is and what is wrong there."""
+    faults = []
+    for fault in error.errors():
+        place = ".".join(map(str, fault["loc"]))
+        message = fault["msg"]
+        if place.endswith("path") and fault["type"] in NO_PLAIN_NAME:
+            message = f"{fault['input']!r} is not a plain file name; files lie in the folder itself"
+        faults.append(f"{place}: {message}")
+    return "; ".join(faults)
+
+
+def _with_parts(root: Manifest, folder: str) -> Manifest:
+    """Return the manifest with the entries of its parts, which are read concurrently. Raises DataError."""
+    if not root.parts:
+        return root
+
+    entries: dict[str, list[Any]] = {part.holds: [] for part in root.parts}
+    read = concurrently(lambda part: read_part(folder, part), root.parts)
+    for part, listed in zip(root.parts, read, strict=True):
+        entries[part.holds] += listed
+
+    manifest = root.model_copy(update=entries)
+    check_consistency(manifest, storage.join(folder, NAME))
+    return manifest
+
+
+def read_part(folder: str, part: Part) -> list[Any]:
+    """Return the entries of one part: Shards or Inputs. Raises DataError naming the part when it is not as stated."""
+    url = storage.join(folder, part.path)
+    try:
+        data = storage.read(url)
+    except DataError as error:
+        message = f"{url} is missing, which {NAME} names: it lists {part.count:,} {part.holds}. {ADVICE}"
+        raise DataError(message) from error
+    if len(data) != part.bytes:
+        raise DataError(
+            f"{url} has {len(data):,} bytes, but {NAME} says {part.bytes:,}: it was cut or replaced. {ADVICE}"
+        )
+    if storage.sha256(data) != part.sha256:
+        raise DataError(f"{url} has another sha256 than {NAME} says: its bytes were changed. {ADVICE}")
+
+    try:
+        entries = decode_entries(data, part.holds)
+    except ValidationError as error:
+        raise DataError(f"{url} is not a list of {part.holds} of this version: {_faults(error)}.") from error
+    if len(entries) != part.count:
+        raise DataError(f"{url} lists {len(entries):,} {part.holds}, but {NAME} says {part.count:,}. {ADVICE}")
+    return entries
 
 
 def check_consistency(manifest: Manifest, url: str) -> None:
     """Raise DataError when parts of a manifest contradict each other: it was edited, or put together from others."""
-    advice = "Copy the folder again or rebuild it with --overwrite."
-    names = Counter(shard.path for shard in manifest.shards)
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        raise DataError(f"{url} names {twice[0]} twice. {advice}")
+    paths = [shard.path for shard in manifest.shards]
+    if len(set(paths)) < len(paths):
+        name, _ = Counter(paths).most_common(1)[0]
+        raise DataError(f"{url} names {name} twice. {ADVICE}")
 
     if manifest.kind == "pairs":
-        check_totals(manifest, url, advice)
+        check_totals(manifest, url)
 
     if manifest.kind != "vocab":  # a vocabulary's fingerprint is of tokenizer.json
         identity = manifest.options["vocabulary"] if manifest.kind == "pairs" else ""
@@ -190,11 +238,11 @@ def check_consistency(manifest: Manifest, url: str) -> None:
         if found != manifest.fingerprint:
             raise DataError(
                 f"{url} states fingerprint {manifest.fingerprint}, but its shards have {found}: some were added, "
-                f"removed or replaced. {advice}"
+                f"removed or replaced. {ADVICE}"
             )
 
 
-def check_totals(manifest: Manifest, url: str, advice: str) -> None:
+def check_totals(manifest: Manifest, url: str) -> None:
     """Raise DataError when the totals of pairs are not the sums of their shards and of their histogram."""
     lengths = manifest.statistics["lengths"]
     by_length = {"rows": sum(lengths), "tokens": sum(length * rows for length, rows in enumerate(lengths))}
@@ -202,9 +250,9 @@ def check_totals(manifest: Manifest, url: str, advice: str) -> None:
         stated = manifest.totals[name]
         in_shards = sum(getattr(shard, name) for shard in manifest.shards)
         if stated != in_shards:
-            raise DataError(f"{url} has totals.{name} {stated:,}, but its shards have {in_shards:,}. {advice}")
+            raise DataError(f"{url} has totals.{name} {stated:,}, but its shards have {in_shards:,}. {ADVICE}")
         if stated != counted:
-            raise DataError(f"{url} has totals.{name} {stated:,}, but statistics.lengths counts {counted:,}. {advice}")
+            raise DataError(f"{url} has totals.{name} {stated:,}, but statistics.lengths counts {counted:,}. {ADVICE}")
 
 
 def read_shard_bytes(folder: str, shard: Shard) -> bytes:

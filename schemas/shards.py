@@ -72,8 +72,18 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
 
 
 def shard_name(kind: str, index: int, count: int) -> str:
-    """Return the file name of a shard. Example: `shard_name("text", 0, 8)` -> `"text-00000-of-00008.arrow"`."""
-    return f"{kind}-{index:05d}-of-{count:05d}.arrow"
+    """Return the file name of a shard. Example: `shard_name("text", 0, 8)` -> `"text-00000-of-00008.arrow"`.
+
+    All names of a folder are equally long, so they sort by index.
+    """
+    digits = max(5, len(str(count)))
+    return f"{kind}-{index:0{digits}d}-of-{count:0{digits}d}.arrow"
+
+
+def shard_place(name: str) -> tuple[int, int]:
+    """Return (index, count) of a name that `shard_name` made. Example: `"text-00003-of-00008.arrow"` -> `(3, 8)`."""
+    _, index, _, count = name.removesuffix(".arrow").split("-")
+    return int(index), int(count)
 
 
 def encode_table(table: pa.Table) -> bytes:

@@ -16,41 +16,23 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import ClozelineError, DataError
-from schemas.storage_errors import check_writable, refused, unreachable, unreadable, unwritable
+from schemas.errors import DataError
+from schemas.listings import names, sizes
+from schemas.storage_errors import check_writable, storage_errors_of, unreadable, unwritable
 from schemas.urls import filesystem, is_local, join, printable
 
-__all__ = ["filesystem", "is_local", "join", "printable"]  # from schemas.urls, so that callers write storage.join
+__all__ = ["filesystem", "is_local", "join", "names", "printable", "sizes", "storage_errors_of"]
+"""What callers use as storage.join and so on, wherever it is defined."""
 
 PARTIAL_SUFFIX = ".partial"
 """The suffix of a file that is still being written. No reader opens one, and any later run may remove it."""
 
 _PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL_SUFFIX))
 """What `publish` names such a file. Other programs use the same suffix, so the suffix alone does not tell."""
-
-
-@contextlib.contextmanager
-def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
-    """Turn what a disk or an object store refuses inside the block into a StorageError that names `url`.
-
-    Object store packages raise exceptions of many types, so for a store every exception counts except those in
-    `passing`.
-    """
-    try:
-        yield
-    except (ClozelineError, *passing):
-        raise
-    except Exception as error:
-        if not is_local(url):
-            raise unreachable(url, error) from error
-        if isinstance(error, OSError):
-            raise refused(url, error) from error
-        raise
 
 
 def exists(url: str) -> bool:
@@ -124,84 +106,9 @@ def read(url: str) -> bytes:
         raise DataError(f"{url} does not exist.") from error
 
 
-class ByteRange(NamedTuple):
-    """The bytes [start, end) of a file."""
-
-    url: str
-    start: int
-    end: int
-
-
-RANGES_AT_ONCE = 32
-"""Requests to a store that are under way at the same time. More of them gain little and make stores answer 503."""
-
-
-def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
-    """Return exactly the bytes of each range, one request each, several at the same time.
-
-    All files lie on the same disk or in the same store. A file that ends early gives fewer bytes. Raises DataError for
-    a file that is gone and StorageError when the disk or the store refuses.
-    """
-    if not ranges:
-        return []
-
-    first_url = ranges[0].url
-    if is_local(first_url):
-        return [_read_local_range(wanted) for wanted in ranges]
-
-    fs = filesystem(first_url)[0]
-    paths = [filesystem(wanted.url)[1] for wanted in ranges]
-    starts = [wanted.start for wanted in ranges]
-    ends = [wanted.end for wanted in ranges]
-    try:
-        with storage_errors_of(first_url, FileNotFoundError):
-            return fs.cat_ranges(paths, starts, ends, batch_size=RANGES_AT_ONCE, on_error="raise")
-    except FileNotFoundError as error:
-        raise DataError(f"A file next to {first_url} does not exist: {error}.") from error
-
-
-def _read_local_range(wanted: ByteRange) -> bytes:
-    with open_input(wanted.url) as file, storage_errors_of(wanted.url):
-        file.seek(wanted.start)
-        return file.read(wanted.end - wanted.start)
-
-
-def names(url: str) -> list[str]:
-    """Return the sorted names of the files and folders inside a folder; empty when it does not exist."""
-    fs, path = filesystem(url)
-    try:
-        with storage_errors_of(url, FileNotFoundError):
-            if isinstance(fs, LocalFileSystem):
-                found = _local_names(path)
-            else:
-                found = fs.ls(path, detail=False)
-    except FileNotFoundError:
-        return []
-    return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
-
-
-def sizes(url: str) -> dict[str, int]:
-    """Return the size in bytes of each file in a folder, by name. One listing; empty when there is no such folder."""
-    fs, path = filesystem(url)
-    try:
-        with storage_errors_of(url, FileNotFoundError):
-            found = fs.ls(path, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
-
-
 def is_partial(name: str) -> bool:
     """Return whether a file of this name is one that `publish` was still writing."""
     return _PARTIAL_NAME.fullmatch(name) is not None
-
-
-def _local_names(path: str) -> list[str]:
-    """Return the names in a local folder; none when the path is a file."""
-    try:
-        return os.listdir(path)
-    except NotADirectoryError:
-        return []
 
 
 def check_writable_folder(url: str) -> None:
@@ -254,7 +161,7 @@ def sync_folder(path: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Rename a file over another. A local file is synced first; object stores copy on the server and delete.
+    """Rename a local file over another, after it was synced. Object stores copy on the server and delete.
 
     Raises StorageError when the disk or the store refuses.
     """
@@ -276,11 +183,41 @@ def move(source: str, target: str) -> None:
         fs.rm_file(source_path)
 
 
+def copy(source: str, target: str) -> None:
+    """Copy a file over another: on the server of an object store, through this process on a disk, where it is synced.
+
+    Raises DataError when there is no such file, StorageError when the disk or the store refuses.
+    """
+    fs, source_path = filesystem(source)
+    if isinstance(fs, LocalFileSystem):
+        publish(target, read(source))
+        return
+
+    try:
+        with storage_errors_of(target, FileNotFoundError):
+            fs.cp_file(source_path, filesystem(target)[1])
+    except FileNotFoundError as error:
+        raise DataError(f"{source} does not exist.") from error
+
+
 def remove(url: str) -> None:
     """Delete a file, or a folder with everything in it. Does nothing when there is none. Raises StorageError."""
     fs, path = filesystem(url)
     with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
         fs.rm(path, recursive=True)
+
+
+def remove_files(folder: str, names: list[str]) -> None:
+    """Delete files of a folder by name, where a store allows a thousand in one request. Raises StorageError."""
+    if is_local(folder):
+        for name in names:
+            remove(join(folder, name))
+        return
+
+    fs, path = filesystem(folder)
+    with contextlib.suppress(FileNotFoundError), storage_errors_of(folder, FileNotFoundError):
+        if names:
+            fs.rm([f"{path}/{name}" for name in names])
 
 
 def modified(url: str) -> float | None:

@@ -6,15 +6,37 @@ URL, the reason and what to check.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 
 from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.urls import is_local
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
 """Reasons for not opening a file that are about the path and not about the disk."""
+
+
+@contextlib.contextmanager
+def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn what a disk or an object store refuses inside the block into a StorageError that names `url`.
+
+    Object store packages raise exceptions of many types, so for a store every exception counts except those in
+    `passing`.
+    """
+    try:
+        yield
+    except (ClozelineError, *passing):
+        raise
+    except Exception as error:
+        if not is_local(url):
+            raise unreachable(url, error) from error
+        if isinstance(error, OSError):
+            raise refused(url, error) from error
+        raise
 
 
 def unreachable(url: str, error: Exception) -> StorageError:

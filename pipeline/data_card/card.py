@@ -22,8 +22,8 @@ from pipeline.data_card.facts import (
     objective_title,
     padded_share,
     padded_size,
-    sampled_tokens,
 )
+from pipeline.data_card.facts import sampled_tokens as sampled_tokens  # the terminal's views find it here
 from pipeline.data_card.rows import RowView
 from pipeline.data_card.rows import first_mask as first_mask  # the terminal's views find it here
 from schemas.manifest import Manifest
@@ -75,7 +75,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
         labels=_labels(manifest) if has_labels(manifest) else None,
         masks=_masks(manifest) if "masks" in statistics else None,
         sources=bars(commonest_sources(manifest), sum(statistics["tokens_by_source"].values())),
-        commonest_tokens=_commonest_tokens(manifest),
+        commonest_tokens=_commonest_tokens(manifest, sample),
         duplicate_rows=statistics.get("duplicate_rows"),
         ledger=[(entry.reason, entry.source, f"{entry.count:,}") for entry in manifest.ledger],
         options=_options(manifest),
@@ -143,12 +143,12 @@ def _masks(manifest: Manifest) -> MaskSection:
     )
 
 
-def _commonest_tokens(manifest: Manifest) -> list[Bar]:
+def _commonest_tokens(manifest: Manifest, sample: pa.Table) -> list[Bar]:
     """Return the bars of the commonest tokens; none if the manifest does not count them, as early ones do not."""
     counts = manifest.statistics.get("commonest_tokens")
     if not counts:
         return []
-    return bars(counts, sampled_tokens(manifest))
+    return bars(counts, len(sample["input_ids"].combine_chunks().flatten()))
 
 
 def _options(manifest: Manifest) -> dict[str, str]:
@@ -157,7 +157,7 @@ def _options(manifest: Manifest) -> dict[str, str]:
     texts = [entry.fingerprint for entry in manifest.inputs if entry.fingerprint != options.get("vocabulary")]
     values = {
         "seed": manifest.seed,
-        "shards": len(manifest.shards),
+        "shards": manifest.num_shards,
         **options,
         "text": ", ".join(text for text in texts if text),
     }

@@ -13,7 +13,7 @@ from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
-from pipeline.steps.pairs import PairsPlan
+from pipeline.steps.pairs import PairsPlan, TextFolder
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.pairs import WritePairs
 from pipeline.vocab.pretokenize import check_rules
@@ -51,12 +51,12 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", job.overwrite, identity, is_dry_run(options))
 
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, text.shards, staging)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
     graph = WritePairs(plan, Provenance(recorded | removed_dropout(dropout), inputs, job.seed))
     weights = {}
     for index in range(plan.num_shards):
         report = f"{plan.shard_name(index)}.json"
-        weights[report] = plan.text_shard(index).bytes
+        weights[report] = text.shards[index % len(text.shards)].bytes
     return execute(Execution("pairs", "Write pairs", graph, options, staging, weights), "pairs")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, progress, runner
+from pipeline.runtime import leases, placement, progress, runner
 from pipeline.runtime.remote_jobs import JobStoppedError
 from pipeline.runtime.staging import Staging
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -57,6 +57,7 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
 
     output = work.staging.output
     with leases.held(output, work.staging.token) as lease:
+        placement.decide(output, work.staging.job)
         work.prepare()
         with progress.job_progress(command, work.staging, work.weights):
             try:

@@ -211,7 +211,7 @@ def _list_others(output: str, token: str) -> _Others | None:
 
 def _tokens(output: str) -> list[str]:
     """The tokens of all leases in a folder."""
-    matches = [_NAME.fullmatch(name) for name in storage.names(output)]
+    matches = [_NAME.fullmatch(name) for name in storage.names(output, _PREFIX)]
     return [match[1] for match in matches if match]
 
 

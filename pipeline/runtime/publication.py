@@ -3,138 +3,130 @@
 The order makes a kill at any point harmless. Every piece is checked before anything changes. The old manifest goes
 first, so no reader ever finds a manifest next to files that are not its own; without a manifest the folder counts as
 unfinished, and the same command publishes again from where it stopped.
+
+Folders may have hundreds of thousands of shards. Their entries are read a part at a time, folders are listed once and
+not asked about each file, and what has to be done to each file is done to many at once. Shards that a store took under
+their final names (placement.py) are only checked.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-from pipeline.runtime import leases
+from pipeline.runtime import leases, placement
+from pipeline.runtime.piece_checks import check_pieces, part_entries
 from pipeline.runtime.staging import PREFIX, Staging
 from schemas import manifest as manifests
 from schemas import storage
-from schemas.errors import StorageError
-from schemas.manifest import FolderKind, Manifest, Shard
+from schemas.manifest import FolderKind, Manifest
+from schemas.many_files import concurrently
 
+_PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
 _REPLACED = {
-    "text": r"text-\d+-of-\d+\.arrow|rejected/.*",
-    "vocab": r"vocab\.txt|vocab\.json|merges\.txt",
-    "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*",
+    "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
+    "vocab": r"vocab\.txt|vocab\.json|merges\.txt" + _PARTS,
+    "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }
 """By kind, the paths that only the folder's own job writes and that another result of that kind may lack."""
 
+Item = TypeVar("Item")
 
-def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] | None = None) -> None:
+
+def publish_output(
+    staging: Staging, manifest: Manifest, extra: dict[str, str] | None = None, generation: str = ""
+) -> None:
     """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point.
 
-    `extra` holds further pieces and their paths in the output folder. Raises StorageError, with nothing in the output
-    folder changed, when the job has lost its lease or when a piece is not what the manifest says of it.
+    Parts that the manifest names must lie in staging. `extra` holds further pieces and their paths in the output
+    folder. `generation` is that of a FolderSummary: shards that were put into place in it need not be read again.
+    Raises StorageError, with nothing in the output folder changed, when the job has lost its lease or when a piece is
+    not what the manifest says of it.
     """
     if staging.token:
         leases.check_held(staging.output, staging.token)
 
     output = staging.output
     extra_paths = extra or {}
-    staged = check_pieces(staging, manifest.shards)
+    staged = check_pieces(staging, manifest, generation)
 
     # While this copy equals the manifest in place, nothing of this staging is needed any more.
     data = manifest.to_json()
     staging.put(manifests.NAME, data)
 
     storage.remove(storage.join(output, manifests.NAME))
-    new_paths = {shard.path for shard in manifest.shards}
+    present = storage.names(output)
+    new_paths = {part.path for part in manifest.parts}
     new_paths.update(extra_paths.values())
-    _remove_replaced(output, manifest.kind, new_paths)
+    new_paths.update(_shard_names(staging, manifest))
+    _remove_replaced(output, manifest.kind, present, new_paths)
 
-    for shard in manifest.shards:
-        if shard.path in staged:
-            storage.move(staging.url(shard.path), storage.join(output, shard.path))
-
+    _for_each(lambda name: _place(staging, name), _staged_names(staging, manifest, staged))
     # Copied, not moved: the manifest does not describe these files, so the next attempt after a kill could not tell
     # whether a file in place is this job's.
-    for name, path in extra_paths.items():
-        content = storage.read(staging.url(name))
-        storage.publish(storage.join(output, path), content)
+    _for_each(lambda item: storage.copy(staging.url(item[0]), storage.join(output, item[1])), extra_paths.items())
 
     storage.publish(storage.join(output, manifests.NAME), data)
 
-    _remove_unfinished(output)
+    placement.end(output, staging.job)
+    _remove_unfinished(output, present)
     if staging.token:
         leases.release_kept(output, staging.token)
 
 
-def check_pieces(staging: Staging, shards: list[Shard]) -> set[str]:
-    """Check that each piece is what its manifest entry says, and return the names in staging. Moves nothing.
+def _for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Call a function for each item, many at once. Raises the first error."""
+    for _ in concurrently(function, items):
+        pass
 
-    A piece lies in staging, or in the output folder if an attempt that was killed while it published has put it there.
-    Another job may have written over it since.
 
-    Raises StorageError for the first piece that differs, after the reports of all such pieces are dropped.
+def _shard_names(staging: Staging, manifest: Manifest) -> Iterator[str]:
+    for entries in part_entries(staging, manifest):
+        for shard in entries:
+            yield shard.path
+
+
+def _staged_names(staging: Staging, manifest: Manifest, staged: set[str]) -> Iterator[str]:
+    """Yield the names of all pieces that have to be put into place."""
+    for name in _shard_names(staging, manifest):
+        if name in staged:
+            yield name
+    for part in manifest.parts:
+        yield part.path
+
+
+def _place(staging: Staging, name: str) -> None:
+    """Put a piece into the output folder: a rename on a disk, a copy on the server of a store.
+
+    The copy's original goes with all of staging at the end, a thousand pieces a request.
     """
-    staged = storage.sizes(staging.url(""))
-    in_place = storage.sizes(staging.output)
-
-    faults: list[str] = []
-    for shard in shards:
-        is_staged = shard.path in staged
-        sizes = staged if is_staged else in_place
-        size = sizes.get(shard.path)
-        fault = _fault(staging, shard, size, is_staged)
-        if fault:
-            faults.append(fault)
-            staging.drop_report(shard.path)
-
-    if faults:
-        others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise StorageError(
-            f"{faults[0]}{others}: it was cut or damaged, or another job wrote there. This job published nothing. Run "
-            "the same command again: it makes such pieces again and reuses the others."
-        )
-    return set(staged)
+    source = staging.url(name)
+    target = storage.join(staging.output, name)
+    if storage.is_local(source):
+        storage.move(source, target)
+    else:
+        storage.copy(source, target)
 
 
-def _fault(staging: Staging, shard: Shard, size: int | None, is_staged: bool) -> str:
-    """What is wrong with a piece of `size` bytes, None if it does not exist; empty when nothing is wrong."""
-    url = staging.url(shard.path) if is_staged else storage.join(staging.output, shard.path)
-    if size is None:
-        return f"{url} is missing"
-    if size != shard.bytes:
-        return f"{url} has {size:,} bytes where {shard.bytes:,} were written"
-
-    if _must_be_read(staging, shard, is_staged):
-        digest = storage.sha256(storage.read(url))
-        if digest != shard.sha256:
-            return f"{url} has other bytes than were written"
-    return ""
-
-
-def _must_be_read(staging: Staging, shard: Shard, is_staged: bool) -> bool:
-    """Whether the size of a piece says too little, so that its sha256 is compared.
-
-    Reading everything again would double the traffic of a job on an object store. Two kinds of pieces are read: those
-    in place already, where another job may have written, and those that an earlier attempt left on a local disk,
-    which a crash of the machine may have filled with zeros.
-    """
-    if not is_staged:
-        return True
-    return storage.is_local(staging.output) and not staging.made_now(shard.path)
-
-
-def _remove_replaced(output: str, kind: FolderKind, new_paths: set[str]) -> None:
+def _remove_replaced(output: str, kind: FolderKind, present: list[str], new_paths: set[str]) -> None:
     """Remove what a replaced result had and this one has not: other shards, another model's files, rejected records."""
-    paths = storage.names(output)
+    paths = list(present)
     for folder in ("rejected", "vocabulary"):
-        if folder in paths:
+        if folder in present:
             paths += [f"{folder}/{name}" for name in storage.names(storage.join(output, folder))]
 
-    for path in paths:
-        if re.fullmatch(_REPLACED[kind], path) and path not in new_paths:
-            storage.remove(storage.join(output, path))
+    replaced = re.compile(_REPLACED[kind])
+    old_paths = [path for path in paths if replaced.fullmatch(path) and path not in new_paths]
+    storage.remove_files(output, old_paths)
 
 
-def _remove_unfinished(output: str) -> None:
-    """Remove what jobs left that ended before they were finished. This job's lease says that no other one lives."""
-    for name in storage.names(output):
+def _remove_unfinished(output: str, present: list[str]) -> None:
+    """Remove what jobs left that ended before they were finished. This job's lease says that no other one lives.
+
+    `present` is a listing of the folder from before this job published: the lease's holder alone writes there.
+    """
+    for name in present:
         is_partial = storage.is_partial(name) and not leases.is_lease(name)
         if name.startswith(PREFIX) or is_partial:
             storage.remove(storage.join(output, name))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.runtime.staging import Staging
-from schemas import storage
+from schemas.byte_ranges import ByteRange, read_ranges
 from schemas.errors import StorageError
 
 Keys = NDArray[np.uint64]
@@ -141,10 +141,10 @@ def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> 
     ranges = []
     for part in listed:
         offsets = part.offsets()
-        ranges.append(storage.ByteRange(staging.url(part.name), int(offsets[0]), int(offsets[-1])))
+        ranges.append(ByteRange(staging.url(part.name), int(offsets[0]), int(offsets[-1])))
 
     batches: list[pa.RecordBatch] = []
-    for part, data in zip(listed, storage.read_ranges(ranges), strict=True):
+    for part, data in zip(listed, read_ranges(ranges), strict=True):
         url = staging.url(part.name)
         _check(part, data, url)
         try:

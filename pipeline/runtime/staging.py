@@ -1,13 +1,17 @@
 """Unfinished work next to the finished: a job that is killed and run again continues where it stopped.
 
     OUTPUT/_unfinished-<job>/   pieces and their reports, in a folder named for the job's options and inputs
+    OUTPUT/_unfinished-owner.json  on object stores: whose shards lie in the folder already; see placement.py
     OUTPUT/_lease-<token>.json  who works in the folder; see leases.py
-    OUTPUT/                     the finished shards, moved there at the end, and manifest.json, written last
+    OUTPUT/                     the finished shards, and manifest.json, written last
 
 A piece is trusted once its report exists, and a report is written after its piece. A job with other options or inputs,
 or of a version that makes other pieces, has another key, so it never meets pieces that are not its own. A finished
 result stays until its replacement is complete, and what other jobs left unfinished stays until a new result is
 published (see publication.py).
+
+Shards of the result are kept with `keep_shard`, which may put them into the output folder at once. All other pieces
+stay in staging.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.runtime import leases
+from pipeline.runtime import leases, placement
 from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
@@ -26,11 +30,14 @@ from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.manifest import FolderKind
 from schemas.randomness import key
 
-PIECES_VERSION = 3
+PIECES_VERSION = 4
 """Of the pieces, reports and runs in staging. Raise it with every change after which old pieces must not be reused."""
 
 PREFIX = "_unfinished-"
 """How the names of staging folders begin."""
+
+DIRECT = "direct"
+"""In the report of a shard: the generation in which it was put into the output folder; empty if it was staged."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,20 @@ class Staging:
         kept = self._kept(name)
         return None if kept is None else kept["report"]
 
+    def report_of_shard(self, name: str) -> Report | None:
+        """Return what `keep_shard` returned for a finished shard, or None when the shard is not finished.
+
+        A shard in the output folder counts as none once another job may have written there.
+        """
+        kept = self._kept(name)
+        if kept is None:
+            return None
+
+        generation = kept.get(DIRECT, "")
+        if generation and placement.current(self.output, self.job, self.token).generation != generation:
+            return None
+        return kept["report"] | {DIRECT: generation}
+
     def made_now(self, name: str) -> bool:
         """Whether this attempt made the finished piece, so that no crash of the machine came after it."""
         kept = self._kept(name)
@@ -62,12 +83,9 @@ class Staging:
 
     def _kept(self, name: str) -> dict[str, Any] | None:
         """A report and the attempt that kept it. One that a crash of the machine left damaged counts as none."""
-        url = self.url(name + ".json")
-        if not storage.exists(url):
-            return None
         try:
-            kept = json.loads(storage.read(url))
-        except ValueError:
+            kept = json.loads(storage.read(self.url(name + ".json")))
+        except (DataError, ValueError):  # there is none, or it is no JSON
             return None
 
         is_whole = isinstance(kept, dict) and isinstance(kept.get("report"), dict) and "attempt" in kept
@@ -84,20 +102,34 @@ class Staging:
         """Write a piece. It is not trusted before its report is kept."""
         storage.publish(self.url(name), data, durable=False)
 
-    def keep_report(self, name: str, report: Report) -> Report:
+    def keep_report(self, name: str, report: Report, generation: str = "") -> Report:
         """Write a report as proof that the piece of that name is whole, and return it."""
-        content = {"attempt": self.token, "report": report}
+        content = {"attempt": self.token, "report": report, DIRECT: generation}
         self.put(name + ".json", json.dumps(content).encode())
         return report
 
     def drop_report(self, name: str) -> None:
-        """Have the next attempt make the piece of that name again."""
+        """Have the next attempt make the piece of that name again, wherever it puts it then."""
         storage.remove(self.url(name + ".json"))
+        storage.remove(self.url(name))
 
     def keep(self, name: str, data: bytes, report: Report) -> Report:
         """Write a piece and then its report, which is returned."""
         self.put(name, data)
         return self.keep_report(name, report)
+
+    def keep_shard(self, name: str, data: bytes, report: Report) -> Report:
+        """Write a shard of the result and then its report. Returns the report, with where the shard lies.
+
+        Where nothing is to be replaced, an object store takes the shard under its final name, so that it is uploaded
+        once. Raises StorageError when another job has taken over the folder.
+        """
+        place = placement.current(self.output, self.job, self.token)
+        if not place.is_direct:
+            return self.keep(name, data, report) | {DIRECT: ""}
+
+        placement.upload(place, self.output, name, data)
+        return self.keep_report(name, report, place.generation) | {DIRECT: place.generation}
 
 
 def plan_staging(
@@ -134,6 +166,7 @@ def _remove_if_published(staging: Staging) -> None:
         with leases.held(staging.output, staging.token):
             published = storage.read(storage.join(staging.output, manifests.NAME))
             if storage.read(marker) == published:
+                placement.end(staging.output, staging.job)
                 storage.remove(staging.url(""))
 
 

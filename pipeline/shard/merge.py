@@ -55,7 +55,7 @@ def write_shard(
     `read_tables` returns its documents and, with `dedup` "minhash", the ids to drop (DROPPED_SCHEMA). What an earlier
     attempt finished is not made again. Raises DataError if the shard has more text than an Arrow column holds.
     """
-    finished = staging.report(name)
+    finished = staging.report_of_shard(name)
     if finished is not None:
         return finished
 
@@ -81,7 +81,7 @@ def write_shard(
         "sources": count_by_source(documents),
         **length_statistics(documents),
     }
-    return staging.keep(name, data, report)
+    return staging.keep_shard(name, data, report)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:

@@ -14,15 +14,31 @@ from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.statistics import most_frequent_tokens
-from pipeline.runtime.counters import Report, add_by_name, add_histograms, total
-from pipeline.runtime.publication import check_pieces, publish_output
+from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
+from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, summarize_folder
+from pipeline.runtime.piece_checks import read_piece
+from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
-from pipeline.steps.provenance import Provenance, by_path, ledger_entries
+from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, fingerprint
+from schemas.manifest import Manifest, Shard, read_part, read_root
 from schemas.masking import Masking
 from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES, VOCABULARY_FOLDER, Model, Vocabulary, parse_vocabulary
+
+
+@dataclass(frozen=True)
+class TextFolder:
+    """What identifies the text that pairs are made from. Its entries may be too many for a job's graph."""
+
+    fingerprint: str
+    num_shards: int
+    num_parts: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TextFolder:
+        """Describe the folder of that manifest."""
+        return cls(manifest.fingerprint, manifest.num_shards, len(manifest.parts_of("shards")))
 
 
 @dataclass(frozen=True)
@@ -32,37 +48,68 @@ class PairsPlan:
     job: its options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
     model: what the vocabulary is for.
-    text_shards: the shards of the text folder.
+    text: what identifies the text folder; its entries are read by workers.
     """
 
     job: PairsJob
     tokenizer_json: bytes
     model: Model
-    text_shards: list[Shard]
+    text: TextFolder
     staging: Staging
 
     @property
     def num_shards(self) -> int:
         """The number of pair shards: one for each text shard and pass."""
-        return len(self.text_shards) * self.job.dupe_factor
+        return self.text.num_shards * self.job.dupe_factor
+
+    @property
+    def text_parts(self) -> int:
+        """The number of lists that the text folder's shards are read in."""
+        return max(1, self.text.num_parts)
 
     def shard_name(self, index: int) -> str:
         """The file name of a pair shard."""
         return shards.shard_name("pairs", index, self.num_shards)
 
-    def text_shard(self, index: int) -> Shard:
-        """The text shard that a pair shard is made from."""
-        return self.text_shards[index % len(self.text_shards)]
 
-    def pass_number(self, index: int) -> int:
-        """The pass over the text that makes a pair shard. Two passes of a document never share a shard."""
-        return index // len(self.text_shards)
+@dataclass(frozen=True)
+class PairTask:
+    """One pair shard to build: its number, the text shard that it is made from, and which pass over the text it is."""
+
+    index: int
+    text_shard: Shard
+    pass_number: int
 
 
-def build_pair_shard(index: int, plan: PairsPlan) -> Report:
+def pair_tasks(part: int, plan: PairsPlan) -> list[PairTask]:
+    """Return the pair shards to make from one part of the text folder, as its manifest lists them.
+
+    Raises DataError when the text folder is no longer the one that the job was started with.
+    """
+    root = read_root(plan.job.text, "text")
+    if root.fingerprint != plan.text.fingerprint:
+        raise DataError(
+            f"{plan.job.text} has fingerprint {root.fingerprint}, but had {plan.text.fingerprint} when this job began: "
+            "it was replaced. Run the command again."
+        )
+
+    parts = root.parts_of("shards")
+    text_shards = read_part(plan.job.text, parts[part]) if parts else root.shards
+    first = sum(before.count for before in parts[:part])
+
+    # Two passes over a document never share a shard.
+    tasks = []
+    for pass_number in range(plan.job.dupe_factor):
+        for place, text_shard in enumerate(text_shards, first):
+            index = pass_number * plan.text.num_shards + place
+            tasks.append(PairTask(index, text_shard, pass_number))
+    return tasks
+
+
+def build_pair_shard(task: PairTask, plan: PairsPlan) -> Report:
     """Build one pair shard and return its report. What an earlier attempt finished is not made again."""
-    name = plan.shard_name(index)
-    done = plan.staging.report(name)
+    name = plan.shard_name(task.index)
+    done = plan.staging.report_of_shard(name)
     if done is not None:
         return done
 
@@ -73,10 +120,9 @@ def build_pair_shard(index: int, plan: PairsPlan) -> Report:
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
 
     with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
-        target = PairShard(name, job.text, plan.text_shard(index), plan.pass_number(index))
+        target = PairShard(name, job.text, task.text_shard, task.pass_number)
         data, report = build_shard(target, encoder, vocabulary, options)
-    plan.staging.keep(name, data, report)
-    return report
+    return plan.staging.keep_shard(name, data, report)
 
 
 @lru_cache(maxsize=1)
@@ -97,32 +143,45 @@ def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> En
     return Encoder(tokenizer_json, model, joined_words)
 
 
-def publish_pairs(reports: list[Report], plan: PairsPlan, provenance: Provenance) -> None:
-    """Publish the pair shards that `reports` describe, with card.html and a copy of the vocabulary.
+def add_pair_reports(reports: list[Report]) -> Report:
+    """Add up what the reports of pair shards count. Sums can be added up like reports."""
+    sums: Report = {
+        "labels": add_histograms(reports, "labels"),
+        "contradicted_labels": total(reports, "contradicted_labels"),
+        "lengths": add_histograms(reports, "lengths"),
+        "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
+        "unknown_tokens": total(reports, "unknown_tokens"),
+        "duplicate_rows": total(reports, "duplicate_rows"),
+        "source_tokens": add_by_name(reports, "source_tokens"),
+        "ledger": add_ledgers(report["ledger"] for report in reports),
+    }
+    if "masks" in reports[0]:
+        sums["masks"] = add_by_name(reports, "masks")
+    return sums
+
+
+def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
+    """Publish the pair shards that `summaries` describe, with card.html and a copy of the vocabulary.
 
     Raises DataError when there is not a single row.
     """
-    reports = by_path(reports)
+    folder = summarize_folder(summaries, add_pair_reports)
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
-    sample = _read_largest_shard(reports, plan.staging, vocabulary)
-    manifest = _manifest(reports, sample, vocabulary, provenance)
+    sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
+    manifest = _manifest(folder, sample, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
 
     plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
     extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
-    publish_output(plan.staging, manifest, extra)
+    publish_output(plan.staging, manifest, extra, folder.generation)
 
 
-def _read_largest_shard(reports: list[Report], staging: Staging, vocabulary: Vocabulary) -> pa.Table:
-    """The shard with most rows. Hashing made it a random sample of the corpus."""
-    largest = max(reports, key=lambda report: report["shard"]["rows"])
-    shard = Shard(**largest["shard"])
-    check_pieces(staging, [shard])  # before it is read, so that a damaged one is made again
-
-    data = staging.piece(shard.path)
-    schema = shards.schema_of_pairs(data, shard.path, vocabulary.size)
-    return shards.decode_table(data, shard.path, schema)
+def _read_largest_shard(largest: Shard, staging: Staging, vocabulary: Vocabulary) -> pa.Table:
+    """The rows of the shard with most of them. Hashing made it a random sample of the corpus."""
+    data = read_piece(staging, largest)
+    schema = shards.schema_of_pairs(data, largest.path, vocabulary.size)
+    return shards.decode_table(data, largest.path, schema)
 
 
 def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
@@ -150,8 +209,7 @@ def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
     return paths
 
 
-def _manifest(reports: list[Report], sample: pa.Table, vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
-    entries = [Shard(**report["shard"]) for report in reports]
+def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
     vocabulary_facts = {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -159,28 +217,26 @@ def _manifest(reports: list[Report], sample: pa.Table, vocabulary: Vocabulary, p
         options=provenance.options | vocabulary_facts,
         inputs=provenance.inputs,
         seed=provenance.seed,
-        fingerprint=fingerprint("pairs", entries, vocabulary.fingerprint),
-        shards=entries,
-        totals={
-            "rows": sum(shard.rows for shard in entries),
-            "tokens": sum(shard.tokens for shard in entries),
-        },
-        statistics=_statistics(reports, sample, vocabulary, has_masks=bool(provenance.options["static_masks"])),
-        ledger=ledger_entries(report["ledger"] for report in reports),
+        fingerprint=folder.fingerprint("pairs", vocabulary.fingerprint),
+        shards=folder.shards,
+        totals={"rows": folder.rows, "tokens": folder.tokens},
+        statistics=_statistics(folder.sums, sample, vocabulary),
+        ledger=ledger_entries([folder.sums["ledger"]]),
+        parts=folder.parts,
     )
 
 
-def _statistics(reports: list[Report], sample: pa.Table, vocabulary: Vocabulary, has_masks: bool) -> dict[str, Any]:
+def _statistics(sums: Report, sample: pa.Table, vocabulary: Vocabulary) -> dict[str, Any]:
     statistics: dict[str, Any] = {
-        "labels": add_histograms(reports, "labels"),
-        "contradicted_labels": total(reports, "contradicted_labels"),
-        "lengths": add_histograms(reports, "lengths"),
-        "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
-        "unknown_tokens": total(reports, "unknown_tokens"),
-        "duplicate_rows": total(reports, "duplicate_rows"),
-        "tokens_by_source": add_by_name(reports, "source_tokens"),
+        "labels": sums["labels"],
+        "contradicted_labels": sums["contradicted_labels"],
+        "lengths": sums["lengths"],
+        "segment_a_lengths": sums["segment_a_lengths"],
+        "unknown_tokens": sums["unknown_tokens"],
+        "duplicate_rows": sums["duplicate_rows"],
+        "tokens_by_source": sums["source_tokens"],
         "commonest_tokens": most_frequent_tokens(sample, vocabulary),
     }
-    if has_masks:
-        statistics["masks"] = add_by_name(reports, "masks")
+    if "masks" in sums:
+        statistics["masks"] = sums["masks"]
     return statistics

@@ -1,50 +1,65 @@
-"""The last step of `shard`: publishing the text.
+"""The last steps of `shard`: adding up what shards report, and publishing the text.
 
 The other steps are `write_runs`, `plan_shards` and `write_shard` in pipeline/shard.
 """
 
 from __future__ import annotations
 
-from pipeline.runtime.counters import Report, add_by_name, add_histograms, total
+from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
+from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.shard.plan import CorpusSurvey
-from pipeline.steps.provenance import Provenance, by_path, ledger_entries
+from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION
-from schemas.manifest import Manifest, Shard, fingerprint
+from schemas.manifest import Manifest
 
 
-def publish_text(survey: CorpusSurvey, reports: list[Report], provenance: Provenance, staging: Staging) -> None:
-    """Publish the text shards that `reports` describe."""
-    manifest = _manifest(survey, by_path(reports), provenance)
+def add_text_reports(reports: list[Report]) -> Report:
+    """Add up what the reports of text shards count. Sums can be added up like reports."""
+    return {
+        "sentences": total(reports, "sentences"),
+        "text_bytes": total(reports, "text_bytes"),
+        "sources": add_by_name(reports, "sources"),
+        "sentences_per_document": add_histograms(reports, "sentences_per_document"),
+        "characters_per_sentence": add_histograms(reports, "characters_per_sentence"),
+        "ledger": add_ledgers(report["ledger"] for report in reports),
+    }
+
+
+def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance: Provenance, staging: Staging) -> None:
+    """Publish the text shards that `summaries` describe, and the excerpts of rejected records."""
+    folder = summarize_folder(summaries, add_text_reports)
+    manifest = _manifest(survey, folder, provenance, staging)
     rejected = {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
-    publish_output(staging, manifest, extra=rejected)
+    publish_output(staging, manifest, rejected, folder.generation)
 
 
-def _manifest(survey: CorpusSurvey, reports: list[Report], provenance: Provenance) -> Manifest:
-    shards = [Shard(**report["shard"]) for report in reports]
-    ledgers = [survey.ledger, *(report["ledger"] for report in reports)]
+def _manifest(survey: CorpusSurvey, folder: FolderSummary, provenance: Provenance, staging: Staging) -> Manifest:
+    inputs, input_parts = list_inputs(provenance.inputs, staging)
+    sums = folder.sums
     return Manifest(
         format_version=FORMAT_VERSION,
         kind="text",
         options=provenance.options | {"num_shards": survey.num_shards},
-        inputs=provenance.inputs,
+        inputs=inputs,
         seed=provenance.seed,
-        fingerprint=fingerprint("text", shards),
-        shards=shards,
+        fingerprint=folder.fingerprint("text"),
+        shards=folder.shards,
         totals={
-            "documents": sum(shard.rows for shard in shards),
-            "sentences": total(reports, "sentences"),
-            "text_bytes": total(reports, "text_bytes"),
+            "documents": folder.rows,
+            "sentences": sums["sentences"],
+            "text_bytes": sums["text_bytes"],
         },
         statistics={
             "language": provenance.options["language"],
             "cleaning": survey.cleaning,
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
-            "documents_by_source": add_by_name(reports, "sources"),
-            "log2_sentences_per_document": add_histograms(reports, "sentences_per_document"),
-            "log2_characters_per_sentence": add_histograms(reports, "characters_per_sentence"),
+            "documents_by_source": sums["sources"],
+            "log2_sentences_per_document": sums["sentences_per_document"],
+            "log2_characters_per_sentence": sums["characters_per_sentence"],
         },
-        ledger=ledger_entries(ledgers),
+        ledger=ledger_entries([survey.ledger, sums["ledger"]]),
+        parts=[*folder.parts, *input_parts],
     )

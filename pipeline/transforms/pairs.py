@@ -8,9 +8,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsList, PCollection
 
-from pipeline.steps.pairs import PairsPlan, build_pair_shard, publish_pairs
+from pipeline.steps.pairs import PairsPlan, add_pair_reports, build_pair_shard, pair_tasks, publish_pairs
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.calls import DistributeList, call, call_once
+from pipeline.transforms.manifest_parts import SummarizeParts
 
 
 @dataclass
@@ -21,10 +22,14 @@ class WritePairs(beam.PTransform):
     provenance: Provenance
 
     def expand(self, pbegin: Any) -> PCollection:
-        reports = (
+        # The graph holds no list of shards: workers read it from the text folder's manifest, a part at a time.
+        summaries = (
             pbegin
-            | "Shards" >> beam.Create([list(range(self.plan.num_shards))])
-            | "Distribute" >> DistributeList()
+            | "Text parts" >> beam.Create([list(range(self.plan.text_parts))])
+            | "Distribute parts" >> DistributeList()
+            | "Shards" >> call(pair_tasks, self.plan)
+            | "Distribute shards" >> DistributeList()
             | "Build" >> call(build_pair_shard, self.plan)
+            | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
         )
-        return pbegin | "Finish" >> call_once(publish_pairs, AsList(reports), self.plan, self.provenance)
+        return pbegin | "Finish" >> call_once(publish_pairs, AsList(summaries), self.plan, self.provenance)

@@ -21,9 +21,10 @@ from pipeline.shard.partition import placements_of, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
 from pipeline.shard.split_plan import files_for, read_splits
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.shard import publish_text
+from pipeline.steps.shard import add_text_reports, publish_text
 from pipeline.transforms.calls import Distribute, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
+from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import near_duplicates_to_drop
 from schemas.shards import TEXT_SCHEMA, shard_name
 
@@ -62,8 +63,12 @@ class ShardCorpora(beam.PTransform):
             streams.append(near_duplicates_to_drop(runs, self.job.seed, self.staging))
 
         merge = partial(_write_shard, options=MergeOptions(self.job.dedup, self.job.seed), staging=self.staging)
-        reports = pbegin | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
-        return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
+        summaries = (
+            pbegin
+            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
+            | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
+        )
+        return pbegin | "Finish" >> call_once(publish_text, survey, AsList(summaries), self.provenance, self.staging)
 
     def _survey(self, pbegin: Any, runs: PCollection) -> PCollection:
         job = self.job

@@ -3,12 +3,16 @@
 A folder here is never changed. A new format gets a folder of its own beside it.
 """
 
+import shutil
 from pathlib import Path
 
+import pytest
+
 from pipeline.inspection import verify
-from schemas import shards
+from schemas import FORMAT_VERSION, shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
+from tests.golden.write import NEWEST, commands
 from trainer.data.dataset import PairFolder
 
 V1 = Path(__file__).parent / "v1"
@@ -39,17 +43,30 @@ def test_version_1_verifies() -> None:
         assert list(verify(str(V1 / name)))
 
 
+@pytest.mark.skipif(not NEWEST.exists(), reason="python -m tests.golden.write has not been run for this format")
 def test_the_same_commands_make_the_same_content(run, tmp_path: Path) -> None:
     """An algorithm that changes is a decision: it shows here and in the changelog."""
-    text, vocab, pairs = (tmp_path / name for name in ("text", "vocab", "pairs"))
-    for arguments in (
-        ("shard", "--input", V1 / "corpus.jsonl", "--output", text),
-        ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 90, "--min_frequency", 1),
-        ("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", "nsp", "--max_length", 24),
-    ):
+    for arguments in commands(tmp_path):
         done = run("python", "-m", "pipeline", *arguments)
         assert done.returncode == 0, done.stderr
     for kind in ("text", "vocab", "pairs"):
-        made, golden = (read_manifest(str(folder / kind), kind) for folder in (tmp_path, V1))
+        made, golden = (read_manifest(str(folder / kind), kind) for folder in (tmp_path, NEWEST))
         assert made.fingerprint == golden.fingerprint
         assert made.totals == golden.totals
+
+
+def test_vocabularies_and_pairs_are_made_from_text_of_version_1(run, tmp_path: Path) -> None:
+    for arguments in commands(tmp_path)[1:]:
+        read = [argument.replace(str(tmp_path / "text"), str(V1 / "text")) for argument in arguments]
+        done = run("python", "-m", "pipeline", *read)
+        assert done.returncode == 0, done.stderr
+    assert read_manifest(str(tmp_path / "pairs"), "pairs").totals == read_manifest(str(V1 / "pairs"), "pairs").totals
+
+
+def test_a_finished_folder_of_version_1_is_replaced_only_with_overwrite(run, tmp_path: Path) -> None:
+    out = shutil.copytree(V1 / "text", tmp_path / "text")
+    shard = ("python", "-m", "pipeline", *commands(tmp_path)[0])
+    done = run(*shard)
+    assert done.returncode == 2 and "holds a finished result" in done.stderr
+    assert run(*shard, "--overwrite").returncode == 0
+    assert read_manifest(str(out), "text").format_version == FORMAT_VERSION

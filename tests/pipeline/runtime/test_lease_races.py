@@ -45,13 +45,13 @@ def test_a_claim_that_is_written_while_another_job_lists_is_not_removed(tmp_path
 
     second = threading.Thread(target=job, args=("b",))
 
-    def names_in_turn(url: str) -> list[str]:
+    def names_in_turn(url: str, prefix: str = "") -> list[str]:
         if threading.current_thread() is not second:
             listings.append(url)
             if len(listings) == listing:
                 second.start()
                 assert claimed.wait(20)
-        return names(url)
+        return names(url, prefix)
 
     def write_and_pause(output: str, token: str, owner: leases.Owner) -> None:
         write(output, token, owner)

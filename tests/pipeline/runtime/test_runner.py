@@ -15,7 +15,7 @@ import pytest
 from pipeline.options import PairsJob
 from pipeline.runtime.staging import Staging
 from pipeline.steps import pairs as pair_steps
-from pipeline.steps.pairs import PairsPlan, build_pair_shard
+from pipeline.steps.pairs import PairsPlan, TextFolder, build_pair_shard, pair_tasks
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
@@ -182,26 +182,26 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
     # The space tells this vocabulary from the one that the fixture encoded with: its encoder remembers nothing yet.
     tokenizer_json = storage.read(storage.join(str(vocab), TOKENIZER_FILE)) + b" "
     model = read_vocabulary(str(vocab)).model
-    shards = read_manifest(str(text), "text").shards
-    plan = PairsPlan(job, tokenizer_json, model, shards, Staging(str(folder), "race"))
+    described = TextFolder.of(read_manifest(str(text), "text"))
+    plan = PairsPlan(job, tokenizer_json, model, described, Staging(str(folder), "race"))
+    tasks = pair_tasks(0, plan)
     barrier = threading.Barrier(threads)
     failures: list[BaseException] = []
 
     # Three documents first, alone: if all threads began at once, each would make its own encoder in any case.
-    golden = read_manifest(str(GOLDEN_TEXT), "text").shards
     warm_up = replace(
         plan,
         job=replace(job, text=str(GOLDEN_TEXT)),
-        text_shards=golden,
+        text=TextFolder.of(read_manifest(str(GOLDEN_TEXT), "text")),
         staging=Staging(str(folder), "warm_up"),
     )
-    build_pair_shard(0, warm_up)
+    build_pair_shard(pair_tasks(0, warm_up)[0], warm_up)
 
     def work(first: int) -> None:
         barrier.wait()
         try:
-            for index in range(first, len(shards), threads):
-                build_pair_shard(index, plan)
+            for task in tasks[first::threads]:
+                build_pair_shard(task, plan)
         except BaseException as failure:
             failures.append(failure)
 
@@ -212,7 +212,7 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
         worker.join()
     assert not failures, failures[0]
 
-    names = [plan.shard_name(index) for index in range(len(shards))]
+    names = [plan.shard_name(task.index) for task in tasks]
     return {name: plan.staging.piece(name) for name in names}
 
 

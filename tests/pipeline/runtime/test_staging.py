@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -105,12 +106,14 @@ def killed_shard(command, corpus, tmp_path, monkeypatch):
 
     def run(moves: int | None, *more: object):
         count: list[str] = []
+        one_at_a_time = threading.Lock()
 
         def dying(source: str, target: str) -> None:
-            if moves is not None and len(count) == moves:
-                raise StorageError("killed here")
-            count.append(target)
-            move(source, target)
+            with one_at_a_time:
+                if moves is not None and len(count) == moves:
+                    raise StorageError("killed here")
+                count.append(target)
+                move(source, target)
 
         with monkeypatch.context() as patch:
             patch.setattr(storage, "move", dying)
@@ -171,7 +174,7 @@ def test_a_refused_job_removes_its_own_staging_once_its_result_is_published(
     """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
     out, run = killed_shard
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "_remove_unfinished", lambda output: None)
+        patch.setattr(publication, "_remove_unfinished", lambda output, present: None)
         assert run(None).returncode == 0
     assert list(out.glob("_unfinished-*"))
     before = sorted(path.name for path in out.iterdir())

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -57,7 +58,7 @@ def test_wrong_bytes_once_are_fetched_again_and_twice_are_an_error(store: Object
     assert [store.count("0.arrow"), store.count("1.arrow")] == [2, 2]
     for size, says in ((SIZE + 1, f"has {SIZE:,} bytes"), (SIZE - 1, "has more bytes")):
         with pytest.raises(DataError, match=says):
-            make().path(SHARDS[2].model_copy(update={"bytes": size}))
+            make().path(replace(SHARDS[2], bytes=size))
     assert held(tmp_path / "cache") == [NAMES[0]]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from schemas.manifest import Shard
@@ -18,7 +19,7 @@ from tests.trainer.data.shard_cache.shards import DATA, FOLDER, NAMES, SHARDS, S
 @contextlib.contextmanager
 def reader(place: Path, room: int = 4, silence: float = 60, shards: list[Shard] = SHARDS):
     """A process that reads shards through the cache, killed at the end at the latest."""
-    fields = json.dumps([shard.model_dump() for shard in shards])
+    fields = json.dumps([asdict(shard) for shard in shards])
     program = "tests.trainer.data.shard_cache.read_all"
     command = [sys.executable, "-m", program, FOLDER, place, room * SIZE, silence, fields]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from trainer.data.shard_cache.files import ABANDONED_SECONDS
 def test_a_shard_is_fetched_once_and_shared_by_content(store: ObjectStore, make: Make, tmp_path: Path) -> None:
     copies = make()
     assert [read(copies, shard) for shard in SHARDS] == DATA
-    elsewhere = [shard.model_copy(update={"path": "renamed.arrow"}) for shard in SHARDS]
+    elsewhere = [replace(shard, path="renamed.arrow") for shard in SHARDS]
     assert [read(make(shards=elsewhere), shard) for shard in elsewhere] == DATA
     assert [store.count(shard.path) for shard in SHARDS] == [1, 1, 1, 1]
     assert held(tmp_path / "cache") == sorted(NAMES)

@@ -1,0 +1,171 @@
+"""Finishing in parallel: what a manifest says of up to 4,096 shards is worked out on workers, and then added up.
+
+    reports of shards -> grouped by part -> summarize_part (on workers) -> PartSummary -> summarize_folder (once)
+
+A part's shards are consecutive by index, so its entries, its digest and its file follow from its reports alone. All
+sums are of integers, so they depend neither on the order of reports nor on how they are grouped. The last step of a
+job gets one summary for 4,096 shards, and entries only where there is a single part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from pipeline.runtime.counters import Report
+from pipeline.runtime.staging import DIRECT, Staging
+from schemas import storage
+from schemas.fingerprints import digest_of_part, fingerprint_of_parts
+from schemas.manifest import FolderKind, Input, Part, Shard
+from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_name
+from schemas.shards import shard_place
+
+AddUp = Callable[[list[Report]], Report]
+"""Adds up what a kind of folder counts besides its shards: reports -> one report of the same form.
+
+Adding up sums gives the sum of all: `add([add(a), add(b)]) == add(a + b)`.
+"""
+
+ADDED_AT_ONCE = 64
+"""Reports in memory before they are added up. A report has histograms of up to a thousand numbers."""
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """What the last step of a job needs to know of one part.
+
+    shards: the entries, where the folder has one part alone; otherwise they lie in the file that `part` describes.
+    digest: of the shards, for the folder's fingerprint.
+    largest: the first of the shards with the most rows.
+    generation: in which all of the shards were put into the output folder; empty if some were staged.
+    sums: what the reports count, added up.
+    """
+
+    number: int
+    shards: list[Shard]
+    part: Part | None
+    digest: str
+    rows: int
+    tokens: int
+    largest: Shard
+    generation: str
+    sums: Report
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """All parts of a folder together. Fields are as in PartSummary; `digests` has one for each part, in order."""
+
+    shards: list[Shard]
+    parts: list[Part]
+    digests: list[str]
+    rows: int
+    tokens: int
+    largest: Shard
+    generation: str
+    sums: Report
+
+    def fingerprint(self, kind: FolderKind, identity: str = "") -> str:
+        """Return the folder's fingerprint. `identity` is the vocabulary's, for pairs."""
+        return fingerprint_of_parts(kind, self.digests, identity)
+
+
+def part_of(index: int) -> int:
+    """Return the part that the entry of a shard belongs to."""
+    return index // PART_ENTRIES
+
+
+def part_of_report(report: Report) -> int:
+    """Return the part that a shard's report belongs to."""
+    index, _ = shard_place(report["shard"]["path"])
+    return part_of(index)
+
+
+def summarize_part(number: int, reports: Iterable[Report], add_up: AddUp, staging: Staging) -> PartSummary:
+    """Work out what a manifest says of one part, from the reports of all its shards in any order.
+
+    Writes the part's file into staging if the folder has more than one part. Raises ValueError when the reports are not
+    those of the part's shards, each once.
+    """
+    shards: list[Shard] = []
+    generations: set[str] = set()
+    sums: list[Report] = []
+
+    unread = iter(reports)
+    while batch := list(islice(unread, ADDED_AT_ONCE)):
+        for report in batch:
+            shards.append(Shard(**report["shard"]))
+            generations.add(report.get(DIRECT, ""))
+        sums = [add_up([*sums, *batch])]
+
+    shards.sort(key=lambda shard: shard_place(shard.path))
+    folder_size = _check_complete(number, shards)
+    part = None
+    if folder_size > PART_ENTRIES:
+        name = part_name("shards", number, part_of(folder_size - 1) + 1)
+        part = _write_part(name, "shards", shards, staging)
+
+    return PartSummary(
+        number=number,
+        shards=shards if part is None else [],
+        part=part,
+        digest=digest_of_part(shards),
+        rows=sum(shard.rows for shard in shards),
+        tokens=sum(shard.tokens for shard in shards),
+        largest=max(shards, key=lambda shard: shard.rows),
+        generation=generations.pop() if len(generations) == 1 else "",
+        sums=sums[0],
+    )
+
+
+def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderSummary:
+    """Put together the summaries of all parts of a folder, which may come in any order."""
+    in_order = sorted(summaries, key=lambda summary: summary.number)
+    generations = {summary.generation for summary in in_order}
+    return FolderSummary(
+        shards=[shard for summary in in_order for shard in summary.shards],
+        parts=[summary.part for summary in in_order if summary.part is not None],
+        digests=[summary.digest for summary in in_order],
+        rows=sum(summary.rows for summary in in_order),
+        tokens=sum(summary.tokens for summary in in_order),
+        largest=max((summary.largest for summary in in_order), key=lambda shard: shard.rows),
+        generation=generations.pop() if len(generations) == 1 else "",
+        sums=add_up([summary.sums for summary in in_order]),
+    )
+
+
+def list_inputs(inputs: list[Input], staging: Staging) -> tuple[list[Input], list[Part]]:
+    """Return the inputs that a manifest lists itself, and the parts with the others, which are written into staging."""
+    if len(inputs) <= PART_ENTRIES:
+        return inputs, []
+
+    groups = list(_groups(inputs))
+    parts = []
+    for number, group in enumerate(groups):
+        name = part_name("inputs", number, len(groups))
+        parts.append(_write_part(name, "inputs", group, staging))
+    return [], parts
+
+
+def _groups(inputs: list[Input]) -> Iterator[list[Input]]:
+    for start in range(0, len(inputs), PART_ENTRIES):
+        yield inputs[start : start + PART_ENTRIES]
+
+
+def _check_complete(number: int, shards: list[Shard]) -> int:
+    """Return the number of shards of the whole folder. Raises ValueError unless all shards of the part are there."""
+    places = [shard_place(shard.path) for shard in shards]
+    folder_size = places[0][1]
+    first = number * PART_ENTRIES
+    expected = [(index, folder_size) for index in range(first, min(first + PART_ENTRIES, folder_size))]
+    if places != expected:
+        raise ValueError(f"part {number} of {folder_size} shards has reports of {len(places)}: {places[:3]} ...")
+    return folder_size
+
+
+def _write_part(name: str, holds: Listed, entries: list[Shard] | list[Input], staging: Staging) -> Part:
+    """Write the file of a part into staging, and return what the manifest says of it."""
+    data = encode_entries(entries)
+    staging.put(name, data)
+    return Part(name, holds, len(entries), len(data), storage.sha256(data))

@@ -1,0 +1,105 @@
+"""Whether the pieces of a result are what its manifest says, before anything is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.runtime import placement
+from pipeline.runtime.staging import Staging
+from schemas import storage
+from schemas.errors import StorageError
+from schemas.manifest import Manifest, Shard, read_part
+from schemas.many_files import concurrently
+
+
+def part_entries(staging: Staging, manifest: Manifest) -> Iterator[list[Shard]]:
+    """Yield the entries of a manifest that is to be published, a part at a time. Parts are read from staging."""
+    parts = manifest.parts_of("shards")
+    if not parts:
+        yield manifest.shards
+    for part in parts:
+        yield read_part(staging.url(""), part)
+
+
+def check_pieces(staging: Staging, manifest: Manifest, generation: str = "") -> set[str]:
+    """Check that each piece is what its manifest entry says, and return the names of those in staging. Moves nothing.
+
+    A piece lies in staging, or in the output folder, where the job put it at once or while it published and was killed.
+    Another job may have written over it since, unless all were put there in the `generation` that is still today's.
+
+    Raises StorageError for the first piece that differs, after the reports of all such pieces are dropped.
+    """
+    prefix = "" if manifest.kind == "vocab" else f"{manifest.kind}-"
+    staged = storage.sizes(staging.url(""), prefix)
+    in_place = storage.sizes(staging.output, prefix)
+    trusted = generation != "" and _generation(staging) == generation
+    pieces = _Pieces(staging, staged, in_place, trusted)
+
+    faults: list[str] = []
+    for entries in part_entries(staging, manifest):
+        for shard, fault in zip(entries, concurrently(pieces.fault, entries), strict=True):
+            if fault:
+                faults.append(fault)
+                staging.drop_report(shard.path)
+
+    if faults:
+        others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise StorageError(
+            f"{faults[0]}{others}: it was cut or damaged, or another job wrote there. This job published nothing. Run "
+            "the same command again: it makes such pieces again and reuses the others."
+        )
+    return set(staged)
+
+
+def read_piece(staging: Staging, shard: Shard) -> bytes:
+    """Return the bytes of one piece. Raises StorageError when they are not what was written, and drops its report."""
+    data = staging.piece(shard.path)
+    if storage.sha256(data) != shard.sha256:
+        staging.drop_report(shard.path)
+        raise StorageError(
+            f"{shard.path} has other bytes than were written to {staging.output}: it was cut or damaged, or another "
+            "job wrote there. This job published nothing. Run the same command again: it makes this piece again."
+        )
+    return data
+
+
+def _generation(staging: Staging) -> str:
+    return placement.current(staging.output, staging.job, staging.token).generation
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Two listings, of sizes by name, and whether what is in the output folder is known to be this job's."""
+
+    staging: Staging
+    staged: dict[str, int]
+    in_place: dict[str, int]
+    in_place_is_trusted: bool
+
+    def fault(self, shard: Shard) -> str:
+        """What is wrong with a piece; empty when nothing is."""
+        is_staged = shard.path in self.staged
+        size = self.staged[shard.path] if is_staged else self.in_place.get(shard.path)
+        url = self.staging.url(shard.path) if is_staged else storage.join(self.staging.output, shard.path)
+        if size is None:
+            return f"{url} is missing"
+        if size != shard.bytes:
+            return f"{url} has {size:,} bytes where {shard.bytes:,} were written"
+
+        if self._must_be_read(shard, is_staged):
+            digest = storage.sha256(storage.read(url))
+            if digest != shard.sha256:
+                return f"{url} has other bytes than were written"
+        return ""
+
+    def _must_be_read(self, shard: Shard, is_staged: bool) -> bool:
+        """Whether the size of a piece says too little, so that its sha256 is compared.
+
+        Reading everything again would double the traffic of a job on an object store. Two kinds of pieces are read:
+        those in place already, where another job may have written, and those that an earlier attempt left on a local
+        disk, which a crash of the machine may have filled with zeros.
+        """
+        if not is_staged:
+            return not self.in_place_is_trusted
+        return storage.is_local(self.staging.output) and not self.staging.made_now(shard.path)

@@ -1,0 +1,106 @@
+"""Where the finished shards of a job go until all are complete: into the output folder at once, or into staging.
+
+    OUTPUT/_unfinished-owner.json    {"job", "generation", "is_direct"}, on object stores while a job is unfinished
+
+On a disk shards are staged, because a rename costs nothing. A store has no rename: a staged shard is copied when it is
+published. So where the output folder holds no finished result, shards are uploaded under their final names at once,
+and only their reports lie in staging. A finished result that is to be replaced stays whole until its replacement is,
+so shards are staged then.
+
+Two jobs may leave shards of the same names in one folder, one after the other. Each job that comes to a folder of
+another's begins a new generation, under its lease. A shard in the output folder counts only if its report names the
+generation of today: between two attempts of a job with the same generation no other job wrote there.
+
+A worker may outlive its launcher and its lease on an engine. It therefore looks at the owner before and after an
+upload: before, so that it writes nothing once another job has taken over; after, for the case that this happened
+during the upload. Then it removes what it may have written over, and the other job finds that the shard is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from dataclasses import asdict, dataclass
+
+from schemas import manifest as manifests
+from schemas import storage
+from schemas.errors import DataError, StorageError
+
+OWNER = "_unfinished-owner.json"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who puts shards into a folder, and how.
+
+    job: the key of the job's options and inputs. generation: names the stretch in which no other job wrote there.
+    is_direct: shards go under their final names at once.
+    """
+
+    job: str
+    generation: str = ""
+    is_direct: bool = False
+
+
+def decide(output: str, job: str) -> None:
+    """Settle where a job's shards go, and write it down for the workers. The caller holds the folder's lease.
+
+    A job that continues its own work continues as it began, unless a result has been finished there since.
+    """
+    if storage.is_local(output):
+        return
+
+    owner = _read(output)
+    has_result = storage.exists(storage.join(output, manifests.NAME))
+    if owner is not None and owner.job == job and not (owner.is_direct and has_result):
+        return
+
+    new = Placement(job, generation=uuid.uuid4().hex, is_direct=not has_result)
+    storage.publish(storage.join(output, OWNER), json.dumps(asdict(new)).encode())
+
+
+def current(output: str, job: str, token: str) -> Placement:
+    """Return where the shards of a running job go. One request to a store; none to a disk.
+
+    Raises StorageError when another job has taken over the folder. A job without a lease (an empty token) stages all.
+    """
+    if token == "" or storage.is_local(output):
+        return Placement(job)
+
+    owner = _read(output)
+    if owner is None or owner.job != job:
+        raise StorageError(
+            f"{output} is no longer held by this job: it was finished or stopped, or another job took over. Run the "
+            "same command again once no other job works there; finished pieces are reused."
+        )
+    return owner
+
+
+def upload(place: Placement, output: str, name: str, data: bytes) -> None:
+    """Write a shard under its final name. Raises StorageError when another job took over meanwhile."""
+    url = storage.join(output, name)
+    storage.publish(url, data)
+
+    owner = _read(output)
+    if owner == place:
+        return
+
+    # Without an owner the result is finished, perhaps by another attempt of this job, from the same bytes.
+    if owner is not None:
+        storage.remove(url)
+    raise StorageError(f"{output} was taken over by another job while {name} was written. Run the same command again.")
+
+
+def end(output: str, job: str) -> None:
+    """Remove what `decide` wrote for this job."""
+    owner = None if storage.is_local(output) else _read(output)
+    if owner is not None and owner.job == job:
+        storage.remove(storage.join(output, OWNER))
+
+
+def _read(output: str) -> Placement | None:
+    """Return who owns the shards in a folder. None when nobody does, or when the file is not one of ours."""
+    with contextlib.suppress(DataError, ValueError, TypeError):
+        return Placement(**json.loads(storage.read(storage.join(output, OWNER))))
+    return None
