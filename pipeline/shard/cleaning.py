@@ -12,8 +12,9 @@ The rules, by the names of their counters in the manifest:
 
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
-Every rule takes time linear in the length of the text. ASCII text without anything to clean, the usual case in English,
-costs one pass of `bytes.translate`.
+Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search: of
+all characters in a script such as Chinese, and in English of the few that are not letters, digits or punctuation of
+ASCII, which `bytes.translate` picks out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 
 MAX_UNBROKEN_CHARACTERS = 2000
@@ -31,23 +34,27 @@ MAX_MARKS = 30
 _SAMPLE_STEP = 10
 """A run of 31 marks holds at least three of every tenth character; see `cut_marks`."""
 
-_ASCII_TO_CLEAN = bytes(set(range(0x20)) - {0x0A} | {0x7F})
-"""The ASCII characters that some rule changes: all control characters except newline."""
+_UNCHANGED_ASCII = bytes({0x0A} | set(range(0x20, 0x7F)))
+"""The ASCII characters that no rule changes: newline, space, letters, digits, punctuation."""
 
-# \r\n and \r; vertical tab and form feed; the file, group and record separators; NEL; line and paragraph separator.
-_LINE_END = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_HEAD = 256
+"""Characters at the beginning of a text that decide how to search it. They change the time it takes, not the result."""
+
+# Without \n, the classes are members of a set of characters: [ ... ].
+# \r; vertical tab and form feed; the file, group and record separators; NEL; line and paragraph separator.
+_LINE_ENDS = "\r\v\f\x1c-\x1e\x85\u2028\u2029"
 
 # Control characters of ASCII and Latin-1 that are neither line ends nor spaces; the byte order mark; lone surrogates.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]")
+_CONTROLS = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff"
 
 # Tab, unit separator, no-break space, and the other spaces of Unicode (general category Zs).
-_SPACE = re.compile("[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_SPACES = "\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000"
 
-# (counter, pattern, replacement), in the order in which they are applied.
+# (counter, pattern of one character, replacement), in the order in which they are applied.
 _SUBSTITUTIONS = (
-    ("line ends made plain", _LINE_END, "\n"),
-    ("control characters removed", _CONTROL, ""),
-    ("spaces made plain", _SPACE, " "),
+    ("line ends made plain", re.compile(f"[{_LINE_ENDS}]"), "\n"),
+    ("control characters removed", re.compile(f"[{_CONTROLS}]"), ""),
+    ("spaces made plain", re.compile(f"[{_SPACES}]"), " "),
 )
 
 
@@ -57,19 +64,30 @@ def clean(text: str, counts: Counter[str]) -> str:
     The result is in composed form (NFC), its only white space is space and newline, and cleaning it again changes
     nothing. Example: `"a\\x00\\u00a0b"` -> `"a b"`.
     """
-    if text.isascii() and not _has_ascii_to_clean(text):
+    unusual = _unusual_characters(text)
+    if not unusual:
         return text
+
+    patterns = _patterns()
+    if not patterns.to_clean.search(unusual):
+        return text
+
+    # Before any other line end becomes \n, for only a \r that has one in the input ends the same line.
+    if "\r" in unusual:
+        text = text.replace("\r\n", "\n")
 
     for rule, pattern, replacement in _SUBSTITUTIONS:
-        text, times = pattern.subn(replacement, text)
+        text, times = _substitute(text, unusual, pattern, replacement)
         if times:
             counts[rule] += times
-    if text.isascii():
-        return text
 
-    if "\ufffd" in text:
-        counts["undecodable bytes removed"] += text.count("\ufffd")
+    undecodable = unusual.count("\ufffd")
+    if undecodable:
+        counts["undecodable bytes removed"] += undecodable
         text = text.replace("\ufffd", "")
+
+    if not patterns.to_compose.search(unusual):
+        return text
 
     # Long runs of marks are cut before they are composed, for that takes time in the square of their length.
     text = cut_marks(text, counts)
@@ -81,44 +99,113 @@ def clean(text: str, counts: Counter[str]) -> str:
     return cut_marks(composed, counts)  # again, because a few marks are composed into two
 
 
-def _has_ascii_to_clean(text: str) -> bool:
-    """Return whether any rule would change an ASCII text. Ten times as fast as a search with the patterns."""
-    return len(text.encode().translate(None, _ASCII_TO_CLEAN)) < len(text)
+def _unusual_characters(text: str) -> str:
+    """Return the characters of a text, in order, except ASCII characters that no rule changes.
+
+    Where most characters are not ASCII, it is faster to keep those as well, so they may be there or not.
+    """
+    head = text[:_HEAD]
+    if not head.isascii() and len(head.encode(errors="replace")) > 1.5 * len(head):
+        return text
+    if text.isascii():
+        return text.encode().translate(None, _UNCHANGED_ASCII).decode()
+
+    # UTF-8 without some of its ASCII bytes is still UTF-8.
+    data = text.encode(errors="surrogatepass")
+    return data.translate(None, _UNCHANGED_ASCII).decode(errors="surrogatepass")
+
+
+def _substitute(text: str, unusual: str, pattern: re.Pattern[str], replacement: str) -> tuple[str, int]:
+    """Replace the characters of a text that a pattern matches, and return how many there were.
+
+    `unusual` holds at least those characters of the text. Different ones are few, and `replace` is many times as fast
+    as a pattern.
+    """
+    times = 0
+    while found := pattern.search(unusual):
+        character = found[0]
+        times += unusual.count(character)
+        unusual = unusual.replace(character, "")
+        text = text.replace(character, replacement)
+    return text, times
 
 
 def cut_marks(text: str, counts: Counter[str]) -> str:
     """Return the text with at most MAX_MARKS combining marks in a row, and add those that were cut to `counts`."""
-    long_runs, three_marks = _mark_patterns()
+    patterns = _patterns()
 
     # Among any 31 consecutive characters, every tenth of the text is met at least three times. So if a run of more
     # than 30 marks exists, the sample below has three marks in a row. Nearly all texts end here, after a look at a
     # tenth of their characters.
-    if not three_marks.search(text[::_SAMPLE_STEP]):
+    if not patterns.three_marks.search(text[::_SAMPLE_STEP]):
         return text
 
-    shortened = long_runs.sub(r"\1", text)
+    shortened = patterns.long_runs.sub(r"\1", text)
     if len(shortened) < len(text):
         counts["combining marks cut"] += len(text) - len(shortened)
     return shortened
 
 
-@cache
-def _mark_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return two patterns: of more than MAX_MARKS combining marks, and of any three marks.
+@dataclass(frozen=True)
+class _Patterns:
+    """Patterns that take some time (60 ms) to make from Unicode's tables.
 
-    Group 1 of the first pattern holds the marks that stay. A mark is a character with a combining class, or one that
-    decomposes into such characters only; none lies above U+1FFFF. The second pattern is for a quick search: it takes
-    all characters above U+FFFF for marks, because Python searches for a set within that range thirty times faster.
+    to_clean: a character that some rule may change.
+    to_compose: a character that composition (NFC) may change, or that may be composed with the one before it. A text
+        without any is in composed form, and has no combining mark.
+    long_runs: more than MAX_MARKS combining marks; group 1 holds those that stay.
+    three_marks: any three marks, for a quick search.
     """
-    code_points = range(0x300, 0x20000)
-    marks = [chr(i) for i in code_points if unicodedata.combining(unicodedata.normalize("NFD", chr(i))[0])]
 
-    exact_set = "".join(map(re.escape, marks))
-    quick_set = "".join(re.escape(mark) for mark in marks if mark <= "\uffff") + "\U00010000-\U0001ffff"
+    to_clean: re.Pattern[str]
+    to_compose: re.Pattern[str]
+    long_runs: re.Pattern[str]
+    three_marks: re.Pattern[str]
 
-    long_runs = re.compile(f"([{exact_set}]{{{MAX_MARKS}}})[{exact_set}]+")
-    three_marks = re.compile(f"[{quick_set}]{{3}}")
-    return long_runs, three_marks
+
+@cache
+def _patterns() -> _Patterns:
+    """Make the patterns.
+
+    A mark is a character with a combining class, or one that decomposes into such characters only; none lies above
+    U+1FFFF. The patterns for a quick search take all characters of some ranges above U+FFFF for marks, because Python
+    searches for a set below that thirty times faster.
+    """
+    marks: set[str] = set()
+    composable: set[str] = set()
+    for code_point in range(0x300, 0x20000):
+        character = chr(code_point)
+        decomposed = character
+        if not unicodedata.is_normalized("NFD", character):
+            decomposed = unicodedata.normalize("NFD", character)
+
+            # All parts but the first may be composed with the character before them. A character that is not what its
+            # parts are composed to never stays.
+            composable.update(decomposed[1:])
+            if unicodedata.normalize("NFC", decomposed) != character:
+                composable.add(character)
+
+        if unicodedata.combining(decomposed[0]):
+            marks.add(character)
+
+    exact_set = _character_set(marks)
+    quick_marks = _character_set(mark for mark in marks if mark <= "\uffff") + "\U00010000-\U0001ffff"
+
+    # Not among them: emoji (U+1F000 to U+1FFFF) and the ideographs of plane 2 before U+2F800, which all stay.
+    quick_composable = _character_set(character for character in composable | marks if character <= "\uffff")
+    quick_composable += "\U00010000-\U0001efff\U0002f800-\U0010ffff"
+
+    return _Patterns(
+        to_clean=re.compile(f"[{_LINE_ENDS}{_CONTROLS}{_SPACES}\ufffd{quick_composable}]"),
+        to_compose=re.compile(f"[{quick_composable}]"),
+        long_runs=re.compile(f"([{exact_set}]{{{MAX_MARKS}}})[{exact_set}]+"),
+        three_marks=re.compile(f"[{quick_marks}]{{3}}"),
+    )
+
+
+def _character_set(characters: Iterable[str]) -> str:
+    """Return the inside of a set in a pattern."""
+    return "".join(map(re.escape, sorted(characters)))
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:

@@ -75,7 +75,7 @@ def minhash_signature(sentences: list[str]) -> NDArray[np.uint32]:
     return signature.hashvalues.astype(np.uint32)
 
 
-def encode_signatures(ids: list[int], sentences: list[list[str]]) -> dict[str, bytes]:
+def encode_signatures(ids: list[int], sentences: Iterable[list[str]]) -> dict[str, bytes]:
     """Return the files that a run leaves for `join` and `resolve`, by their suffix."""
     ids_D = np.array(ids, dtype=np.uint64)
     signature_of_document = [minhash_signature(document) for document in sentences]

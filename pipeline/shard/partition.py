@@ -99,7 +99,7 @@ def rows_of(documents: RunBuffer) -> pa.RecordBatch:
     columns = [
         pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
-        pa.array(documents.sentences, TEXT_SCHEMA.types[2]),
+        documents.sentences.to_arrow(),
     ]
     return pa.record_batch(columns, schema=TEXT_SCHEMA)
 
