@@ -15,8 +15,9 @@ from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
-from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
+from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.languages import find_language
+from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.partition import report_name
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
@@ -42,7 +43,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         language=find_language(job.language).code,
     )
     files = matching_files(job.input)
-    input_bytes = sum(size for _, size in files)
+    input_bytes = sum(file.size for file in files)
     options = beam_options(beam_arguments, known_flags, input_bytes)
 
     output = path_for_workers("--output", job.output, options)
@@ -50,7 +51,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(output, "text", job.overwrite, identity, is_dry_run(options))
 
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-    inputs = [Input(path=storage.printable(path), bytes=size) for path, size in files]
+    inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
     graph = ShardCorpora(
         splits=splits,
         job=job,
@@ -62,17 +63,16 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     return execute(Execution("text", "Shard corpora", graph, options, staging, weights), "shard")
 
 
-def _identity(job: ShardJob, files: list[tuple[str, int]]) -> dict[str, Any]:
+def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
     """What the pieces of the job depend on. Two jobs of one identity share their staging."""
     options = recorded_options(job)
     for name in JUDGED_AT_THE_END:
         del options[name]
 
-    versions = [[path, size, version_of(path)] for path, size in files]
     return {
         "options": options,
         "seed": job.seed,
-        "files": versions,
+        "files": [list(file) for file in files],
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import MAX_SHARDS
+from pipeline.shard.record import byte_in_words
 from pipeline.shard.undecodable import refuse_undecodable, undecodable_statistics
 from schemas.errors import DataError
 
@@ -156,8 +157,9 @@ def check_bad_ratio(runs: list[Report], max_bad_ratio: float) -> None:
 
 
 def _describe_rejected(rejected: Report) -> str:
-    unit = "row" if rejected["path"].endswith(".parquet") else "byte"
-    description = f"{rejected['reason']}, at {unit} {rejected['place']:,} of {rejected['path']}"
+    is_row = rejected["path"].endswith(".parquet")
+    place = f"row {rejected['place']:,}" if is_row else byte_in_words(rejected["place"], rejected)
+    description = f"{rejected['reason']}, at {place} of {rejected['path']}"
     if rejected["shown"]:
         description += f": {rejected['shown'][:_EXCERPT_CHARACTERS]!r}"
     return description
