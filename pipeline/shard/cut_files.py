@@ -85,6 +85,9 @@ class CutFile(PlainBytes):
             if data:
                 yield data
 
+        if self.end is None and not one_frame:
+            check_next_cut_point(piece.file, self._path, self._compression, piece.end, None)
+
 
 def open_cut(piece: Piece, max_ratio: int) -> io.BufferedReader:
     """Open a piece of a large compressed file for reading its plain bytes; `raw` of what is returned is a CutFile.

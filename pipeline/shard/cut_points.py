@@ -132,17 +132,20 @@ def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> 
     return None
 
 
-def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int) -> None:
+def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int | None) -> None:
     """Raise DataError unless the reader of the range after `end` begins at the frame that really begins there.
 
     name: of the file in the error.
+    frame_start: of that frame; None if there is no cut point from `end` to the end of the file.
     """
-    found = first_cut_point(file, compression, end, frame_start + 1)
-    if found is not None and found.offset == frame_start:
+    last = file.size if frame_start is None else frame_start + 1
+    found = first_cut_point(file, compression, end, last)
+    found_start = None if found is None else found.offset
+    if found_start == frame_start:
         return
 
-    frame = FRAME_FORMATS[compression].frame
     if found is None:
+        frame = FRAME_FORMATS[compression].frame
         raise DataError(
             f"{name} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed file cannot be "
             "read. Copy the file again, or leave it out."

@@ -186,9 +186,8 @@ def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
     piece_bytes = max(1, _piece_bytes(size, compression, encoding))
     for start in range(0, max(size, 1), piece_bytes):
         end = min(start + piece_bytes, size)
-        yield Piece(
-            path, start, end, size, growth * (end - start), version, file_format, compression, encoding=encoding
-        )
+        weight = growth * (end - start)
+        yield Piece(path, start, end, size, weight, version, file_format, compression, encoding=encoding)
 
 
 def _piece_bytes(size: int, compression: str | None, encoding: str) -> int:

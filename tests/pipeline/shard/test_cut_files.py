@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,7 @@ def test_every_cut_of_a_file_gives_the_same_records(tmp_path: Path, small_cells,
         assert without_places(all_of(in_pieces(whole, layout, [cut]))) == expected, cut
 
 
+@cache
 def natural_text(size: int) -> bytes:
     rng = random.Random(0)
     words = [f"w{rng.randrange(5000)}" for _ in range(size // 5)]
@@ -177,8 +179,8 @@ class Large:
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Large]:
     monkeypatch.setattr(inputs, "CUT_ABOVE", 0)
     for module in (inputs, cut_points):
-        monkeypatch.setattr(module, "CELL_BYTES", 1 << 18)
-    monkeypatch.setattr(cut_points, "SEARCH_BYTES", 1 << 16)
+        monkeypatch.setattr(module, "CELL_BYTES", 1 << 16)
+    monkeypatch.setattr(cut_points, "SEARCH_BYTES", 1 << 14)
 
     def make(name: str, data: bytes) -> Large:
         path = tmp_path / name
@@ -195,14 +197,14 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Larg
     [
         ("x.gz", gzip.compress, 3_000),
         ("x.gz", bgzf, 60_000),
-        ("x.zst", zstandard.compress, 200_000),
-        ("x.zst", zstd_with_tables, 150_000),
+        ("x.zst", zstandard.compress, 50_000),
+        ("x.zst", zstd_with_tables, 40_000),
         ("x.bz2", lambda data: bz2.compress(data, 1), 10_000_000),
-        ("x.bz2", bz2.compress, 700_000),
+        ("x.bz2", bz2.compress, 60_000),
     ],
 )
 def test_planned_pieces_share_the_work_and_read_the_text_once(large, layout, name, compress, frame_bytes) -> None:
-    text = natural_text(6_000_000)
+    text = natural_text(1_500_000)
     parts = [text[start : start + frame_bytes] for start in range(0, len(text), frame_bytes)]
     made = large(name, b"".join(map(compress, parts)))
     assert len(made.pieces) > 5
@@ -210,23 +212,23 @@ def test_planned_pieces_share_the_work_and_read_the_text_once(large, layout, nam
     found = [records(piece, layout) for piece in made.pieces]
     whole = records(whole_piece(made.path, "text"), layout)
     assert [record.text for record in all_of(found)] == [record.text for record in whole]
-    assert sum(bool(part) for part in found) > 3
+    assert sum(bool(part) for part in found) >= 3
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.zst"])
 def test_a_file_of_one_frame_is_read_by_its_first_piece_and_searched_by_none(large, monkeypatch, name: str) -> None:
-    text = natural_text(6_000_000)
+    text = natural_text(1_500_000)
     made = large(name, {"x.gz": gzip.compress, "x.zst": zstandard.compress}[name](text))
     monkeypatch.setattr(cut_points, "FRAME_FORMATS", {})
     first, *others = made.pieces
     assert all(records(piece, "line") == [] for piece in others)
     monkeypatch.undo()
-    assert sum(record.size for record in records(first, "line") if isinstance(record, Record)) > 5_000_000
+    assert sum(record.size for record in records(first, "line") if isinstance(record, Record)) > 1_000_000
 
 
 def test_a_frame_that_does_not_say_how_long_it_is_is_read_by_one_piece(large) -> None:
     compressor = zstandard.ZstdCompressor(write_content_size=False)
-    made = large("x.zst", compressor.compress(natural_text(6_000_000)))
+    made = large("x.zst", compressor.compress(natural_text(1_500_000)))
     found = [records(piece, "line") for piece in made.pieces]
     assert len(made.pieces) > 5 and found[0] and not any(found[1:])
 
@@ -243,11 +245,11 @@ DAMAGED = {
 def test_damage_anywhere_is_an_error_with_its_place(large, kind: str, place: int) -> None:
     """Also at the beginning of the first frame of a piece, which its reader then does not find."""
     name, compress, frame = DAMAGED[kind]
-    text = natural_text(6_000_000)
-    frames = [compress(text[start : start + 300_000]) for start in range(0, len(text), 300_000)]
+    text = natural_text(1_500_000)
+    frames = [compress(text[start : start + 60_000]) for start in range(0, len(text), 60_000)]
     starts = [0, *itertools.accumulate(map(len, frames))]
 
-    for number in range(1, len(frames), 5):
+    for number in range(1, len(frames), 6):
         header = len(SKIPPABLE) if kind == "zstd" else 0
         data = bytearray(b"".join(frames))
         data[starts[number] + header + place] ^= 0x55
@@ -262,9 +264,9 @@ def test_damage_anywhere_is_an_error_with_its_place(large, kind: str, place: int
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_a_file_that_is_cut_off_is_an_error_of_its_last_piece(large, kind: str) -> None:
     name, compress, frame = DAMAGED[kind]
-    text = natural_text(6_000_000)
-    data = b"".join(compress(text[start : start + 300_000]) for start in range(0, len(text), 300_000))
-    for missing in (1, 100, 60_000):
+    text = natural_text(1_500_000)
+    data = b"".join(compress(text[start : start + 60_000]) for start in range(0, len(text), 60_000))
+    for missing in (1, 100, 10_000):
         made = large(name, data[:-missing])
         with pytest.raises(DataError, match=rf"the {frame}.* that begins at byte"):
             for piece in made.pieces:
@@ -273,7 +275,7 @@ def test_a_file_that_is_cut_off_is_an_error_of_its_last_piece(large, kind: str) 
 
 def test_compressed_data_within_compressed_data_is_refused_rather_than_read_twice(large) -> None:
     inner = gzip.compress(natural_text(100_000))
-    outer = [gzip.compress(natural_text(300_000)), gzip.compress(inner * 60, 0), gzip.compress(b"End.\n" * 300_000)]
+    outer = [gzip.compress(natural_text(100_000)), gzip.compress(inner * 9, 0), gzip.compress(b"End.\n" * 300_000)]
     made = large("x.gz", b"".join(outer))
     with pytest.raises(DataError, match=r"compressed data within compressed data"):
         for piece in made.pieces:
@@ -285,7 +287,7 @@ def test_a_bomb_in_one_piece_is_named(large, monkeypatch: pytest.MonkeyPatch, ki
     monkeypatch.setattr(decompression, "ALWAYS_ALLOWED", 4 << 20)
     name, compress, _ = DAMAGED[kind]
     rng = random.Random(0)
-    noise = [compress(rng.randbytes(50_000).hex().encode() + b"\n") for _ in range(20)]
+    noise = [compress(rng.randbytes(30_000).hex().encode() + b"\n") for _ in range(20)]
     bomb = [compress(b"\n" * (30 << 20)) for _ in range(3)]
     made = large(name, b"".join(noise[:10] + bomb + noise[10:]))
     with pytest.raises(DataError, match=rf"{name} grows beyond \d+ MB"):
@@ -294,11 +296,11 @@ def test_a_bomb_in_one_piece_is_named(large, monkeypatch: pytest.MonkeyPatch, ki
 
 
 def test_places_in_a_later_piece_count_from_its_first_frame(large) -> None:
-    text = natural_text(6_000_000).replace(b"\n\n", b"\n")
+    text = natural_text(1_500_000).replace(b"\n\n", b"\n")
     lines = text.splitlines(keepends=True)
     lines[len(lines) // 2] = b"\xff" * 9 + b"\n"
     text = b"".join(lines)
-    frames = [zstandard.compress(text[start : start + 100_000]) for start in range(0, len(text), 100_000)]
+    frames = [zstandard.compress(text[start : start + 30_000]) for start in range(0, len(text), 30_000)]
     made = large("x.zst", b"".join(frames))
 
     ((piece, record),) = (
@@ -309,7 +311,7 @@ def test_places_in_a_later_piece_count_from_its_first_frame(large) -> None:
     )
     starts = [0, *itertools.accumulate(map(len, frames))]
     first_frame = next(number for number, start in enumerate(starts) if start >= piece.start)
-    assert text[100_000 * first_frame + record.position :].startswith(b"\xff" * 9)
+    assert text[30_000 * first_frame + record.position :].startswith(b"\xff" * 9)
     assert piece.place(record.position) == {
         "path": str(made.path),
         "place": record.position,
@@ -322,5 +324,5 @@ def test_an_encoding_that_is_not_line_safe_is_not_cut(large, tmp_path: Path) -> 
     path.write_bytes(b"".join(gzip.compress(f"Line {i}.\n".encode("utf-16-le")) for i in range(20_000)))
     (split,) = plan_splits(matching_files(str(path)), "text", "utf-16-le")
     (piece,) = split.pieces
-    assert piece.end == path.stat().st_size > 2 * (1 << 18)
+    assert piece.end == path.stat().st_size > 2 * (1 << 16)
     assert len(records(piece, "line")) == 20_000
