@@ -16,8 +16,9 @@ from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
-from pipeline.shard.inputs import Split, matching_files, plan_splits, version_of
+from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.languages import find_language
+from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.partition import report_name
 from pipeline.shard.split_plan import write_splits
 from pipeline.steps.provenance import Provenance
@@ -44,7 +45,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         language=find_language(job.language).code,
     )
     files = matching_files(job.input)
-    input_bytes = sum(size for _, size in files)
+    input_bytes = sum(file.size for file in files)
     options = beam_options(beam_arguments, known_flags, input_bytes)
 
     output = path_for_workers("--output", job.output, options)
@@ -52,7 +53,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     staging = plan_staging(output, "text", job.overwrite, identity, is_dry_run(options))
 
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-    inputs = [Input(path=storage.printable(path), bytes=size) for path, size in files]
+    inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
     graph = ShardCorpora(
         splits=len(splits),
         job=job,
@@ -68,17 +69,16 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     return execute(work, "shard")
 
 
-def _identity(job: ShardJob, files: list[tuple[str, int]]) -> dict[str, Any]:
+def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
     """What the pieces of the job depend on. Two jobs of one identity share their staging."""
     options = recorded_options(job)
     for name in JUDGED_AT_THE_END:
         del options[name]
 
-    versions = [[path, size, version_of(path)] for path, size in files]
     return {
         "options": options,
         "seed": job.seed,
-        "files": versions,
+        "files": [list(file) for file in files],
     }
 
 

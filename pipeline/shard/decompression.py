@@ -6,16 +6,19 @@ Decompressed bytes are counted block by block, so a decompression bomb is refuse
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
 import zlib
+from collections.abc import Generator
 from typing import IO, Any
 
 import pyarrow as pa
 
 from pipeline.shard.encodings import UTF8, Transcoded, is_line_safe
+from pipeline.shard.frames import CompressedBytes
+from pipeline.shard.gzip_members import gzip_members
 from pipeline.shard.limits import ALWAYS_ALLOWED, MAX_RATIO
+from pipeline.shard.zstd_frames import zstd_frames
 from schemas import storage
 from schemas.errors import DataError
 
@@ -37,54 +40,78 @@ def compression_of(path: str) -> str | None:
     return None
 
 
-def open_plain(path: str, compression: str | None, max_ratio: int = MAX_RATIO) -> IO[bytes]:
+def open_plain(
+    path: str, compression: str | None, max_ratio: int = MAX_RATIO, file: IO[bytes] | None = None
+) -> IO[bytes]:
     """Open a file for reading its decompressed bytes.
 
-    Reading raises DataError if the file grows more than `max_ratio` times, and the exceptions in UNREADABLE if it is
-    damaged.
+    file: the opened file, if it is open already; it is closed with what is returned.
+
+    Reading raises DataError if the file grows more than `max_ratio` times, and the exceptions in DECOMPRESSION_ERRORS
+    if it is damaged.
     """
-    file = storage.open_input(path)
+    if file is None:
+        file = storage.open_input(path)
     if compression is None:
         return file
-    return io.BufferedReader(_Decompressed(path, file, compression, max_ratio), _BLOCK_BYTES)
+    return io.BufferedReader(_WholeFile(path, file, compression, max_ratio), _BLOCK_BYTES)
 
 
-def open_text(path: str, compression: str | None, encoding: str, max_ratio: int = MAX_RATIO) -> IO[bytes]:
+def open_text(
+    path: str, compression: str | None, encoding: str, max_ratio: int = MAX_RATIO, file: IO[bytes] | None = None
+) -> IO[bytes]:
     """Open a file for reading its lines: decompressed, and as UTF-8 unless its own encoding is line-safe."""
-    file = open_plain(path, compression, max_ratio)
+    plain = open_plain(path, compression, max_ratio, file)
     if encoding == UTF8 or is_line_safe(encoding):
-        return file
-    return io.BufferedReader(Transcoded(file, encoding), _BLOCK_BYTES)
+        return plain
+    return io.BufferedReader(Transcoded(plain, encoding), _BLOCK_BYTES)
 
 
-class _Decompressed(io.RawIOBase):
-    """The plain bytes of a compressed file, with a limit on how many there may be."""
+class PlainBytes(io.RawIOBase):
+    """The plain bytes of a compressed file, with a limit on how many there may be.
 
-    def __init__(self, path: str, file: IO[bytes], compression: str, max_ratio: int):
+    path: the file's name in errors.
+    """
+
+    def __init__(self, path: str, max_ratio: int):
         self._path = path
-        self._file = file
         self._max_ratio = max_ratio
         self._plain_bytes = 0
-        self._stream = _open_stream(path, file, compression)
+        self._rest = memoryview(b"")  # of the last chunk
+        self._chunks = self.chunks()
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        """Yield the plain bytes in chunks that fit into memory, none of them empty."""
+        raise NotImplementedError
+
+    def compressed_bytes(self) -> int:
+        """Return how many bytes of the file were read for the chunks so far."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._stream.read(len(view))
-        view[: len(data)] = data
+        if not self._rest:
+            chunk = next(self._chunks, b"")
+            self._plain_bytes += len(chunk)
+            self._refuse_bomb()
+            self._rest = memoryview(chunk)
 
-        self._plain_bytes += len(data)
-        self._refuse_bomb()
-        return len(data)
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._chunks.close()
+        super().close()
 
     def _refuse_bomb(self) -> None:
         if self._plain_bytes <= ALWAYS_ALLOWED:
             return
-
-        compressed_bytes = self._file.tell()
-        if self._plain_bytes <= self._max_ratio * compressed_bytes:
+        if self._plain_bytes <= self._max_ratio * self.compressed_bytes():
             return
 
         raise DataError(
@@ -93,24 +120,36 @@ class _Decompressed(io.RawIOBase):
             "--max_decompression_ratio if you trust it."
         )
 
+
+class _WholeFile(PlainBytes):
+    """The plain bytes of a whole file."""
+
+    def __init__(self, path: str, file: IO[bytes], compression: str, max_ratio: int):
+        self._file = file
+        self._compression = compression
+        super().__init__(path, max_ratio)
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        if self._compression == "gzip":
+            frames = gzip_members(CompressedBytes(self._path, self._file))
+        elif self._compression == "zstd":
+            frames = zstd_frames(CompressedBytes(self._path, self._file))
+        else:
+            streams = _ConcatenatedStreams(self._path, self._file, self._compression)
+            while data := streams.read(_BLOCK_BYTES):
+                yield data
+            return
+
+        for _, data in frames:
+            if data:
+                yield data
+
+    def compressed_bytes(self) -> int:
+        return self._file.tell()
+
     def close(self) -> None:
-        self._file.close()
         super().close()
-
-
-def _open_stream(path: str, file: IO[bytes], compression: str) -> Any:
-    """Return an object whose read(size) returns at most `size` plain bytes, and none only at the end."""
-    if compression == "gzip":
-        stream = gzip.GzipFile(fileobj=file, mode="rb")
-        # read1 returns what one block yields; read would decompress until `size` bytes are there.
-        stream.read = stream.read1  # type: ignore[method-assign]
-        return stream
-
-    if compression == "zstd":
-        # Arrow's stream reads all frames of a file and, unlike zstandard's, notices a missing end.
-        return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
-
-    return _ConcatenatedStreams(path, file, compression)
+        self._file.close()
 
 
 class _ConcatenatedStreams:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pipeline.runtime.counters import Report
 from pipeline.shard.cleaning import clean, drop_long_words
-from pipeline.shard.inputs import Piece, Split
+from pipeline.shard.inputs import Piece, Split, with_format
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Limits
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
 from pipeline.shard.sentence_column import SentenceColumn
@@ -96,7 +96,7 @@ class RunBuffer:
     def note_unbroken(self, record: Record, piece: Piece) -> None:
         """Note a plain-text document of many lines without a blank one: its lines may be documents themselves."""
         if piece.format == "text" and _may_be_many_documents(record):
-            self.unbroken.append({"path": piece.display_path, "place": record.position, "lines": record.line_count})
+            self.unbroken.append(piece.place(record.position) | {"lines": record.line_count})
 
     def reject(self, record: Rejected, piece: Piece) -> None:
         """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless."""
@@ -108,8 +108,7 @@ class RunBuffer:
             {
                 "reason": record.reason,
                 "source": record.source,
-                "path": piece.display_path,
-                "place": record.position,
+                **piece.place(record.position),
                 "shown": record.excerpt,
             }
         )
@@ -140,6 +139,7 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     """
     documents = RunBuffer()
     for piece in split.pieces:
+        piece = with_format(piece)
         undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
         for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import Literal
+from collections.abc import Callable
+from typing import IO, Literal
 
 import orjson
+import pyarrow.parquet as pq
 
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS, compression_of, open_plain, open_text
 from pipeline.shard.encodings import UTF8, looks_like_utf8, wide_encoding
@@ -22,11 +24,16 @@ from pipeline.shard.file_kinds import (
     kind_of_markup,
     not_text_error,
 )
+from pipeline.shard.listing import InputFile
+from pipeline.shard.ranges import HEAD_BYTES, open_head, open_range
+from schemas import storage
 from schemas.errors import DataError
 
 Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
+OpenFile = Callable[[], IO[bytes]]
 
 _HEAD_BYTES = 1 << 16
+_BZ2_HEAD_BYTES = 1 << 20  # a bzip2 file gives nothing before the end of its first block
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARQUET_MAGIC = b"PAR1"
 _JSON_LINES = "JSON lines"
@@ -48,34 +55,87 @@ _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as its first line."""
 
 
-def detect_format(path: str, encoding: str = UTF8) -> Format:
+def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str, shown: str = "") -> Format:
+    """Return the format of a file, which `detect_format` finds if `wanted` is "auto".
+
+    shown: the file's name in errors, if it is not its path.
+
+    Raises DataError if the file is known not to be text, or is UTF-8 although another encoding was named.
+    """
+    shown = shown or file.path
+    compression = compression_of(file.path)
+    head_bytes = _BZ2_HEAD_BYTES if compression == "bz2" else HEAD_BYTES
+
+    def open_file() -> IO[bytes]:
+        return open_head(file, head_bytes)
+
+    found = detect_format(file.path, encoding, open_file, shown) if wanted == "auto" else wanted
+    if found != "parquet" and encoding != UTF8:
+        _refuse_misread_utf8(shown, compression, encoding, open_file)
+    return found
+
+
+def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
+    """Return the format of a file as `find_format` does. Raises DataError also if it cannot be read as Parquet."""
+    found = find_format(file, wanted, encoding)
+    if found == "parquet":
+        with open_range(file) as opened:
+            open_parquet(opened, file.path)
+    return found
+
+
+def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
+    """Read the footer of a Parquet file. Raises DataError if it has none that can be read."""
+    try:
+        return pq.ParquetFile(opened)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
+
+
+def detect_format(path: str, encoding: str = UTF8, open_file: OpenFile | None = None, shown: str = "") -> Format:
     """Return the format by name (.json, .jsonl, .ndjson, .parquet), else by the first bytes.
+
+    open_file: opens the compressed bytes, if not by `path`. It is called only if the name does not tell.
+    shown: the file's name in errors, if it is not its path.
 
     Raises DataError for files that are known not to be text: tables, markup, documents, images, archives.
     """
-    compression = compression_of(path)
-    name = path.rpartition(".")[0] if compression else path
-    name = name.lower()
+    named = named_format(path)
+    if named is not None:
+        return named
 
+    shown = shown or path
+    kind = kind_by_suffix(_plain_name(path))
+    if kind is not None:
+        raise not_text_error(shown, kind)
+
+    compression = compression_of(path)
+    head = _first_bytes(shown, compression, encoding, open_file or (lambda: storage.open_input(path)))
+    if compression is None and head.startswith(_PARQUET_MAGIC) and has_control_bytes(head):
+        return "parquet"
+    return _detect_by_content(shown, head)
+
+
+def named_format(path: str) -> Format | None:
+    """Return the format that the name of a file stands for, or None."""
+    name = _plain_name(path)
     if name.endswith((".jsonl", ".json", ".ndjson")):
         return "jsonl"
     if name.endswith(".parquet"):
         return "parquet"
-
-    kind = kind_by_suffix(name)
-    if kind is not None:
-        raise not_text_error(path, kind)
-
-    head = _first_bytes(path, compression, encoding)
-    if compression is None and head.startswith(_PARQUET_MAGIC) and has_control_bytes(head):
-        return "parquet"
-    return _detect_by_content(path, head)
+    return None
 
 
-def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> None:
+def _plain_name(path: str) -> str:
+    """Return a path in lower case, without the suffix of a compression."""
+    name = path.rpartition(".")[0] if compression_of(path) else path
+    return name.lower()
+
+
+def _refuse_misread_utf8(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> None:
     """Raise DataError if a file begins as UTF-8 although another encoding was named for it."""
     try:
-        with open_plain(path, compression) as file:
+        with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
     except DECOMPRESSION_ERRORS:
         return  # the worker that reads it reports what is wrong with it
@@ -87,15 +147,15 @@ def refuse_misread_utf8(path: str, compression: str | None, encoding: str) -> No
         )
 
 
-def _first_bytes(path: str, compression: str | None, encoding: str) -> bytes:
+def _first_bytes(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> bytes:
     """Return the beginning of a file, as UTF-8 if it is UTF-16 or UTF-32; nothing if it cannot be read."""
     try:
-        with open_plain(path, compression) as file:
+        with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
         if kind_by_magic(head) or wide_encoding(head) is None:
             return head
 
-        with open_text(path, compression, encoding) as file:
+        with open_text(path, compression, encoding, file=open_file()) as file:
             return file.read(_HEAD_BYTES)
     except DECOMPRESSION_ERRORS:
         return b""  # the worker that reads it reports what is wrong with it

@@ -1,20 +1,23 @@
-"""From the patterns that a user gave to the splits that workers read: which bytes of which files, in which format."""
+"""From the files of the input to the splits that workers read: which bytes of which files, in which format.
+
+The cut depends on the paths, sizes and suffixes of the files and on the options, not on what is in the files. So the
+launcher needs no request per file, however many there are. Workers find the lines, row groups or frames that begin in
+their bytes (lines.py, parquet.py, cut_files.py).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
-import pyarrow.parquet as pq
-
+from pipeline.shard.cut_points import CELL_BYTES, FRAME_FORMATS
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.encodings import UTF8, is_line_safe
-from pipeline.shard.formats import Format, detect_format, refuse_misread_utf8
+from pipeline.shard.formats import Format, check_file, find_format, named_format
+from pipeline.shard.listing import InputFile, at_once
 from schemas import storage
-from schemas.errors import DataError, UsageError
-from schemas.storage_errors import unreadable
 
 SPLIT_BYTES = 16 << 20
 """Text in one split. About a second of work, so that the last worker to finish does not keep the others waiting."""
@@ -22,19 +25,24 @@ SPLIT_BYTES = 16 << 20
 COMPRESSED_WEIGHT = 4
 """A compressed byte counts as this many bytes of text."""
 
-MAX_NAME_PARTS = 8
-"""How many members of a comma list are tried as the name of one file that has commas in it."""
+CUT_ABOVE = 64 << 20
+"""Compressed files up to this size are one piece. A worker reads one in less than a minute."""
 
-_NO_END = 1 << 62
+MAX_CHECKED_FILES = 256
+"""So many files are opened before the job starts, to refuse those that cannot be read. More are left to the workers."""
+
+NO_END = 1 << 62
+"""An offset that is greater than those of all lines."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """The records that begin in bytes [start, end) of one file; for Parquet, in its row groups [start, end).
+    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames.
 
     size: bytes of the whole file.
     weight: estimated bytes of text in the piece.
     version: changes when the file does. A reader that meets another version fails.
+    format: "auto" if the worker is to find out, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
     """
 
@@ -44,11 +52,15 @@ class Piece:
     size: int
     weight: int
     version: str
-    format: Format
+    format: Format | Literal["auto"]
     compression: str | None
     _: KW_ONLY
     path_as_written: str = ""
     encoding: str = UTF8
+
+    @property
+    def file(self) -> InputFile:
+        return InputFile(self.path, self.size, self.version)
 
     @property
     def display_path(self) -> str:
@@ -56,17 +68,50 @@ class Piece:
         return storage.printable(self.path_as_written or self.path)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether this is a part of a compressed file: its offsets count from its first frame, not from the file's."""
+        is_part = self.start > 0 or self.end < self.size
+        return is_part and self.compression in FRAME_FORMATS and is_line_safe(self.encoding)
+
+    @property
     def is_whole_file(self) -> bool:
-        """Whether the file can only be read from its beginning to its end."""
-        return self.compression is not None or not is_line_safe(self.encoding)
+        """Whether the piece is read from the beginning of its file to its end."""
+        return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
 
     @property
     def end_of_records(self) -> int:
         """The offset in the plain text at or after which no record of the piece begins."""
-        return _NO_END if self.is_whole_file else self.end
+        is_plain = self.compression is None and is_line_safe(self.encoding)
+        return self.end if is_plain else NO_END
+
+    def place(self, position: int) -> dict[str, Any]:
+        """Return where a record begins, for errors and OUTPUT/rejected/: its file, and the offset `place`.
+
+        In a piece of a cut compressed file that is not the first one, `place` counts plain bytes from the first frame
+        that begins at byte `compressed_start` of the compressed file, or after it.
+        """
+        found: dict[str, Any] = {"path": self.display_path, "place": position}
+        if self.is_cut and self.start > 0:
+            found["compressed_start"] = self.start
+        return found
+
+    def to_row(self) -> list[Any]:
+        """Return the fields as a short list of strings and numbers; the last ones only if they are not the default."""
+        row = [_text_of(self.path), self.start, self.end, self.size, self.weight, self.version, self.format]
+        row += [self.compression, _text_of(self.path_as_written), self.encoding]
+        if row[-2:] == ["", UTF8]:
+            del row[-2:]
+        return row
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Piece:
+        """Return the piece that `to_row` made a row of."""
+        path, *fields = row[:8]
+        path_as_written, encoding = row[8:] or ("", UTF8)
+        return cls(_path_of(path), *fields, path_as_written=_path_of(path_as_written), encoding=encoding)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """One worker's task: a piece of a large file, or many small files. `index` numbers the splits of a job."""
 
@@ -77,103 +122,47 @@ class Split:
     def weight(self) -> int:
         return sum(piece.weight for piece in self.pieces)
 
+    def to_row(self) -> list[Any]:
+        """Return the split as nested lists that every JSON encoder takes, for `from_row`."""
+        return [self.index, [piece.to_row() for piece in self.pieces]]
 
-def matching_files(patterns: str) -> list[tuple[str, int]]:
-    """Return (URL, bytes) of every file that a comma list of patterns names, sorted by URL, each file once.
-
-    A path that exists as it is spelled means that file, even if its name contains commas or brackets.
-
-    Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
-    fails.
-    """
-    size_by_url: dict[str, int] = {}
-    for pattern in _split_comma_list(patterns):
-        fs, path = storage.filesystem(pattern)
-        matches = _matches(fs, path, pattern)
-
-        files = {fs.unstrip_protocol(name): info["size"] for name, info in matches.items() if info["type"] == "file"}
-        if not files:
-            raise _no_file_error(pattern, matches)
-        size_by_url.update({_as_written(url, pattern): size for url, size in files.items()})
-
-    if not size_by_url:
-        raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
-    return sorted(size_by_url.items())
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Split:
+        """Return the split that `to_row` made a row of."""
+        index, pieces = row
+        return cls(index, tuple(map(Piece.from_row, pieces)))
 
 
-def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageError:
-    if any(info["type"] == "directory" for info in matches.values()):
-        return UsageError(f"--input {pattern} is a folder. Name its files with a pattern, as in {pattern}/*.jsonl.")
-    return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
-
-
-def _split_comma_list(patterns: str) -> list[str]:
-    """Return the members of a comma list, without empty ones. Names of local files may contain commas themselves."""
-    if _is_local_file(patterns):
-        return [patterns]
-
-    parts = patterns.split(",")
-    members: list[str] = []
-    while parts:
-        count = _parts_of_first_name(parts)
-        member = ",".join(parts[:count])
-        parts = parts[count:]
-
-        # Spaces around a member are layout, but those around the name of a file that exists belong to it.
-        if member.strip():
-            members.append(member if count > 1 else member.strip())
-    return members
-
-
-def _parts_of_first_name(parts: list[str]) -> int:
-    """Return how many parts of a comma list make up its first member: 1, or more if they name a local file."""
-    if _is_local_file(parts[0].strip()):
-        return 1
-
-    for count in range(2, min(len(parts), MAX_NAME_PARTS) + 1):
-        if _is_local_file(",".join(parts[:count])):
-            return count
-    return 1
-
-
-def _is_local_file(path: str) -> bool:
-    return bool(path) and "://" not in path and os.path.isfile(storage.filesystem(path)[1])
-
-
-def _as_written(url: str, pattern: str) -> str:
-    """Return local files as paths, relative if the pattern was, so that a manifest does not name the user's machine."""
-    path = url.removeprefix("file://")
-    is_local = path != url
-    if is_local and not pattern.startswith(("/", "~", "file:")):
-        return os.path.relpath(path)
+def _text_of(path: str) -> str | list[str]:
+    """Return a path as JSON can hold it: one that is not UTF-8 is a list of one string, a character for each byte."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return [os.fsencode(path).decode("latin-1")]
     return path
 
 
-def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
-    """Return name -> facts of every file and folder that a pattern names."""
-    try:
-        with storage.storage_errors_of(pattern, OSError):
-            is_pattern = any(character in path for character in "*?[") and not _is_local_file(pattern)
-            if is_pattern:
-                return fs.glob(path, detail=True)
-            return {path: fs.info(path)}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise unreadable(f"--input {pattern}", error) from error
+def _path_of(text: str | Sequence[str]) -> str:
+    return text if isinstance(text, str) else os.fsdecode(text[0].encode("latin-1"))
 
 
-def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
-    """Return the splits of a job: large plain files in pieces of SPLIT_BYTES, and small files together.
+def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
+    """Return the splits of a job: large files in pieces, and small files together.
 
-    A compressed file is one piece, and so is a file whose encoding does not allow cuts at the byte 0x0A.
+    Up to MAX_CHECKED_FILES files are opened, several at the same time; the format of more is found out by the workers.
+    Raises DataError for the first file that was opened and is known not to be text, cannot be read as Parquet, or is
+    UTF-8 although another encoding was named.
     """
+    formats: list[Format | Literal["auto"]] = [wanted] * len(files)
+    if len(files) <= MAX_CHECKED_FILES:
+        formats = list(at_once(lambda file: check_file(file, wanted, encoding), files))
+
     splits: list[Split] = []
     pending: list[Piece] = []
     pending_weight = 0
 
-    for path, size in files:
-        for piece in pieces_of(path, size, wanted, encoding):
+    for file, file_format in zip(files, formats, strict=True):
+        for piece in pieces_of(file, file_format, encoding):
             if pending and pending_weight + piece.weight > SPLIT_BYTES:
                 splits.append(Split(len(splits), tuple(pending)))
                 pending = []
@@ -186,46 +175,41 @@ def plan_splits(files: list[tuple[str, int]], wanted: Format | Literal["auto"], 
     return splits
 
 
-def pieces_of(path: str, size: int, wanted: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
-    """Yield the pieces of one file, in order.
-
-    Raises DataError if the file is known not to be text, cannot be read as Parquet, or is UTF-8 although another
-    encoding was named.
-    """
+def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
+    """Yield the pieces of one file, in order. The cut is the same whether or not the format is known."""
+    path, size, version = file
     compression = compression_of(path)
-    file_format = detect_format(path, encoding) if wanted == "auto" else wanted
-    is_parquet = file_format == "parquet"
-    if not is_parquet and encoding != UTF8:
-        refuse_misread_utf8(path, compression, encoding)
-
-    # A file is cut between units: row groups of Parquet, else bytes.
-    units = _row_groups(path) if is_parquet else size
-    can_be_cut = compression is None and (is_parquet or is_line_safe(encoding))
-    units_per_piece = max(1, units)
-    if can_be_cut:
-        units_per_piece = max(1, SPLIT_BYTES * units // max(size, SPLIT_BYTES))
-
-    is_compressed = compression is not None or is_parquet
-    text_bytes = size * COMPRESSED_WEIGHT if is_compressed else size
-    version = version_of(path)
+    is_compressed = compression is not None or named_format(path) == "parquet"
+    growth = COMPRESSED_WEIGHT if is_compressed else 1
 
     # An empty file is one empty piece.
-    for start in range(0, max(units, 1), units_per_piece):
-        end = min(start + units_per_piece, units)
-        weight = text_bytes * (end - start) // max(units, 1)
+    piece_bytes = max(1, _piece_bytes(size, compression, encoding))
+    for start in range(0, max(size, 1), piece_bytes):
+        end = min(start + piece_bytes, size)
+        weight = growth * (end - start)
         yield Piece(path, start, end, size, weight, version, file_format, compression, encoding=encoding)
 
 
-def _row_groups(path: str) -> int:
-    try:
-        with storage.open_input(path) as file:
-            return pq.ParquetFile(file).num_row_groups
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
+def _piece_bytes(size: int, compression: str | None, encoding: str) -> int:
+    """Return how many bytes of a file are one piece; all of them if it can only be read from its beginning."""
+    if not is_line_safe(encoding):
+        return size
+    if compression is None:
+        return SPLIT_BYTES
+
+    can_be_cut = compression in FRAME_FORMATS and size > CUT_ABOVE
+    return CELL_BYTES if can_be_cut else size
 
 
-def version_of(path: str) -> str:
-    """Return a string that changes when the file does: from its time and size, or from the store's tag."""
-    fs, path_in_store = storage.filesystem(path)
-    with storage.storage_errors_of(path):
-        return str(fs.ukey(path_in_store))
+def with_format(piece: Piece) -> Piece:
+    """Return the piece with the format of its file, which is found out by reading its head unless it is known.
+
+    Raises DataError as `plan_splits` does. The head is remembered, so it is one request for a file, however many of its
+    pieces a worker reads in a row, and none for a piece at the beginning.
+    """
+    may_be_misread = piece.encoding != UTF8 and piece.start == 0
+    if piece.format != "auto" and not may_be_misread:
+        return piece
+
+    found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)
+    return replace(piece, format=found)

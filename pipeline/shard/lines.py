@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import IO
 
+from pipeline.shard.cut_files import bytes_to_end, first_line, marked_offset, open_cut
 from pipeline.shard.decompression import open_text
 from pipeline.shard.encodings import UTF8, is_line_safe, to_utf8, wide_encoding
 from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import Limits
+from pipeline.shard.ranges import open_range
 from schemas.errors import DataError
 
 Lines = Iterable[tuple[int, bytes | None]]
@@ -24,19 +26,20 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[tuple[int, bytes | Non
 
     Lines above `limits.document_bytes` are None. Consecutive blank lines come as one item, so that millions of them
     cost little; such an item never crosses the end of the piece. `offset` counts bytes of the plain file, or of its
-    UTF-8 form if its encoding is not line-safe.
+    UTF-8 form if its encoding is not line-safe; in a piece that is a part of a compressed file, plain bytes from the
+    piece's first frame, and BEYOND more for lines of later pieces.
 
     Raises DataError for a decompression bomb and for UTF-16, and the exceptions in UNREADABLE for a damaged file.
     """
     line_safe = is_line_safe(piece.encoding)
-    end = piece.end_of_records
 
-    with open_text(piece.path, piece.compression, piece.encoding, limits.decompression_ratio) as file:
+    with _open_lines(piece, limits) as file:
         if line_safe and piece.start == 0:
             _refuse_wide_encoding(file, piece)
 
-        offset = _seek_line(file, piece.start)
+        offset = first_line(file, piece) if piece.is_cut else _seek_line(file, piece.start)
         while line := file.readline(limits.document_bytes + 1):
+            place = marked_offset(file, offset) if piece.is_cut else offset
             length = len(line)
             kept: bytes | None = line
 
@@ -44,15 +47,23 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[tuple[int, bytes | Non
                 length += _skip_rest_of_line(file, line)
                 kept = None
             elif line.isspace():
-                kept = line + _read_blank_lines(file, end - offset - length)
+                kept = line + _read_blank_lines(file, piece, offset + length)
                 length = len(kept)
 
             # An encoding that is not line-safe was already converted to UTF-8 by open_text.
             if line_safe and kept is not None:
                 kept = to_utf8(kept, piece.encoding)
 
-            yield offset, kept
+            yield place, kept
             offset += length
+
+
+def _open_lines(piece: Piece, limits: Limits) -> IO[bytes]:
+    if piece.is_cut:
+        return open_cut(piece, limits.decompression_ratio)
+
+    file = open_range(piece.file, end=piece.end)
+    return open_text(piece.display_path, piece.compression, piece.encoding, limits.decompression_ratio, file)
 
 
 def lines_before(end: int, lines: Lines) -> Lines:
@@ -91,12 +102,14 @@ def _skip_rest_of_line(file: IO[bytes], line: bytes) -> int:
     return skipped
 
 
-def _read_blank_lines(file: IO[bytes], max_bytes: int) -> bytes:
-    """Read the blank lines that follow, as far as they are buffered and begin within `max_bytes` bytes."""
+def _read_blank_lines(file: IO[bytes], piece: Piece, offset: int) -> bytes:
+    """Read the blank lines that follow at `offset`, as far as they are buffered and begin before the piece's end."""
+    # The end of a part of a compressed file is known only when the bytes after it are buffered.
+    buffer = file.peek()  # type: ignore[attr-defined]
+    max_bytes = bytes_to_end(file, offset) if piece.is_cut else piece.end_of_records - offset
     if max_bytes <= 0:
         return b""
 
-    buffer = file.peek()  # type: ignore[attr-defined]
     blank_bytes = len(buffer) - len(buffer.lstrip(_BLANKS))
 
     # Only whole lines: what follows the last newline may be the indentation of a text.

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.shard.formats import open_parquet
 from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import Limits
+from pipeline.shard.ranges import open_range
 from pipeline.shard.record import Record, Rejected, too_long_reason
-from schemas import storage
 from schemas.errors import DataError
 
 # A batch ends at whichever comes first.
@@ -21,28 +22,55 @@ BATCH_BYTES = 16 << 20
 
 
 def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Record | Rejected]:
-    """Yield one record for each row of row groups [piece.start, piece.end).
+    """Yield one record for each row of the row groups whose first byte is in the piece.
 
-    Raises DataError unless exactly one string column is called `text_key`, and at most one column `source`.
+    Raises DataError unless the file is Parquet, exactly one string column is called `text_key`, and at most one column
+    `source`.
     """
-    with storage.open_input(piece.path) as opened:
-        schema = pq.ParquetFile(opened).schema_arrow
-        _check_columns(piece.path, schema, text_key)
+    with open_range(piece.file) as opened:
+        metadata = open_parquet(opened, piece.display_path).metadata
+        first_rows = _first_rows(metadata, piece)
+        if not first_rows:
+            return
+
+        schema = metadata.schema.to_arrow_schema()
+        _check_columns(piece.display_path, schema, text_key)
 
         has_source = "source" in schema.names and text_key != "source"
         columns = [text_key, "source"] if has_source else [text_key]
 
         # Read as a dictionary, a text that many rows share is in memory once, however long it is. Without this, a
         # small file can hold terabytes: 20,000 rows that point to one string of 21 MB.
-        file = pq.ParquetFile(opened, read_dictionary=[text_key])
+        file = pq.ParquetFile(opened, metadata=metadata, read_dictionary=[text_key])
 
-        metadata = file.metadata
-        first_row = sum(metadata.row_group(i).num_rows for i in range(piece.start))
-        for group in range(piece.start, piece.end):
+        for group, first_row in first_rows.items():
+            row = first_row
             batch_rows = _rows_per_batch(metadata.row_group(group))
             for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns):
-                yield from _batch_records(batch, text_key, first_row, limits)
-                first_row += batch.num_rows
+                yield from _batch_records(batch, text_key, row, limits)
+                row += batch.num_rows
+
+
+def _first_rows(metadata: pq.FileMetaData, piece: Piece) -> dict[int, int]:
+    """Return row group -> number of its first row in the file, for the row groups that begin in the piece."""
+    first_rows: dict[int, int] = {}
+    row = 0
+
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        if piece.start <= _first_byte(row_group, piece.size) < piece.end:
+            first_rows[group] = row
+        row += row_group.num_rows
+    return first_rows
+
+
+def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
+    """Return where a row group begins. A wrong offset outside of the file still belongs to one of its pieces."""
+    column = row_group.column(0)
+    offset = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        offset = min(offset, column.dictionary_page_offset)
+    return max(0, min(offset, file_size - 1))
 
 
 def _check_columns(path: str, schema: pa.Schema, text_key: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import RUN_BUCKETS
+from pipeline.shard.record import byte_in_words
 from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from schemas.errors import DataError
 
@@ -174,7 +175,7 @@ def unbroken_documents(added: Report) -> Report | None:
     first = added["first_unbroken"]
     if first is None:
         return None
-    return {"count": added["unbroken"], "first": {name: first[name] for name in ("path", "place", "lines")}}
+    return {"count": added["unbroken"], "first": {name: value for name, value in first.items() if name != "run"}}
 
 
 def _no_document_message(added: Report) -> str:
@@ -213,8 +214,9 @@ def check_bad_ratio(added: Report, max_bad_ratio: float) -> None:
 
 
 def _describe_rejected(rejected: Report) -> str:
-    unit = "row" if rejected["path"].endswith(".parquet") else "byte"
-    description = f"{rejected['reason']}, at {unit} {rejected['place']:,} of {rejected['path']}"
+    is_row = rejected["path"].endswith(".parquet")
+    place = f"row {rejected['place']:,}" if is_row else byte_in_words(rejected["place"], rejected)
+    description = f"{rejected['reason']}, at {place} of {rejected['path']}"
     if rejected["shown"]:
         description += f": {rejected['shown'][:_EXCERPT_CHARACTERS]!r}"
     return description

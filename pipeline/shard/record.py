@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.shard.limits import Limits
 
@@ -28,7 +29,7 @@ class Record:
     """One document as it stands in the input.
 
     source: kind of origin ("wiki", "jsonl"), never a path, because paths change.
-    position: offset in bytes at which the record begins; in Parquet, the row number in the file.
+    position: offset in bytes at which the record begins; in Parquet, the row number in the file. See Piece.place.
     size: bytes of the record.
     line_count: number of lines, in plain text only.
     """
@@ -86,6 +87,13 @@ def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
         already_there = data.count("\ufffd".encode())
         first_offset = offset + len(data) - len(encoded) + error.start
         return text, Undecodable(text.count("\ufffd") - already_there, first_offset)
+
+
+def byte_in_words(offset: int, entry: dict[str, Any]) -> str:
+    """Return an offset as messages name it. `entry` is a report about the record, made from `Piece.place`."""
+    if "compressed_start" not in entry:
+        return f"byte {offset:,}"
+    return f"byte {offset:,} of the text after compressed byte {entry['compressed_start']:,}"
 
 
 def excerpt_of(line: bytes) -> str:

@@ -16,10 +16,12 @@ from typing import Literal
 
 import orjson
 
+from pipeline.shard.cut_files import unmarked
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS
-from pipeline.shard.inputs import Piece, version_of
+from pipeline.shard.inputs import Piece, with_format
 from pipeline.shard.limits import Limits
 from pipeline.shard.lines import Lines, lines_before, plain_lines
+from pipeline.shard.listing import is_unchanged
 from pipeline.shard.parquet import parquet_records
 from pipeline.shard.record import TOO_LONG, Record, Rejected, decode_utf8, excerpt_of, too_long_reason
 from schemas.errors import DataError
@@ -40,24 +42,30 @@ def read_records(
     Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
     try:
-        if piece.format == "parquet":
-            yield from parquet_records(piece, text_key, limits)
-        elif piece.format == "jsonl":
-            lines = lines_before(piece.end_of_records, plain_lines(piece, limits))
-            for offset, line in lines:
-                yield parse_json_line(line, text_key, offset, limits)
-        else:
-            yield from text_records(plain_lines(piece, limits), piece, layout, limits)
+        piece = with_format(piece)
+        records = _records(piece, text_key, layout, limits)
+        yield from map(unmarked, records) if piece.is_cut else records
     except DECOMPRESSION_ERRORS as error:
         raise DataError(
             f"{piece.display_path} cannot be read to its end ({error}). "
             "It may be truncated or damaged: copy it again, or leave it out."
         ) from error
 
-    if version_of(piece.path) != piece.version:
+    if not is_unchanged(piece.path, piece.version):
         raise DataError(
             f"{piece.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
+
+
+def _records(piece: Piece, text_key: str, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:
+    if piece.format == "parquet":
+        yield from parquet_records(piece, text_key, limits)
+    elif piece.format == "jsonl":
+        lines = lines_before(piece.end_of_records, plain_lines(piece, limits))
+        for offset, line in lines:
+            yield parse_json_line(line, text_key, offset, limits)
+    else:
+        yield from text_records(plain_lines(piece, limits), piece, layout, limits)
 
 
 def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:

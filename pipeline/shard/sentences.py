@@ -19,8 +19,8 @@ WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
 
 _SPACES = re.compile("  +")  # four times as fast as " {2,}", because Python searches for two spaces, not for one
 
-# A Chinese or Japanese full stop, then other end marks ("？！", "。……"), then closing quotes and brackets; but not where a
-# comma or colon follows, because the sentence continues there.
+# A Chinese or Japanese full stop, then other end marks ("？！", "。……"), then closing quotes and brackets; but not
+# where a comma or colon follows, because the sentence continues there.
 _IDEOGRAPHIC_END = re.compile("[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
 _IDEOGRAPHIC_FULL_STOPS = "。！？"
 

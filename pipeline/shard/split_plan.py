@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from pipeline.runtime.staging import Staging
-from pipeline.shard.inputs import Piece, Split
+from pipeline.shard.inputs import Split
 
 SPLITS_PER_FILE = 1024
 
@@ -29,11 +28,12 @@ def write_splits(splits: list[Split], staging: Staging) -> None:
     """Write all splits into staging, in order."""
     for number in range(files_for(len(splits))):
         part = splits[number * SPLITS_PER_FILE : (number + 1) * SPLITS_PER_FILE]
-        rows = [[split.index, [asdict(piece) for piece in split.pieces]] for split in part]
+        rows = [split.to_row() for split in part]
         staging.put(_name(number), json.dumps(rows).encode())
 
 
 def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
     """Yield (index, split) for each split of one file."""
-    for index, pieces in json.loads(staging.piece(_name(number))):
-        yield index, Split(index, tuple(Piece(**fields) for fields in pieces))
+    for row in json.loads(staging.piece(_name(number))):
+        split = Split.from_row(row)
+        yield split.index, split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pipeline.shard.record import byte_in_words
 from schemas.manifest import Manifest
 
 LISTED_SOURCES = 3
@@ -29,17 +30,19 @@ def warning_lines(manifest: Manifest) -> list[str]:
     undecodable = manifest.statistics.get("undecodable")
     if undecodable:
         first = undecodable["most"][0]
+        place = byte_in_words(first["first_place"], first)
         warnings.append(
-            f"{undecodable['count']:,} undecodable bytes were removed, the first at byte {first['first_place']:,} of "
-            f"{first['path']}. If it is in another encoding, name it with --encoding."
+            f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}. "
+            "If it is in another encoding, name it with --encoding."
         )
 
     unbroken = manifest.statistics.get("unbroken_documents")
     if unbroken:
         first = unbroken["first"]
+        place = byte_in_words(first["place"], first)
         warnings.append(
             f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
-            f"{first['lines']:,} lines at byte {first['place']:,} of {first['path']}. If every line is a document, "
+            f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "
             "give --text_layout line."
         )
     return warnings

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.runtime.counters import Report
+from pipeline.shard.cut_files import open_cut
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS, open_plain
 from pipeline.shard.encoding_guess import fitting_encodings
 from pipeline.shard.encodings import UTF8
-from pipeline.shard.inputs import Piece
+from pipeline.shard.inputs import COMPRESSED_WEIGHT, Piece
 from pipeline.shard.limits import MAX_RATIO
-from pipeline.shard.record import Record, Rejected
+from pipeline.shard.record import Record, Rejected, byte_in_words
 from schemas.errors import DataError
 
 MIN_PLACES = 10
@@ -61,7 +62,7 @@ class UndecodableBytes:
 
     def _max_file_bytes(self) -> int:
         """Return the most plain bytes that the file can have. A compressed one may get better after a bad beginning."""
-        growth = self.max_growth if self.piece.is_whole_file else 1
+        growth = self.max_growth if self._is_size_unknown() else 1
         return max(self.size, self.piece.size * growth)
 
     def check(self) -> Report:
@@ -77,22 +78,34 @@ class UndecodableBytes:
         encoding, because that takes another look into the file.
         """
         piece = self.piece
-        plain_bytes = self.size if piece.is_whole_file else piece.end - piece.start
+        plain_bytes = self.size if self._is_size_unknown() else piece.end - piece.start
         has_too_many = self.count > self.max_ratio * plain_bytes
 
         fitting: list[str] = []
         if has_too_many and piece.encoding == UTF8:
             fitting = list(fitting_encodings(_sample(piece, self.first_offset)))
 
-        return {
+        report: Report = {
             "path": piece.display_path,
             "encoding": piece.encoding,
             "fitting": fitting,
             "count": self.count,
             "worst_count": self.count,  # of the piece that guessed `fitting`, once the pieces are added up
             "first_place": self.first_offset,
-            "size": self.size if piece.is_whole_file else piece.size,
+            "size": self._file_bytes(),
         }
+        if piece.is_cut and piece.start > 0:
+            report["compressed_start"] = piece.start  # see Piece.place
+        return report
+
+    def _is_size_unknown(self) -> bool:
+        return self.piece.is_whole_file or self.piece.is_cut
+
+    def _file_bytes(self) -> int:
+        """Return the plain bytes of the whole file; of a cut compressed file, what it has if it grows as text does."""
+        if self.piece.is_cut:
+            return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
+        return self.size if self.piece.is_whole_file else self.piece.size
 
 
 def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size: int | None = None) -> None:
@@ -128,9 +141,12 @@ def reports_by_file(reports: Iterable[Report]) -> list[Report]:
 def _add_pieces(pieces: list[Report]) -> Report:
     """Return the report of a file; its encoding is the guess of the piece with the most undecodable bytes."""
     worst = max(pieces, key=lambda piece: (bool(piece["fitting"]), piece["worst_count"], piece["fitting"]))
-    return worst | {
+    first = min(pieces, key=lambda piece: (piece.get("compressed_start", 0), piece["first_place"]))
+    file = {name: value for name, value in worst.items() if name != "compressed_start"}
+    file |= {name: first[name] for name in ("first_place", "compressed_start") if name in first}
+    return file | {
         "count": sum(piece["count"] for piece in pieces),
-        "first_place": min(piece["first_place"] for piece in pieces),
+        "size": max(piece["size"] for piece in pieces),
     }
 
 
@@ -142,11 +158,11 @@ def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
 
     worst = sorted(files, key=lambda file: (-file["count"], file["path"]))[:LISTED_FILES]
     worst_by_path = sorted(worst, key=lambda file: file["path"])
-    listed_fields = ("path", "encoding", "count", "first_place", "size")
+    listed_fields = ("path", "encoding", "count", "first_place", "compressed_start", "size")
     return {
         "count": sum(file["count"] for file in files),
         "files": len(files),
-        "most": [{name: file[name] for name in listed_fields} for file in worst_by_path],
+        "most": [{name: file[name] for name in listed_fields if name in file} for file in worst_by_path],
     }
 
 
@@ -159,9 +175,10 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     else:
         advice = "No encoding that was tried fits: name the right one with --encoding, or repair the file"
 
+    place = byte_in_words(file["first_place"], file)
     return DataError(
         f"{file['path']} is not {file['encoding'].upper()}: {file['count']:,} of about {file['size']:,} bytes cannot "
-        f"be decoded, the first at byte {file['first_place']:,}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
+        f"be decoded, the first at {place}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
         f"{advice}."
     )
 
@@ -173,7 +190,7 @@ def _sample(piece: Piece, offset: int) -> bytes:
     """
     start = max(0, offset - _SAMPLE_BYTES // 8) & ~3
     try:
-        with open_plain(piece.path, piece.compression) as file:
+        with open_cut(piece, MAX_RATIO) if piece.is_cut else open_plain(piece.path, piece.compression) as file:
             skipped = 0
             while skipped < start:
                 block = file.read(min(_SKIP_BYTES, start - skipped))

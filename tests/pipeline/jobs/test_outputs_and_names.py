@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shard.inputs import matching_files
+from pipeline.shard.listing import matching_files
 from schemas.manifest import read_manifest
 
 DOCUMENTS = "".join(json.dumps({"text": f"The cat saw dog {i}. It ran away."}) + "\n" for i in range(12))
@@ -103,7 +103,7 @@ def test_a_pattern_over_odd_names_and_a_list_of_them(command, tmp_path) -> None:
     assert command("verify", tmp_path / "out").returncode == 0
 
     listed = f"{tmp_path}/com,ma.jsonl, {tmp_path}/st*r.jsonl,{tmp_path}/bad.jsonl"
-    assert [Path(path).name for path, _ in matching_files(listed)] == ["bad.jsonl", "com,ma.jsonl", "st*r.jsonl"]
+    assert [Path(file.path).name for file in matching_files(listed)] == ["bad.jsonl", "com,ma.jsonl", "st*r.jsonl"]
 
 
 def test_a_record_rejected_from_a_file_with_a_bad_name_is_kept(command, tmp_path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.formats import detect_format
-from pipeline.shard.inputs import Piece, pieces_of
+from pipeline.shard.inputs import Piece, plan_splits
+from pipeline.shard.listing import matching_files
 from schemas.errors import DataError
 
 PROSE = b"The river is long. It runs to the sea.\nAnother line here.\n\n" * 20
@@ -91,7 +92,7 @@ def test_utf8_is_not_read_in_another_encoding(tmp_path: Path, encoding: str, suf
     path = tmp_path / f"x.txt{suffix}"
     path.write_bytes(gzip.compress(CAFE.encode()) if suffix else CAFE.encode())
     with pytest.raises(DataError, match="--encoding utf-8"):
-        list(pieces_of(str(path), path.stat().st_size, "text", encoding))
+        plan_splits(matching_files(str(path)), "text", encoding)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,8 @@ def test_utf8_is_not_read_in_another_encoding(tmp_path: Path, encoding: str, suf
 def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, encoding: str) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode(encoding))
-    assert len(list(pieces_of(str(path), path.stat().st_size, "auto", encoding))) == 1
+    (split,) = plan_splits(matching_files(str(path)), "auto", encoding)
+    assert len(split.pieces) == 1
 
 
 def test_compression_is_known_by_a_suffix_in_any_case() -> None:

@@ -25,6 +25,7 @@ import zstandard
 
 from pipeline.shard import inputs
 from pipeline.shard.inputs import plan_splits
+from pipeline.shard.listing import matching_files
 from pipeline.shard.record import Record
 from pipeline.shard.records import read_records
 from pipeline.shard.undecodable import UndecodableBytes
@@ -301,7 +302,7 @@ def test_the_encoding_that_the_error_names_reads_the_file(tmp_path: Path, text: 
 def documents(path: Path, encoding: str) -> list[str]:
     """The lines of a file, read in pieces of 1,000 bytes where it can be cut."""
     size = path.stat().st_size
-    (split,) = plan_splits([(str(path), size)], "text", encoding)
+    (split,) = plan_splits(matching_files(str(path)), "text", encoding)
     whole = split.pieces[0]
     cuts = [0, size] if whole.is_whole_file else [*range(0, size, 1000), size]
     pieces = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]

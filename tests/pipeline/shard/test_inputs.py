@@ -6,7 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.shard import inputs
-from pipeline.shard.inputs import detect_format, matching_files, plan_splits
+from pipeline.shard.formats import detect_format
+from pipeline.shard.inputs import Piece, plan_splits
+from pipeline.shard.listing import matching_files
+from pipeline.shard.record import Record
+from pipeline.shard.records import read_records
 from schemas.errors import DataError, UsageError
 
 
@@ -14,7 +18,9 @@ def test_patterns_and_lists_are_sorted_and_each_file_is_taken_once(tmp_path: Pat
     for name in ("b.txt", "a.txt", "c.jsonl"):
         (tmp_path / name).write_text("x" * 3)
     found = matching_files(f"{tmp_path}/*.txt,{tmp_path}/c.jsonl, {tmp_path}/a.txt")
-    assert found == [(str(tmp_path / name), 3) for name in ("a.txt", "b.txt", "c.jsonl")]
+    assert [(file.path, file.size) for file in found] == [
+        (str(tmp_path / name), 3) for name in ("a.txt", "b.txt", "c.jsonl")
+    ]
 
 
 def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +28,9 @@ def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("x")
     monkeypatch.chdir(tmp_path)
-    assert matching_files("texts/*.txt") == matching_files("texts/a.txt") == [("texts/a.txt", 1)]
+    (file,) = matching_files("texts/*.txt")
+    assert (file.path, file.size) == ("texts/a.txt", 1)
+    assert matching_files("texts/a.txt") == [file]
 
 
 def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
@@ -52,18 +60,40 @@ def test_large_files_are_cut_and_small_ones_go_together(tmp_path: Path, monkeypa
     assert [split.index for split in splits] == list(range(6))
 
 
-def test_parquet_is_cut_at_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "SPLIT_BYTES", 2000)
+@pytest.mark.parametrize("name", ["x.parquet", "known-by-its-magic"])
+def test_each_row_group_belongs_to_the_piece_that_holds_its_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 500)
+    path = tmp_path / name
+    texts = [str(i) * 50 for i in range(400)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=50)
+
+    splits = plan_splits(matching_files(str(path)), "auto")
+    pieces = [piece for split in splits for piece in split.pieces]
+    assert len(pieces) == -(-path.stat().st_size // 500)
+    assert [record.text for piece in pieces for record in records_of(piece)] == texts
+
+
+def records_of(piece: Piece) -> list[Record]:
+    found = list(read_records(piece, "text", "line"))
+    assert all(isinstance(record, Record) for record in found)
+    return [record for record in found if isinstance(record, Record)]
+
+
+def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"text": [str(i) * 50 for i in range(400)]}), path, row_group_size=50)
-    splits = plan_splits([(str(path), path.stat().st_size)], "auto")
-    assert len(splits) > 2
-    assert next((p.start, p.end) for s in splits for p in s.pieces)[0] == 0
-    covered = [group for s in splits for p in s.pieces for group in range(p.start, p.end)]
-    assert covered == list(range(8))
+    pq.write_table(pa.table({"text": ["A b."]}), path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a readable Parquet file"):
-        plan_splits([(str(path), 10)], "auto")
+        plan_splits(matching_files(str(path)), "auto")
+
+    monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
+    (split,) = plan_splits(matching_files(str(path)), "auto")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        records_of(split.pieces[0])
 
 
 def test_formats_are_detected_by_name_or_first_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import ReadOptions, document_id
-from pipeline.shard.inputs import matching_files, plan_splits
+from pipeline.shard.inputs import plan_splits
+from pipeline.shard.listing import matching_files
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import placements, write_runs
 from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards

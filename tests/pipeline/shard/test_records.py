@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.decompression import compression_of
-from pipeline.shard.inputs import Piece, version_of
+from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import MAX_RECORD
+from pipeline.shard.listing import version_of
 from pipeline.shard.records import TOO_LONG, Record, Rejected, parse_json_line, read_records
 from schemas.errors import DataError
 
@@ -144,8 +145,7 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["one", None, "three"], "source": ["a", "b", None], "n": [1, 2, 3]}), path)
 
     def read(text_key: str) -> list:
-        whole = Piece(str(path), 0, 1, 1, 1, version_of(str(path)), "parquet", None)
-        return list(read_records(whole, text_key, "line"))
+        return list(read_records(piece(path, "parquet"), text_key, "line"))
 
     assert read("text") == [Record("one", "a"), Rejected("no text under 'text'", "b", 1), Record("three", "parquet")]
     with pytest.raises(DataError, match=r"has no text column 'body'; give --text_key one of text, source"):
@@ -157,9 +157,9 @@ def test_parquet(tmp_path: Path) -> None:
 def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["a", "b", None, "d", "e", None]}), path, row_group_size=3)
-    version = version_of(str(path))
-    pieces = [Piece(str(path), group, group + 1, 1, 1, version, "parquet", None) for group in range(2)]
-    found = [record for piece in pieces for record in read_records(piece, "text", "line")]
+    second_group = pq.ParquetFile(path).metadata.row_group(1).column(0).dictionary_page_offset
+    pieces = [piece(path, "parquet", 0, second_group), piece(path, "parquet", second_group)]
+    found = [record for part in pieces for record in read_records(part, "text", "line")]
     assert [record.position for record in found if isinstance(record, Rejected)] == [2, 5]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.shard.documents import RunBuffer
 from pipeline.shard.inputs import Piece, plan_splits
+from pipeline.shard.listing import matching_files
 from pipeline.shard.record import Record
 from pipeline.shard.records import read_records
 from pipeline.shard.undecodable import UndecodableBytes, refuse_undecodable
@@ -23,7 +24,7 @@ PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
 
 
 def piece_of(path: Path) -> Piece:
-    (split,) = plan_splits([(str(path), path.stat().st_size)], "auto")
+    (split,) = plan_splits(matching_files(str(path)), "auto")
     return split.pieces[0]
 
 

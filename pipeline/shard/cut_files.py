@@ -1,0 +1,137 @@
+"""Read one piece of a large compressed file: the frames that belong to it, and the end of its last record.
+
+The piece's text begins with its first frame. As in plain files, a line belongs to the piece in which it begins, but
+with one difference: where a line begins exactly with a frame, the reader of that frame cannot know it, for the line
+feed before it is in a frame that it does not read. So a line belongs to the piece that holds the byte before it. In
+other words: a reader passes over the text up to the first line feed, and reads lines until one begins after its end.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import IO, Any
+
+from pipeline.shard.cut_points import (
+    FRAME_FORMATS,
+    check_next_cut_point,
+    first_cut_point,
+    is_cut_point,
+    is_one_frame,
+)
+from pipeline.shard.decompression import PlainBytes
+from pipeline.shard.frames import CompressedBytes, Frames
+from pipeline.shard.inputs import NO_END, Piece
+from pipeline.shard.ranges import NOTHING_KNOWN, open_range
+from pipeline.shard.record import Record, Rejected
+
+BEYOND = NO_END
+"""Added to the offset of every line that belongs to a later piece: offsets at or after it end the piece's records."""
+
+_BUFFER_BYTES = 1 << 16
+
+
+class CutFile(PlainBytes):
+    """The plain bytes from the first frame of a piece to the end of the file; none if no frame belongs to the piece.
+
+    end: the plain offset at which the frames of the next piece begin, from the first frame of this one; None until it
+        is reached. It is known before any byte after it is passed on.
+    """
+
+    def __init__(self, piece: Piece, max_ratio: int):
+        assert piece.compression is not None
+        self._piece = piece
+        self._compression: str = piece.compression
+        self._source: CompressedBytes | None = None
+        self._first_frame = 0
+        self.end: int | None = None
+        super().__init__(piece.display_path, max_ratio)
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        piece = self._piece
+        one_frame = is_one_frame(piece.file, self._compression)
+        if one_frame and piece.start > 0:
+            return
+
+        known = NOTHING_KNOWN
+        if piece.start > 0:
+            cut_point = first_cut_point(piece.file, self._compression, piece.start, piece.end)
+            if cut_point is None:
+                return
+            self._first_frame, known = cut_point
+
+        expected_end = piece.size if one_frame else piece.end
+        with open_range(piece.file, self._first_frame, expected_end, known) as file:
+            self._source = CompressedBytes(self._path, file, self._first_frame)
+            frames = FRAME_FORMATS[self._compression].read(self._source)
+            yield from self._noting_end(frames, one_frame)
+
+    def compressed_bytes(self) -> int:
+        return self._source.offset - self._first_frame if self._source else 0
+
+    def _noting_end(self, frames: Frames, one_frame: bool) -> Iterator[bytes]:
+        """Yield the bytes of frames, and set `end` at the first frame of another piece."""
+        piece = self._piece
+        plain_bytes = 0
+
+        for frame_start, data in frames:
+            is_next = frame_start >= piece.end and not one_frame and is_cut_point(frame_start)
+            if self.end is None and is_next:
+                check_next_cut_point(piece.file, self._path, self._compression, piece.end, frame_start)
+                self.end = plain_bytes
+
+            plain_bytes += len(data)
+            if data:
+                yield data
+
+        if self.end is None and not one_frame:
+            check_next_cut_point(piece.file, self._path, self._compression, piece.end, None)
+
+
+def open_cut(piece: Piece, max_ratio: int) -> io.BufferedReader:
+    """Open a piece of a large compressed file for reading its plain bytes; `raw` of what is returned is a CutFile.
+
+    Reading raises DataError for a bomb and for damage, and the exceptions in DECOMPRESSION_ERRORS.
+    """
+    return io.BufferedReader(CutFile(piece, max_ratio), _BUFFER_BYTES)
+
+
+def first_line(file: IO[bytes], piece: Piece) -> int:
+    """Move to the first line of a piece and return its offset in the piece's text. Lines are not kept in memory."""
+    offset = 0
+    if piece.start == 0:
+        return offset
+
+    while part := file.readline(_BUFFER_BYTES):
+        offset += len(part)
+        if part.endswith(b"\n"):
+            break
+    return offset
+
+
+def bytes_to_end(file: Any, offset: int) -> int:
+    """Return how many bytes after plain offset `offset` the lines of the piece may begin in, as far as is known."""
+    end = file.raw.end
+    return BEYOND if end is None else end + 1 - offset
+
+
+def marked_offset(file: Any, offset: int) -> int:
+    """Return the offset of a line that was just read, or BEYOND more if the line belongs to a later piece."""
+    end = file.raw.end
+    return offset if end is None or offset <= end else offset + BEYOND
+
+
+def unmarked(record: Record | Rejected) -> Record | Rejected:
+    """Return a record of the piece with its real offset, if its text begins behind the piece's end.
+
+    Such a record is a document after a blank line that is the last line of the piece.
+    """
+    undecodable = record.undecodable
+    if undecodable is not None and undecodable.first_offset >= BEYOND:
+        undecodable = replace(undecodable, first_offset=undecodable.first_offset - BEYOND)
+        record = replace(record, undecodable=undecodable)
+
+    if record.position >= BEYOND:
+        record = replace(record, position=record.position - BEYOND)
+    return record

@@ -1,0 +1,170 @@
+"""Where a large compressed file can be cut: at the frames that begin early in one of its cells.
+
+The launcher does not know where frames begin, so it cuts large compressed files into ranges of CELL_BYTES of the
+compressed file and leaves it to the workers to find frames. Cut points are those frames that begin in the first
+SEARCH_BYTES of a cell, whatever the ranges are. A range owns all frames from its first cut point up to the first cut
+point at or after its end; a range without a cut point owns nothing. Frames are next to each other, so the ranges own
+every frame exactly once.
+
+Cost: a range in which no frame begins, as all but the first one of a file of one large frame, is one read of
+SEARCH_BYTES, a quarter of a cell. Most such files say in their first or last bytes that they are one frame; then it is
+a read of a few bytes, remembered by the process. Frames larger than a cell are read once, by the range that holds the
+last cut point before them.
+
+Finding frames: bytes that look like the beginning of a frame also stand inside of frames, by chance or because the
+plain text holds compressed data. A place counts only if what begins there can be decompressed, to its end or for
+VERIFIED_BYTES, and another frame or the end of the file follows it. By chance that happens less than once in 2^60
+places. And it is checked: the reader of each range knows from its last frame where the next one begins, and looks at
+the following cells with the eyes of their readers. Where they would begin elsewhere, it raises DataError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline.shard.bzip2_blocks import block_candidates, bzip2_blocks
+from pipeline.shard.frames import CompressedBytes, FrameReader
+from pipeline.shard.gzip_members import gzip_members, member_candidates
+from pipeline.shard.listing import InputFile
+from pipeline.shard.ranges import KnownBytes, open_range
+from pipeline.shard.recent import RecentValues
+from pipeline.shard.zstd_frames import declared_plain_bytes, frame_candidates, zstd_frames
+from schemas.errors import DataError
+
+CELL_BYTES = 4 << 20
+"""Compressed bytes between places where a file may be cut. Of text, they hold about as much as one plain split."""
+
+SEARCH_BYTES = 1 << 20
+"""Bytes at the beginning of a cell in which a frame makes a cut point. Every bzip2 block is shorter."""
+
+VERIFIED_BYTES = 1 << 20
+"""Plain bytes that the first frame after a place must have without an error, if it is not shorter."""
+
+VERIFIED_READ = 1 << 18
+"""Compressed bytes that are read at least, so that looking at a frame takes one request."""
+
+MAGIC_BYTES = 8
+"""Bytes after a window that are read with it, because the beginning of a frame may cross its end."""
+
+ONE_FRAME_GROWTH = 2
+"""A frame with this many times the bytes of the whole compressed file is taken for its only one: text grows more."""
+
+_GZIP_SIZE_BYTES = 4  # at the end of a file: plain bytes of its last member, modulo 2^32
+_ZSTD_HEADER_BYTES = 18
+
+# One bit per file that a process reads a piece of.
+_ONE_FRAME: RecentValues[bool] = RecentValues(1024)
+
+
+@dataclass(frozen=True)
+class FrameFormat:
+    """How frames of one compression are found and read.
+
+    frame: what they are called in errors.
+    candidates: yields the places in some bytes where one may begin.
+    """
+
+    frame: str
+    read: FrameReader
+    candidates: Callable[[bytes], Iterator[int]]
+
+
+FRAME_FORMATS = {
+    "gzip": FrameFormat("gzip member", gzip_members, member_candidates),
+    "zstd": FrameFormat("zstd frame", zstd_frames, frame_candidates),
+    "bz2": FrameFormat("bz2 block", bzip2_blocks, block_candidates),
+}
+
+
+def is_cut_point(frame_start: int) -> bool:
+    """Return whether a frame that begins at this byte of the compressed file makes a cut point."""
+    return frame_start % CELL_BYTES < SEARCH_BYTES
+
+
+def is_one_frame(file: InputFile, compression: str) -> bool:
+    """Return whether a file says in its first or last bytes that it consists of one frame, so that nothing is searched.
+
+    Files of one frame that do not say so, as gzip beyond 4 GB of plain text, cost their readers a search.
+    """
+    if compression == "bz2":
+        return False
+    return _ONE_FRAME.get((file, compression), lambda: _says_one_frame(file, compression))
+
+
+def _says_one_frame(file: InputFile, compression: str) -> bool:
+    if compression == "gzip":
+        with open_range(file, max(0, file.size - _GZIP_SIZE_BYTES)) as opened:
+            plain_bytes = int.from_bytes(opened.read(_GZIP_SIZE_BYTES), "little")
+    else:
+        with open_range(file) as opened:
+            plain_bytes = declared_plain_bytes(opened.read(_ZSTD_HEADER_BYTES)) or 0
+    return plain_bytes >= ONE_FRAME_GROWTH * file.size
+
+
+class CutPoint(NamedTuple):
+    """A frame that begins at byte `offset`, and what was read on the way to it."""
+
+    offset: int
+    read: KnownBytes
+
+
+def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> CutPoint | None:
+    """Return the first cut point in bytes [start, end) of a compressed file, or None."""
+    frame_format = FRAME_FORMATS[compression]
+    cell_start = start - start % CELL_BYTES
+
+    for window_start in range(cell_start, end, CELL_BYTES):
+        first = max(start, window_start)
+        last = min(end, window_start + SEARCH_BYTES)
+        if first >= last:
+            continue
+
+        wanted = max(last - first + MAGIC_BYTES, VERIFIED_READ)
+        with open_range(file, first, first + wanted) as opened:
+            known = KnownBytes(first, opened.read(wanted))
+
+        for place in frame_format.candidates(known.data[: last - first + MAGIC_BYTES]):
+            offset = first + place
+            if offset < last and _is_frame(file, frame_format, offset, known):
+                return CutPoint(offset, known)
+    return None
+
+
+def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int | None) -> None:
+    """Raise DataError unless the reader of the range after `end` begins at the frame that really begins there.
+
+    name: of the file in the error.
+    frame_start: of that frame; None if there is no cut point from `end` to the end of the file.
+    """
+    last = file.size if frame_start is None else frame_start + 1
+    found = first_cut_point(file, compression, end, last)
+    found_start = None if found is None else found.offset
+    if found_start == frame_start:
+        return
+
+    if found is None:
+        frame = FRAME_FORMATS[compression].frame
+        raise DataError(
+            f"{name} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed file cannot be "
+            "read. Copy the file again, or leave it out."
+        )
+    raise DataError(
+        f"{name} cannot be read in pieces: at byte {found.offset:,} of the compressed file, it holds compressed data "
+        "within compressed data. Decompress it, and compress its text alone."
+    )
+
+
+def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
+    """Return whether a frame begins at a place that looks like one."""
+    plain_bytes = 0
+    try:
+        with open_range(file, start, known=known) as opened:
+            for frame_start, data in frame_format.read(CompressedBytes(file.path, opened, start)):
+                plain_bytes += len(data)
+                if frame_start != start or plain_bytes >= VERIFIED_BYTES:
+                    return True
+    except (DataError, EOFError):
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""What gzip, zstd and bzip2 files have in common: they are made of parts that can be read without those before them.
+
+Here all such parts are called frames: the members of gzip, the frames of zstd, the blocks of bzip2. A reader of one
+format (gzip_members.py, zstd_frames.py, bzip2_blocks.py) is a generator of (offset of the frame in the compressed file,
+plain bytes) pairs. Each frame begins with a pair without bytes, so empty frames are seen too. The bytes of one pair are
+few, so a decompression bomb can be refused before it fills memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from schemas.errors import DataError
+
+CHUNK_BYTES = 1 << 17
+"""Plain bytes of one pair, at most; of bzip2, one block, which may have 46 MB."""
+
+READ_BYTES = 1 << 16
+
+Frames = Iterator[tuple[int, bytes]]
+
+
+class CompressedBytes:
+    """The bytes of a compressed file in order. `offset` is the place of the next one in the file.
+
+    path: the file's name in errors.
+    file: positioned at `offset`.
+    """
+
+    def __init__(self, path: str, file: IO[bytes], offset: int = 0):
+        self.path = path
+        self.offset = offset
+        self._file = file
+        self._held = b""  # read from the file, but not taken yet
+
+    def take(self, size: int) -> bytes:
+        """Return the next `size` bytes; fewer only at the end of the file."""
+        data = self.peek(size)
+        self._held = self._held[len(data) :]
+        self.offset += len(data)
+        return data
+
+    def take_some(self) -> bytes:
+        """Return the next bytes, as many as are held or one read gives; none only at the end of the file."""
+        data = self._held or self._file.read(READ_BYTES)
+        self._held = b""
+        self.offset += len(data)
+        return data
+
+    def peek(self, size: int) -> bytes:
+        """Return the next `size` bytes without taking them; fewer only at the end of the file."""
+        while len(self._held) < size:
+            data = self._file.read(max(READ_BYTES, size - len(self._held)))
+            if not data:
+                break
+            self._held += data
+        return self._held[:size]
+
+    def give_back(self, data: bytes) -> None:
+        """Make the last bytes that were taken the next ones again."""
+        self._held = data + self._held
+        self.offset -= len(data)
+
+
+FrameReader = Callable[[CompressedBytes], Frames]
+
+
+def damaged(source: CompressedBytes, frame: str, start: int, cause: object) -> DataError:
+    """Return the error for a frame that cannot be read. `frame` says what it is; `start` is its compressed offset."""
+    return DataError(
+        f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
+        f"({cause}). Copy the file again, or leave it out."
+    )
+
+
+def no_end(frame: str, start: int) -> EOFError:
+    """Return the error for a frame that the end of the file cuts off."""
+    return EOFError(f"the {frame} that begins at byte {start:,} of the compressed file has no end")

@@ -1,0 +1,208 @@
+"""Find the files that the patterns of `--input` name, with the size and the version of each.
+
+Both come from the listing that resolves a pattern, so planning needs no request per file. A path without wildcards is
+looked up with one request. Patterns of a comma list are listed at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from schemas import storage
+from schemas.errors import UsageError
+from schemas.storage_errors import unreadable
+
+MAX_NAME_PARTS = 8
+"""How many members of a comma list are tried as the name of one file that has commas in it."""
+
+REQUESTS_AT_ONCE = 32
+
+# What tells one version of a file from the next, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings
+# and single look-ups of one store agree in these, but not in all of their fields.
+_VERSION_FIELDS = (
+    ("generation",),
+    ("ETag",),
+    ("etag",),
+    ("mtime", "ino"),
+    ("mtime",),
+    ("modificationTime",),
+    ("LastModified",),
+    ("last_modified",),
+    ("created",),
+)
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class InputFile(NamedTuple):
+    """A file of the input. `version` changes when the file does."""
+
+    path: str
+    size: int
+    version: str
+
+
+def matching_files(patterns: str) -> list[InputFile]:
+    """Return every file that a comma list of patterns names, sorted by path, each file once.
+
+    A path that exists as it is spelled means that file, even if its name contains commas or brackets.
+
+    Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
+    fails.
+    """
+    members = _split_comma_list(patterns)
+    if not members:
+        raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
+
+    by_path = {file.path: file for files in at_once(_files_of_pattern, members) for file in files}
+    return [by_path[path] for path in sorted(by_path)]
+
+
+def version_of(path: str) -> str:
+    """Return the version of a file. One request."""
+    return _versions(_look_up(path))[0]
+
+
+def is_unchanged(path: str, version: str) -> bool:
+    """Return whether a file still has this version. One request."""
+    return version in _versions(_look_up(path))
+
+
+def at_once(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """Return `function` of each item, in order, with up to REQUESTS_AT_ONCE calls at the same time.
+
+    Raises what the first item in order raises.
+    """
+    todo = list(items)
+    if len(todo) < 2:
+        return [function(item) for item in todo]
+
+    with ThreadPoolExecutor(min(REQUESTS_AT_ONCE, len(todo))) as threads:
+        return list(threads.map(function, todo))
+
+
+def _look_up(path: str) -> dict[str, Any]:
+    fs, path_in_store = storage.filesystem(path)
+    with storage.storage_errors_of(path):
+        return fs.info(path_in_store)
+
+
+def _versions(entry: dict[str, Any]) -> list[str]:
+    """Return what may stand for the version of a file, best first; the last one is its size alone.
+
+    There are several because a store may know more about a single file than about one in a listing.
+    """
+    versions: list[str] = []
+    for fields in _VERSION_FIELDS:
+        values = [entry.get(field) for field in fields]
+        if None not in values:
+            named = [f"{field}={value}" for field, value in zip(fields, values, strict=True)]
+            versions.append(" ".join([str(entry["size"]), *named]))
+    return [*versions, str(entry["size"])]
+
+
+def _files_of_pattern(pattern: str) -> list[InputFile]:
+    fs, path = storage.filesystem(pattern)
+    entries = _matches(fs, path, pattern)
+
+    # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.
+    unknown = [name for name, entry in entries.items() if entry.get("islink") or _has_no_size(entry)]
+    entries |= at_once_by_name(lambda name: _complete(fs, name, entries[name], pattern), unknown)
+
+    files = [(name, entry) for name, entry in entries.items() if entry["type"] == "file"]
+    if not files:
+        raise _no_file_error(pattern, entries)
+
+    found: list[InputFile] = []
+    for name, entry in files:
+        path = _as_written(fs.unstrip_protocol(name), pattern)
+        found.append(InputFile(path, int(entry["size"]), _versions(entry)[0]))
+    return found
+
+
+def at_once_by_name(function: Callable[[str], _Result], names: list[str]) -> dict[str, _Result]:
+    """Return name -> `function` of the name, as `at_once` does."""
+    return dict(zip(names, at_once(function, names), strict=True))
+
+
+def _has_no_size(entry: dict[str, Any]) -> bool:
+    return entry["type"] == "file" and entry.get("size") is None
+
+
+def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[str, Any]:
+    """Return what a look-up says about a listed file; what the listing said if it is gone, as a broken link is."""
+    try:
+        with storage.storage_errors_of(pattern, FileNotFoundError):
+            found = fs.info(name)
+    except FileNotFoundError:
+        return entry | {"type": "other"}
+
+    if _has_no_size(found):
+        raise UsageError(f"{name} has no size that its server tells. Download it, or leave it out.")
+    return found
+
+
+def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageError:
+    if any(info["type"] == "directory" for info in matches.values()):
+        return UsageError(f"--input {pattern} is a folder. Name its files with a pattern, as in {pattern}/*.jsonl.")
+    return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
+
+
+def _split_comma_list(patterns: str) -> list[str]:
+    """Return the members of a comma list, without empty ones. Names of local files may contain commas themselves."""
+    if _is_local_file(patterns):
+        return [patterns]
+
+    parts = patterns.split(",")
+    members: list[str] = []
+    while parts:
+        count = _parts_of_first_name(parts)
+        member = ",".join(parts[:count])
+        parts = parts[count:]
+
+        # Spaces around a member are layout, but those around the name of a file that exists belong to it.
+        if member.strip():
+            members.append(member if count > 1 else member.strip())
+    return members
+
+
+def _parts_of_first_name(parts: list[str]) -> int:
+    """Return how many parts of a comma list make up its first member: 1, or more if they name a local file."""
+    if _is_local_file(parts[0].strip()):
+        return 1
+
+    for count in range(2, min(len(parts), MAX_NAME_PARTS) + 1):
+        if _is_local_file(",".join(parts[:count])):
+            return count
+    return 1
+
+
+def _is_local_file(path: str) -> bool:
+    return bool(path) and "://" not in path and os.path.isfile(storage.filesystem(path)[1])
+
+
+def _as_written(url: str, pattern: str) -> str:
+    """Return local files as paths, relative if the pattern was, so that a manifest does not name the user's machine."""
+    path = url.removeprefix("file://")
+    is_local = path != url
+    if is_local and not pattern.startswith(("/", "~", "file:")):
+        return os.path.relpath(path)
+    return path
+
+
+def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
+    """Return name -> facts of every file and folder that a pattern names."""
+    try:
+        with storage.storage_errors_of(pattern, OSError):
+            is_pattern = any(character in path for character in "*?[") and not _is_local_file(pattern)
+            if is_pattern:
+                return fs.glob(path, detail=True)
+            return {path: fs.info(path)}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise unreadable(f"--input {pattern}", error) from error

@@ -1,0 +1,116 @@
+"""Read zstd files frame by frame (RFC 8878), as pzstd, t2sz, `cat a.zst b.zst` and the seekable format make them.
+
+The block headers of a frame say where it ends, so a frame that the end of the file cuts off is noticed. Each block is
+decompressed alone: it has at most 128 KB of plain bytes, so memory is bounded by the frame's window. Skippable frames,
+such as the seek table of the seekable format, are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import zstandard
+
+from pipeline.shard.frames import READ_BYTES, CompressedBytes, Frames, damaged, no_end
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+_FRAME = "zstd frame"
+_RESERVED_BIT = 0x08  # of the byte after the magic
+
+_MAX_HEADER_BYTES = 18
+_BLOCK_HEADER_BYTES = 3
+_MAX_BLOCK_BYTES = 1 << 17
+_RLE_BLOCK = 1
+_CHECKSUM_BYTES = 4
+
+# Sixteen magic numbers that differ in their first four bits.
+_SKIPPABLE_MAGIC = b"\x2a\x4d\x18"
+_SKIPPABLE_HEADER_BYTES = 8
+
+
+def zstd_frames(source: CompressedBytes) -> Frames:
+    """Yield the frames from the next byte to the end of the file.
+
+    Raises DataError for a damaged frame, and EOFError for one without an end.
+    """
+    decompressor = zstandard.ZstdDecompressor()
+
+    while head := source.peek(_MAX_HEADER_BYTES):
+        if _is_skippable(head):
+            _skip_frame(source)
+            continue
+
+        start = source.offset
+        yield start, b""
+        try:
+            header_bytes = zstandard.frame_header_size(head)
+            has_checksum = zstandard.get_frame_parameters(head).has_checksum
+
+            decoder = decompressor.decompressobj()
+            decoder.decompress(source.take(header_bytes))
+            for block in _blocks(source, start, has_checksum):
+                data = decoder.decompress(block)
+                if data:
+                    yield start, data
+        except zstandard.ZstdError as error:
+            if len(head) < _MAX_HEADER_BYTES and MAGIC.startswith(head[: len(MAGIC)]):
+                raise no_end(_FRAME, start) from error
+            raise damaged(source, _FRAME, start, error) from error
+
+
+def declared_plain_bytes(head: bytes) -> int | None:
+    """Return how many plain bytes the first frame of a file says that it has; None if it does not say so."""
+    try:
+        size = zstandard.get_frame_parameters(head).content_size
+    except zstandard.ZstdError:
+        return None
+    return None if size == zstandard.CONTENTSIZE_UNKNOWN else size
+
+
+def frame_candidates(data: bytes) -> Iterator[int]:
+    """Yield the places in `data` where a frame may begin."""
+    place = data.find(MAGIC)
+    while place >= 0:
+        descriptor = data[place + 4 : place + 5]
+        if descriptor and not descriptor[0] & _RESERVED_BIT:
+            yield place
+        place = data.find(MAGIC, place + 1)
+
+
+def _blocks(source: CompressedBytes, start: int, has_checksum: bool) -> Iterator[bytes]:
+    """Yield the compressed blocks of a frame with their headers, the last one with the frame's checksum."""
+    is_last = False
+    while not is_last:
+        header = int.from_bytes(source.peek(_BLOCK_HEADER_BYTES), "little")
+        is_last = bool(header & 1)
+        kind = (header >> 1) & 3
+        size = header >> 3
+        if size > _MAX_BLOCK_BYTES:
+            raise damaged(source, _FRAME, start, f"a block of {size:,} bytes at byte {source.offset:,}")
+
+        # The size of a block of one repeated byte is that of its plain text.
+        wanted = _BLOCK_HEADER_BYTES + (1 if kind == _RLE_BLOCK else size)
+        if is_last and has_checksum:
+            wanted += _CHECKSUM_BYTES
+        block = source.take(wanted)
+        if len(block) < wanted:
+            raise no_end(_FRAME, start)
+        yield block
+
+
+def _is_skippable(head: bytes) -> bool:
+    return head[1:4] == _SKIPPABLE_MAGIC and head[0] >> 4 == 5
+
+
+def _skip_frame(source: CompressedBytes) -> None:
+    start = source.offset
+    header = source.take(_SKIPPABLE_HEADER_BYTES)
+    remaining = int.from_bytes(header[4:], "little")
+    if len(header) < _SKIPPABLE_HEADER_BYTES:
+        raise no_end("skippable zstd frame", start)
+
+    while remaining:
+        data = source.take(min(READ_BYTES, remaining))
+        if not data:
+            raise no_end("skippable zstd frame", start)
+        remaining -= len(data)
