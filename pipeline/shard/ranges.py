@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 from pipeline.shard.listing import InputFile
 from pipeline.shard.recent import RecentValues
 from schemas import storage
-from schemas.storage import ByteRange
+from schemas.byte_ranges import ByteRange, read_ranges
 
 HEAD_BYTES = 1 << 16
 """Read of a file to find out what it is: less than what one round trip to a store costs."""
@@ -122,5 +122,5 @@ def _read_range(path: str, start: int, end: int) -> bytes:
     if start >= end:
         return b""
 
-    (data,) = storage.read_ranges([ByteRange(path, start, end)])
+    (data,) = read_ranges([ByteRange(path, start, end)])
     return data

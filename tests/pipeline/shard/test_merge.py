@@ -164,8 +164,8 @@ def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
         raise AssertionError("the tables were read")
 
     staging = Staging(str(tmp_path), "job")
-    staging.keep_shard(NAME, b"", {"kept": 1})
-    assert write_shard(NAME, refuse, MergeOptions("exact", 7), staging) == {"kept": 1}
+    kept = staging.keep_shard(NAME, b"", {"kept": 1})
+    assert write_shard(NAME, refuse, MergeOptions("exact", 7), staging) == kept
 
 
 def test_the_fingerprint_is_of_all_batches() -> None:
