@@ -1,8 +1,7 @@
-"""Memory of each step at two sizes of a corpus, and the cost of a job at any size.
+"""Peak memory of each step of the pipeline, at any size of a corpus.
 
     python benchmarks/scale.py corpus FOLDER --megabytes 300        write a corpus of made-up words
-    python benchmarks/scale.py memory FOLDER                        run the jobs on it; peak memory by step
-    python benchmarks/scale.py model                                what 16 GB, 1 TB and 10 TB cost, by arithmetic
+    python benchmarks/scale.py memory FOLDER OUT [--dedup minhash]  run the jobs on it; peak memory by step
 
 The words follow Zipf's law, and the number of different words grows with the corpus as Heaps' law says, so the
 vocabulary's memory is realistic. One document in five nearly repeats another one.
@@ -12,10 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import resource
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from pipeline.cli import main as main_of_pipeline
+from pipeline.transforms import calls
 
 DOCUMENT_WORDS = 500  # on average: 3 KB
 SENTENCE_WORDS = 18
@@ -85,14 +90,87 @@ def write_corpus(folder: Path, megabytes: int) -> None:
                 written += file.write(json.dumps({"text": text}) + "\n")
 
 
+def run_jobs(corpus: Path, out: Path, more: list[str]) -> None:
+    """Run all three jobs with worker processes, and print the peak memory of each step."""
+    log = out / "memory.jsonl"
+    out.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    calls._guarded = partial(_measured, calls._guarded, str(log))
+
+    text = str(out / "text")
+    vocab = str(out / "vocab")
+    jobs = {
+        "shard": ["shard", "--input", f"{corpus}/*.jsonl", "--output", text, *more],
+        "vocab": ["vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", "30522"],
+        "pairs": [
+            *["pairs", "--text", text, "--vocab", vocab, "--output", str(out / "pairs")],
+            *["--objective", "nsp", "--max_length", "512"],
+        ],
+    }
+    for name, arguments in jobs.items():
+        started = time.perf_counter()
+        code = main_of_pipeline([*arguments, "--overwrite"])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(f"{name}: exit code {code}, {time.perf_counter() - started:.0f} s, launcher {peak:.2f} GB", flush=True)
+
+    print("| step | calls | longest, s | peak memory, GB |\n|---|---|---|---|")
+    steps: dict[str, list[dict]] = {}
+    for line in log.read_text().splitlines():
+        measured = json.loads(line)
+        steps.setdefault(measured["step"], []).append(measured)
+    for step, measured in steps.items():
+        longest = max(call["seconds"] for call in measured)
+        print(f"| {step} | {len(measured)} | {longest:.1f} | {max(call['peak'] for call in measured) / 1e6:.2f} |")
+
+
+def _measured(guarded: Callable, log: str, function: Callable, *more: object, **named: object) -> Callable:
+    """Wrap a step as `calls` does, and let the worker write down its peak memory. Sent to workers by value."""
+    step = _name_of(function)
+
+    def measured(*arguments):
+        import json
+        import time
+        from pathlib import Path
+
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is used now
+        started = time.perf_counter()
+        yield from function(*arguments)
+
+        status = Path("/proc/self/status").read_text()
+        peak = int(status.partition("VmHWM:")[2].split()[0])
+        with open(log, "a") as file:
+            line = {"step": step, "peak": peak, "seconds": time.perf_counter() - started}
+            file.write(json.dumps(line) + "\n")
+
+    return guarded(measured, *more, **named)
+
+
+def _name_of(function: Callable) -> str:
+    """The name of the function of the pipeline that a step's wrappers call."""
+    while True:
+        inner = getattr(function, "func", None)  # of a partial
+        for cell in getattr(function, "__closure__", None) or ():
+            if callable(cell.cell_contents):
+                inner = cell.cell_contents
+        if inner is None:
+            return function.__name__
+        function = inner
+
+
 def main() -> None:
-    flags = argparse.ArgumentParser(description="Memory by step, and the cost of a job at any size.")
+    flags = argparse.ArgumentParser(description="Peak memory of each step of the pipeline.")
     commands = flags.add_subparsers(required=True, dest="command")
     corpus = commands.add_parser("corpus")
     corpus.add_argument("folder", type=Path)
     corpus.add_argument("--megabytes", type=int, default=300)
-    parsed = flags.parse_args()
-    write_corpus(parsed.folder, parsed.megabytes)
+    memory = commands.add_parser("memory")
+    memory.add_argument("folder", type=Path)
+    memory.add_argument("out", type=Path)
+    parsed, more = flags.parse_known_args()
+    if parsed.command == "corpus":
+        write_corpus(parsed.folder, parsed.megabytes)
+    else:
+        run_jobs(parsed.folder, parsed.out, more)
 
 
 if __name__ == "__main__":
