@@ -101,7 +101,9 @@ def read(url: str) -> bytes:
             return file.read()
     try:
         with storage_errors_of(url, FileNotFoundError):
-            return fs.cat_file(path)
+            # s3fs would ask for the size first, and read a large file in pieces.
+            whole = {"max_concurrency": 1} if "s3" in fs.protocol else {}
+            return fs.cat_file(path, **whole)
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error
 

@@ -92,13 +92,6 @@ def upload(place: Placement, output: str, name: str, data: bytes) -> None:
     raise StorageError(f"{output} was taken over by another job while {name} was written. Run the same command again.")
 
 
-def end(output: str, job: str) -> None:
-    """Remove what `decide` wrote for this job."""
-    owner = None if storage.is_local(output) else _read(output)
-    if owner is not None and owner.job == job:
-        storage.remove(storage.join(output, OWNER))
-
-
 def _read(output: str) -> Placement | None:
     """Return who owns the shards in a folder. None when nobody does, or when the file is not one of ours."""
     with contextlib.suppress(DataError, ValueError, TypeError):

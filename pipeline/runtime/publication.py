@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from pipeline.runtime import leases, placement
+from pipeline.runtime import leases
 from pipeline.runtime.piece_checks import check_pieces, part_entries
-from pipeline.runtime.staging import PREFIX, Staging
+from pipeline.runtime.staging import Staging, remove_unfinished
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.manifest import FolderKind, Manifest
@@ -69,8 +69,7 @@ def publish_output(
 
     storage.publish(storage.join(output, manifests.NAME), data)
 
-    placement.end(output, staging.job)
-    _remove_unfinished(output, present)
+    remove_unfinished(staging)
     if staging.token:
         leases.release_kept(output, staging.token)
 
@@ -119,14 +118,3 @@ def _remove_replaced(output: str, kind: FolderKind, present: list[str], new_path
     replaced = re.compile(_REPLACED[kind])
     old_paths = [path for path in paths if replaced.fullmatch(path) and path not in new_paths]
     storage.remove_files(output, old_paths)
-
-
-def _remove_unfinished(output: str, present: list[str]) -> None:
-    """Remove what jobs left that ended before they were finished. This job's lease says that no other one lives.
-
-    `present` is a listing of the folder from before this job published: the lease's holder alone writes there.
-    """
-    for name in present:
-        is_partial = storage.is_partial(name) and not leases.is_lease(name)
-        if name.startswith(PREFIX) or is_partial:
-            storage.remove(storage.join(output, name))

@@ -157,7 +157,7 @@ def plan_staging(
 
 
 def _remove_if_published(staging: Staging) -> None:
-    """Remove the staging of a job whose own manifest is in place. Pieces that are not published yet stay."""
+    """Remove what is unfinished if this job's own manifest is in place. Pieces that are not published yet stay."""
     marker = staging.url(manifests.NAME)
     with contextlib.suppress(ClozelineError):  # staging that cannot be removed only takes up space
         if not storage.exists(marker):
@@ -166,8 +166,21 @@ def _remove_if_published(staging: Staging) -> None:
         with leases.held(staging.output, staging.token):
             published = storage.read(storage.join(staging.output, manifests.NAME))
             if storage.read(marker) == published:
-                placement.end(staging.output, staging.job)
-                storage.remove(staging.url(""))
+                remove_unfinished(staging)
+
+
+def remove_unfinished(staging: Staging) -> None:
+    """Remove what jobs left that ended before they were finished, once this job's result is in place.
+
+    The lease says that no other job lives. This job's own staging goes last: as long as it is there, the next attempt
+    finds that there is more to remove.
+    """
+    own = PREFIX + staging.job
+    for name in storage.names(staging.output):
+        is_partial = storage.is_partial(name) and not leases.is_lease(name)
+        if is_partial or (name.startswith(PREFIX) and name != own):
+            storage.remove(storage.join(staging.output, name))
+    storage.remove(staging.url(""))
 
 
 def check_replaceable(output: str, kind: FolderKind, overwrite: bool) -> None:
