@@ -211,7 +211,7 @@ def test_planned_pieces_share_the_work_and_read_the_text_once(large, layout, nam
 
     found = [records(piece, layout) for piece in made.pieces]
     whole = records(whole_piece(made.path, "text"), layout)
-    assert [record.text for record in all_of(found)] == [record.text for record in whole]
+    assert without_places(all_of(found)) == without_places(whole)
     assert sum(bool(part) for part in found) >= 3
 
 
