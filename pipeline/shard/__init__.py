@@ -2,10 +2,12 @@
 
 The way of one document:
 
-    inputs           patterns become a list of files, and files become splits, one worker's task each
+    listing          patterns become a list of files, with the size and version of each
+    inputs           files become splits, one worker's task each
     formats          text, JSON lines, Parquet or WikiExtractor? Known by name or by the first bytes
     decompression    .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
     encodings        text in another encoding (--encoding) becomes UTF-8
+    cut_files        a piece of a large compressed file becomes the plain bytes of its frames
     lines, records   lines become records: the text of one document, or the reason why there is none
     parquet          rows become records
     cleaning         fixed rules for control characters, spaces, line ends, Unicode and endless words
@@ -24,7 +26,8 @@ also written to OUTPUT/rejected/ with its file, its position and its first chara
 (--max_bad_ratio), or too many bytes that cannot be decoded (--max_undecodable_ratio), end the job with a DataError, and
 nothing is published. What cleaning changes inside a document is counted in the manifest's statistics.
 
-Smaller modules: `record` and `limits` hold what the readers share; `undecodable` counts bytes outside the encoding,
+Smaller modules: `frames`, `gzip_members`, `zstd_frames` and `bzip2_blocks` read compressed files frame by frame, and
+`cut_points` finds the frames at which they can be cut; `ranges` reads files of a store, `recent` remembers; `record` and `limits` hold what the readers share; `undecodable` counts bytes outside the encoding,
 and `encoding_guess` with `alphabets` suggests the right one; `file_kinds` knows files that are not text; `languages`
 with `language_table` resolves --language; `summary` writes the closing lines of the command.
 """

@@ -22,6 +22,9 @@ from schemas import storage
 SPLIT_BYTES = 16 << 20
 """Text in one split. About a second of work, so that the last worker to finish does not keep the others waiting."""
 
+MAX_PIECES = 256
+"""Pieces in one split. Small files cost the two requests for each more than their bytes."""
+
 COMPRESSED_WEIGHT = 4
 """A compressed byte counts as this many bytes of text."""
 
@@ -163,7 +166,8 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
 
     for file, file_format in zip(files, formats, strict=True):
         for piece in pieces_of(file, file_format, encoding):
-            if pending and pending_weight + piece.weight > SPLIT_BYTES:
+            is_full = pending_weight + piece.weight > SPLIT_BYTES or len(pending) == MAX_PIECES
+            if pending and is_full:
                 splits.append(Split(len(splits), tuple(pending)))
                 pending = []
                 pending_weight = 0

@@ -194,13 +194,22 @@ def _as_written(url: str, pattern: str) -> str:
     return path
 
 
+def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    # Looking for folders as well lists an object store twice, so it is done only to explain why there is no file.
+    # fsspec's glob for web servers always looks for them and takes no such argument.
+    files: dict[str, dict[str, Any]] = {}
+    if "http" not in fs.protocol:
+        files = fs.glob(path, detail=True, withdirs=False)
+    return files or fs.glob(path, detail=True)
+
+
 def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
     """Return name -> facts of every file and folder that a pattern names."""
     try:
         with storage.storage_errors_of(pattern, OSError):
             is_pattern = any(character in path for character in "*?[") and not _is_local_file(pattern)
             if is_pattern:
-                return fs.glob(path, detail=True)
+                return _glob(fs, path)
             return {path: fs.info(path)}
     except (FileNotFoundError, NotADirectoryError):
         return {}

@@ -126,7 +126,7 @@ TEXT = st.lists(st.tuples(PIECE_OF_TEXT, st.sampled_from(["\n", "\n", "\r\n", "\
 @given(text=TEXT, frames=st.lists(st.integers(0, 2000), max_size=30), cuts=st.lists(st.integers(1, 3000), max_size=8))
 @example(text=b"a\nb\n", frames=[2], cuts=[1, 20, 24, 28, 40])
 @example(text=b"", frames=[0, 0, 0], cuts=[5, 30, 64, 100])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_record_comes_out_once(tmp_path_factory, maker: str, kind: str, text, frames, cuts) -> None:
     suffix, compress = MAKE[maker]
     path = tmp_path_factory.mktemp("cut") / f"x{suffix}"
@@ -211,7 +211,7 @@ def test_planned_pieces_share_the_work_and_read_the_text_once(large, layout, nam
 
     found = [records(piece, layout) for piece in made.pieces]
     whole = records(whole_piece(made.path, "text"), layout)
-    assert [record.text for record in all_of(found)] == [record.text for record in whole]
+    assert without_places(all_of(found)) == without_places(whole)
     assert sum(bool(part) for part in found) >= 3
 
 
@@ -274,8 +274,8 @@ def test_a_file_that_is_cut_off_is_an_error_of_its_last_piece(large, kind: str) 
 
 
 def test_compressed_data_within_compressed_data_is_refused_rather_than_read_twice(large) -> None:
-    inner = gzip.compress(natural_text(100_000))
-    outer = [gzip.compress(natural_text(100_000)), gzip.compress(inner * 9, 0), gzip.compress(b"End.\n" * 300_000)]
+    inner = gzip.compress(natural_text(10_000))
+    outer = [gzip.compress(natural_text(100_000)), gzip.compress(inner * 90, 0), gzip.compress(b"End.\n" * 30)]
     made = large("x.gz", b"".join(outer))
     with pytest.raises(DataError, match=r"compressed data within compressed data"):
         for piece in made.pieces:
