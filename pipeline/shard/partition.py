@@ -29,7 +29,7 @@ from pipeline.runtime.run_files import RunIndex, encode_run
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
 from pipeline.shard.inputs import Split
-from pipeline.shard.near_duplicates import encode_signatures
+from pipeline.shard.near_duplicates import SIGNATURE_BUCKETS, rows_of_documents
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
@@ -67,10 +67,11 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     reports: list[Report] = []
     for documents in read_documents(split, reading):
         name = f"run-{split.index:06d}-{len(reports):04d}"
-        index = _write_run(name, documents, reading, buckets, staging)
         report = run_report(name, documents)
         report["split"] = split.index
-        report["index"] = index.to_row()
+        report["index"] = _write_run(name, documents, reading.seed, buckets, staging).to_row()
+        if reading.near_duplicates:
+            report |= _write_signatures(name, documents, staging)
         reports.append(report)
 
     # Last, because the report is the proof that all runs of the split are complete.
@@ -78,20 +79,29 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     return reports
 
 
-def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
-    """Write the files of one run: its documents, their signatures for `near_duplicates`, and its rejected records."""
+def _write_run(name: str, documents: RunBuffer, seed: int, buckets: int, staging: Staging) -> RunIndex:
+    """Write the files of one run: its documents, and its rejected records."""
     rows = rows_of(documents)
-    data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
+    data, index = encode_run(rows, placements_of(rows, seed), buckets, f"{name}.run")
     staging.put(index.name, data)
-
-    if reading.near_duplicates:
-        for suffix, signatures in encode_signatures(documents.ids, documents.sentences).items():
-            staging.put(f"{name}.{suffix}", signatures)
 
     if documents.rejected:
         json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.rejected)
         staging.put(f"{name}.rejected.jsonl", json_lines)
     return index
+
+
+def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Report:
+    """Write the run files of the documents' bands and signatures, and return their indexes for the run's report."""
+    rows = rows_of_documents(documents.ids, documents.sentences)
+    bands = rows.bands["band"].to_numpy()
+    ids = rows.signatures["document"].to_numpy()
+
+    band_data, band_index = encode_run(rows.bands, bands, SIGNATURE_BUCKETS, f"{name}.bands.run")
+    staging.put(band_index.name, band_data)
+    data, index = encode_run(rows.signatures, ids, SIGNATURE_BUCKETS, f"{name}.signatures.run")
+    staging.put(index.name, data)
+    return {"bands": band_index.to_row(), "signatures": index.to_row()}
 
 
 def rows_of(documents: RunBuffer) -> pa.RecordBatch:

@@ -68,6 +68,14 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Relayed:
+    """A stream that comes from pipeline/transforms/relay.py; `elements` are its blocks, or the entries of its runs."""
+
+    stream: Stream
+    elements: PCollection
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is decided while the job runs. A side input of every step of the exchange.
 
@@ -89,64 +97,92 @@ class Exchange(beam.PTransform):
     plan: a single `Plan`.
     """
 
-    streams: list[Sent | Written]
+    streams: list[Sent | Written | Relayed]
     consume: Consume
     plan: AsSingleton
     shuffle: Shuffle
     staging: Staging
 
     def expand(self, pbegin: Any) -> PCollection:
+        consumer = _Consumer([source.stream for source in self.streams], self.consume)
+        start = pbegin | "Start" >> beam.Create([None])
         if self.shuffle == "service":
-            return self._by_service(pbegin)
-        return self._by_files(pbegin)
+            every_bucket = start | "Every bucket" >> _typed(generate(_empty_blocks, self.plan))
+            blocks = Gather(self.streams, self.plan, self.shuffle, self.staging, [every_bucket])
+            return pbegin | blocks | "Consume" >> call(_consume_blocks, consumer, self.plan)
 
-    def _by_service(self, pbegin: Any) -> PCollection:
-        blocks = [pbegin | "Start" >> beam.Create([None]) | "Every bucket" >> generate(_empty_blocks, self.plan)]
+        every_group = start | "Every group" >> _typed(generate(_empty_groups, self.plan))
+        entries = Gather(self.streams, self.plan, self.shuffle, self.staging, [every_group])
+        return pbegin | entries | "Consume" >> generate(_consume_runs, consumer, self.plan, self.staging)
+
+
+@dataclass
+class Gather(beam.PTransform):
+    """Streams of rows -> (bucket, its blocks), or (group of buckets, entries of the runs that have rows in it).
+
+    more: blocks or entries besides those of the streams.
+    """
+
+    streams: list[Sent | Written | Relayed]
+    plan: AsSingleton
+    shuffle: Shuffle
+    staging: Staging
+    more: list[PCollection]
+
+    def expand(self, pbegin: Any) -> PCollection:
+        if self.shuffle == "service":
+            return self._by_service()
+        return self._by_files()
+
+    def _by_service(self) -> PCollection:
+        blocks = list(self.more)
         for source in self.streams:
             label = source.stream.name.capitalize()
+            if isinstance(source, Relayed):
+                blocks.append(source.elements)
+                continue
+
             if isinstance(source, Sent):
                 made = generate(_send_blocks, source.maker, source.stream, self.plan)
             else:
                 made = generate(_read_blocks, source.stream, self.plan, self.staging)
-            blocks.append(source.elements | f"{label} blocks" >> made.with_output_types(tuple[int, Block]))
+            blocks.append(source.elements | f"{label} blocks" >> _typed(made))
 
-        return (
-            blocks
-            | "All blocks" >> beam.Flatten()
-            | "By bucket" >> beam.GroupByKey()
-            | "Consume" >> call(_consume_blocks, self._consumer(), self.plan)
-        )
+        return blocks | "All blocks" >> beam.Flatten() | "By bucket" >> beam.GroupByKey()
 
-    def _by_files(self, pbegin: Any) -> PCollection:
-        entries = [pbegin | "Start" >> beam.Create([None]) | "Every group" >> generate(_empty_groups, self.plan)]
+    def _by_files(self) -> PCollection:
+        entries = list(self.more)
         for source in self.streams:
             label = source.stream.name.capitalize()
-            if isinstance(source, Sent):
+            if isinstance(source, Relayed):
+                entries.append(source.elements)
+            elif isinstance(source, Sent):
                 made = generate(_send_runs, source.maker, source.stream, self.plan, self.staging)
-                entries.append(source.elements | f"{label} runs" >> made)
+                entries.append(source.elements | f"{label} runs" >> _typed(made))
             else:
                 entries += self._entries_of_written(source, label)
 
-        return (
-            entries
-            | "All entries" >> beam.Flatten()
-            | "By group" >> beam.GroupByKey()
-            | "Consume" >> generate(_consume_runs, self._consumer(), self.plan, self.staging)
-        )
+        return entries | "All entries" >> beam.Flatten() | "By group" >> beam.GroupByKey()
 
     def _entries_of_written(self, source: Written, label: str) -> list[PCollection]:
         """The entries of runs as they are, and those of merged runs. One of the two is empty, as the plan says."""
-        as_they_are = source.elements | f"{label} entries" >> generate(_entries_as_they_are, source.stream, self.plan)
+        taken = generate(_entries_as_they_are, source.stream, self.plan)
+        as_they_are = source.elements | f"{label} entries" >> _typed(taken)
         merged = (
             source.elements
-            | f"{label} ranges" >> generate(_entries_to_merge, source.stream, self.plan)
+            | f"{label} ranges" >> _typed(generate(_entries_to_merge, source.stream, self.plan), key=str)
             | f"{label} by range" >> beam.GroupByKey()
-            | f"Merge {label.lower()}" >> generate(_merge_range, source.stream, self.plan, self.staging)
+            | f"Merge {label.lower()}" >> _typed(generate(_merge_range, source.stream, self.plan, self.staging))
         )
         return [as_they_are, merged]
 
-    def _consumer(self) -> _Consumer:
-        return _Consumer([source.stream for source in self.streams], self.consume)
+
+def _typed(made: beam.PTransform, key: type = int) -> beam.PTransform:
+    """Declare a step's elements to be pairs with that kind of key.
+
+    Beam would otherwise infer it from the functions' bytecode, which takes longer than all else in building a graph.
+    """
+    return made.with_output_types(tuple[key, Any])
 
 
 @dataclass(frozen=True)

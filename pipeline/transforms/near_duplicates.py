@@ -1,56 +1,173 @@
-"""Near-duplicates as a Beam graph: from the signatures of all runs to the documents to drop."""
+"""Near-duplicates as a Beam graph: from the bands and signatures of all runs to the documents to drop.
+
+Every arrow is an exchange: 4 that always work, and 2 for each round of stars, which stay empty for a small corpus.
+
+    bands -> pair -> send (with the signatures of all documents) -> check --------------------------> finish
+                                                                    check -> (large -> small) x 3 -> finish
+
+Documents to drop leave `check`, each small star and `finish` for the exchange that makes the shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import AsList, PCollection
+from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Lot, Maker, Stream
+from pipeline.runtime.exchange import Shuffle, Stream
+from pipeline.runtime.run_files import Keys
 from pipeline.runtime.staging import Staging
-from pipeline.shard import near_duplicates
 from pipeline.shard.merge import DROPPED_SCHEMA
-from pipeline.shard.partition import placements
-from pipeline.transforms.calls import DistributeList, call, call_once
-from pipeline.transforms.exchange import Sent
+from pipeline.shard.near_duplicates import BAND_SCHEMA, SIGNATURE_BUCKETS, SIGNATURE_SCHEMA
+from pipeline.shard.near_duplicates.components import EDGE_SCHEMA
+from pipeline.shard.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_SCHEMA
+from pipeline.shard.plan import CorpusSurvey
+from pipeline.steps import near_duplicates as steps
+from pipeline.steps.near_duplicates import ROUNDS, plan_near_duplicates
+from pipeline.transforms.calls import call_once
+from pipeline.transforms.exchange import Gather, Plan, Relayed, Sent, Written
+from pipeline.transforms.relay import Output, Plans, Step, relay
+
+DOCUMENTS = "documents"
+STARS = "stars"
+LAST = "last"
+SHARDS = "shards"
+"""Names of the exchanges' plans: by hashes of bands or ids of documents, by ends of edges, in one bucket, and by
+placements."""
 
 
-def near_duplicates_to_drop(runs: PCollection, seed: int, staging: Staging) -> Sent:
-    """Return the stream of the documents to drop. `runs` are the reports of all runs."""
-    pbegin = runs.pipeline
-    names = AsList(runs | "Names" >> beam.Map(_name))
-    joined = (
-        pbegin
-        | "Buckets" >> beam.Create([list(range(near_duplicates.JOINS))])
-        | "Distribute buckets" >> DistributeList()
-        | "Join" >> call(_join_bands, names, staging)
-    )
-    resolved = pbegin | "Resolve" >> call_once(_resolve, names, AsList(joined), staging)
-    maker = Maker(_one_name, partial(_lots_of_dropped, seed=seed, staging=staging))
-    return Sent(Stream(1, "dropped", DROPPED_SCHEMA), resolved, maker)
+@dataclass(frozen=True)
+class Corpus:
+    """What the graph is built for.
+
+    survey: a single CorpusSurvey. seed: draws the placements.
+    """
+
+    survey: AsSingleton
+    seed: int
+    shuffle: Shuffle
+    staging: Staging
 
 
-def _name(run: Report) -> str:
-    return run["run"]
+def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
+    """Return the streams of the documents to drop, with the numbers from 1 on, for the exchange of the shards.
+
+    runs: the reports of all runs.
+    """
+    return _Graph(runs, corpus).build()
 
 
-def _one_name(report: Report) -> str:
-    return "all"
+class _Graph:
+    """The steps, and the streams of documents to drop that they have made so far."""
+
+    def __init__(self, runs: PCollection, corpus: Corpus):
+        pbegin = runs.pipeline
+        self._runs = runs
+        self._pbegin = pbegin
+        self._corpus = corpus
+        self._plans = AsSingleton(pbegin | "Plan near-duplicates" >> call_once(_plans, corpus.survey))
+        self._document_plan = AsSingleton(pbegin | "Plan bands" >> call_once(_plan_of_documents, corpus.survey))
+        self._dropped: list[Relayed] = []
+
+    def build(self) -> list[Relayed]:
+        requested = self._pair()
+        delivered = self._send(requested)
+        few_edges, edges = self._check(delivered)
+        for number in range(ROUNDS):
+            edges = self._round(edges, number)
+
+        sources = [few_edges, edges]
+        finish = partial(steps.finish, seed=self._corpus.seed)
+        step = Step("near-finish", finish, LAST, _streams(sources), [self._output_of_dropped()])
+        self._dropped += self._relay(sources, step)
+        return self._dropped
+
+    def _pair(self) -> Relayed:
+        """Requests for the signatures of candidate pairs."""
+        bands = Stream(0, "bands", BAND_SCHEMA, partial(_column, name="band"))
+        indexes = self._runs | "Band indexes" >> beam.Map(_numbered_index, "bands")
+        requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
+
+        step = Step("near-pair", steps.pair_bands, DOCUMENTS, [bands], [requests])
+        (requested,) = self._relay([Written(bands, indexes)], step)
+        return requested
+
+    def _send(self, requested: Relayed) -> Relayed:
+        """The signatures of candidate pairs, each where it is compared."""
+        signatures = Stream(0, "signatures", SIGNATURE_SCHEMA, partial(_column, name="document"))
+        indexes = self._runs | "Signature indexes" >> beam.Map(_numbered_index, "signatures")
+        deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
+
+        step = Step("near-send", steps.send_signatures, DOCUMENTS, [signatures, requested.stream], [deliveries])
+        (delivered,) = self._relay([Written(signatures, indexes), requested], step)
+        return delivered
+
+    def _check(self, delivered: Relayed) -> tuple[Relayed, Relayed]:
+        """Edges for the last step, and edges for large stars. One of the two is empty, as the plan says."""
+        outputs = [
+            self._output_of_dropped(),
+            Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST),
+            Output(Stream(0, "edges", EDGE_SCHEMA), STARS),
+        ]
+        check = partial(steps.check_pairs, seed=self._corpus.seed)
+        step = Step("near-check", check, DOCUMENTS, [delivered.stream], outputs)
+        dropped, few_edges, edges = self._relay([delivered], step)
+        self._dropped.append(dropped)
+        return few_edges, edges
+
+    def _round(self, edges: Relayed, number: int) -> Relayed:
+        """The edges that are left after one round of large and small stars."""
+        at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
+        step = Step(f"near-large-{number}", steps.make_large_stars, STARS, [edges.stream], [at_larger_ends])
+        (large,) = self._relay([edges], step)
+
+        is_last = number == ROUNDS - 1
+        left = Output(Stream(0, "small-stars", EDGE_SCHEMA), STARS)
+        if is_last:
+            left = Output(Stream(1, "small-stars", EDGE_SCHEMA), LAST)
+        make = partial(steps.make_small_stars, seed=self._corpus.seed, is_last=is_last)
+        step = Step(f"near-small-{number}", make, STARS, [large.stream], [self._output_of_dropped(), left])
+        dropped, small = self._relay([large], step)
+        self._dropped.append(dropped)
+        return small
+
+    def _output_of_dropped(self) -> Output:
+        number = 1 + len(self._dropped)
+        return Output(Stream(number, f"dropped-{number}", DROPPED_SCHEMA), SHARDS)
+
+    def _relay(self, sources: list[Sent | Written | Relayed], step: Step) -> list[Relayed]:
+        corpus = self._corpus
+        gather = Gather(sources, self._document_plan, corpus.shuffle, corpus.staging, more=[])
+        gathered = self._pbegin | f"Rows for {step.name}" >> gather
+        return relay(gathered, step, self._plans, corpus.shuffle, corpus.staging)
 
 
-def _join_bands(bucket: int, names: list[str], staging: Staging) -> Report:
-    return near_duplicates.join_bands(bucket, tuple(sorted(names)), staging)
+def _streams(sources: list[Relayed]) -> list[Stream]:
+    return [source.stream for source in sources]
 
 
-def _resolve(names: list[str], joined: list[Report], staging: Staging) -> Report:
-    return near_duplicates.resolve(tuple(sorted(names)), joined, staging)
+def _plans(survey: CorpusSurvey) -> Plans:
+    plan = plan_near_duplicates(survey, SIGNATURE_BUCKETS)
+    return {
+        DOCUMENTS: _plan_of_documents(survey),
+        STARS: Plan(plan.star_buckets, details=plan),
+        LAST: Plan(1, details=plan),
+        SHARDS: Plan(survey.num_shards),
+    }
 
 
-def _lots_of_dropped(report: Report, plan: Any, seed: int, staging: Staging) -> Iterator[Lot]:
-    ids = near_duplicates.dropped_ids(report, staging)
-    yield placements(ids, seed), pa.record_batch([pa.array(ids)], schema=DROPPED_SCHEMA)
+def _plan_of_documents(survey: CorpusSurvey) -> Plan:
+    plan = plan_near_duplicates(survey, SIGNATURE_BUCKETS)
+    return Plan(plan.buckets, plan.merges_runs, details=plan)
+
+
+def _numbered_index(run: Report, name: str) -> tuple[int, list]:
+    return run["split"], run[name]
+
+
+def _column(rows: pa.RecordBatch, name: str) -> Keys:
+    return rows[name].to_numpy()

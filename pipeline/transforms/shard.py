@@ -25,7 +25,7 @@ from pipeline.steps.shard import add_text_reports, publish_text
 from pipeline.transforms.calls import Distribute, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
 from pipeline.transforms.manifest_parts import SummarizeParts
-from pipeline.transforms.near_duplicates import near_duplicates_to_drop
+from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas.shards import TEXT_SCHEMA, shard_name
 
 
@@ -60,7 +60,8 @@ class ShardCorpora(beam.PTransform):
         documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
         streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
         if self.reading.near_duplicates:
-            streams.append(near_duplicates_to_drop(runs, self.job.seed, self.staging))
+            corpus = Corpus(survey, self.job.seed, self.shuffle, self.staging)
+            streams += near_duplicates_to_drop(runs, corpus)
 
         merge = partial(_write_shard, options=MergeOptions(self.job.dedup, self.job.seed), staging=self.staging)
         summaries = (
@@ -82,12 +83,15 @@ def _plan_of_shards(survey: CorpusSurvey) -> Plan:
     return Plan(buckets=survey.num_shards, merges=survey.merges_runs, details=survey.num_shards)
 
 
+_INDEXES = ("index", "bands", "signatures")
+
+
 def _numbered_index(run: Report) -> tuple[int, list]:
     return run["split"], run["index"]
 
 
 def _without_index(run: Report) -> Report:
-    return {name: value for name, value in run.items() if name != "index"}
+    return {name: value for name, value in run.items() if name not in _INDEXES}
 
 
 def _write_shard(

@@ -1,0 +1,150 @@
+"""The steps that find near-duplicates: what is done with one bucket of each exchange.
+
+    pair_bands        rows of bands         -> requests for the signatures of candidate pairs
+    send_signatures   signatures, requests  -> deliveries of signatures
+    check_pairs       deliveries            -> edges between similar documents
+    make_large_stars  edges                 -> edges
+    make_small_stars  edges                 -> fewer edges
+    finish            the remaining edges
+
+The last three kinds and `check_pairs` also find documents to drop. pipeline/transforms/near_duplicates.py connects the
+steps, and pipeline/shard/near_duplicates has the algorithms.
+
+A step yields (place of the output in the step's list of outputs, (keys, rows)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.runtime.relay import Addressed
+from pipeline.shard.merge import DROPPED_SCHEMA
+from pipeline.shard.near_duplicates import bands, components, similarity
+from pipeline.shard.near_duplicates.bands import Ids
+from pipeline.shard.near_duplicates.components import Edges, SmallStars
+from pipeline.shard.partition import placements
+from pipeline.shard.plan import CorpusSurvey
+
+BUCKET_DOCUMENTS = 250_000
+"""The most documents of a bucket, on average: 64 MB of bands, 34 MB of signatures."""
+
+UNION_FIND_DOCUMENTS = 4_000_000
+"""Up to this many documents, one worker connects all similar ones. It takes about 100 bytes for each edge that
+`check_pairs` leaves, and documents of one band leave none."""
+
+ROUNDS = 3
+"""Rounds of large and small stars for more documents than that."""
+
+ReadTables = Callable[[], list[pa.Table]]
+
+
+@dataclass(frozen=True)
+class NearDuplicatePlan:
+    """How many buckets the exchanges have.
+
+    buckets: for bands and signatures. star_buckets: for edges; fewer, because most documents have none. is_small: one
+    worker connects the edges, and the exchanges of stars stay empty. merges_runs: whether runs are merged before they
+    are read.
+    """
+
+    buckets: int
+    star_buckets: int
+    is_small: bool
+    merges_runs: bool
+
+
+def plan_near_duplicates(survey: CorpusSurvey, run_buckets: int) -> NearDuplicatePlan:
+    """Return the plan for a corpus whose runs are cut into `run_buckets`, a power of two."""
+    needed = -(-survey.documents // BUCKET_DOCUMENTS)
+    buckets = 1 << max(0, needed - 1).bit_length()
+    return NearDuplicatePlan(
+        buckets=buckets,
+        star_buckets=max(1, buckets // 4),
+        is_small=survey.documents <= UNION_FIND_DOCUMENTS,
+        merges_runs=survey.merges_runs or buckets > run_buckets,
+    )
+
+
+def pair_bands(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
+    """Pair the documents that share a band. Output 0: requests."""
+    (table,) = read_tables()
+    smaller, larger = bands.star_pairs(table["band"].to_numpy(), table["document"].to_numpy())
+    del table
+
+    rows = similarity.requests(smaller, larger)
+    yield 0, (rows["document"].to_numpy(), rows)
+
+
+def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
+    """Send signatures to where they are compared. Output 0: deliveries."""
+    signatures, requested = read_tables()
+    for rows in similarity.deliveries(signatures, requested):
+        yield 0, (rows["to"].to_numpy(), rows)
+
+
+def check_pairs(bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, seed: int) -> Iterator[Addressed]:
+    """Connect similar documents. Outputs: 0 documents to drop, 1 edges for the last step, 2 edges for large stars."""
+    (delivered,) = read_tables()
+    pairs = similarity.similar_pairs(delivered)
+    del delivered
+
+    stars = components.small_stars(Edges(pairs.smaller, pairs.larger), pairs.centers)
+    yield 0, dropped_lot(stars.dropped, seed)
+    if plan.is_small:
+        yield 1, _last_lot(stars)
+    else:
+        yield 2, _lot_for_large_stars(stars)
+
+
+def make_large_stars(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
+    """Output 0: edges for small stars."""
+    (table,) = read_tables()
+    edges = components.large_stars(table["node"].to_numpy(), table["other"].to_numpy())
+    del table
+
+    rows = components.rows_at_larger_ends(edges)
+    yield 0, (rows["node"].to_numpy(), rows)
+
+
+def make_small_stars(
+    bucket: int, read_tables: ReadTables, details: Any, seed: int, is_last: bool
+) -> Iterator[Addressed]:
+    """Outputs: 0 documents to drop, 1 edges: for the last step in the last round, and for large stars before."""
+    (table,) = read_tables()
+    stars = components.small_stars(*components.edges_and_centers(table))
+    del table
+
+    yield 0, dropped_lot(stars.dropped, seed)
+    yield 1, _last_lot(stars) if is_last else _lot_for_large_stars(stars)
+
+
+def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
+    """Connect all edges that are left, in one worker. Output 0: documents to drop."""
+    smaller = [np.zeros(0, np.uint64)]
+    larger = [np.zeros(0, np.uint64)]
+    for table in read_tables():
+        smaller.append(table["other"].to_numpy())
+        larger.append(table["node"].to_numpy())
+
+    dropped = components.all_but_smallest(Edges(np.concatenate(smaller), np.concatenate(larger)))
+    yield 0, dropped_lot(dropped, seed)
+
+
+def dropped_lot(ids: Ids, seed: int) -> tuple[Ids, pa.RecordBatch]:
+    """Return documents to drop, with their placements as keys, so that they go where the documents go."""
+    return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
+
+
+def _lot_for_large_stars(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+    rows = components.rows_at_both_ends(stars.edges)
+    return rows["node"].to_numpy(), rows
+
+
+def _last_lot(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+    rows = components.edge_rows(stars.edges.larger, stars.edges.smaller)
+    return rows["node"].to_numpy(), rows

@@ -1,0 +1,114 @@
+"""A step between exchanges as a Beam transform: the rows of each bucket become rows for other exchanges.
+
+One function makes the rows and cuts them into run files or blocks, so that no table ever is an element: an engine may
+break the graph between any two functions that have side inputs, and would then have to store it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
+
+from pipeline.runtime.exchange import (
+    Block,
+    Entry,
+    GroupReader,
+    Shuffle,
+    Stream,
+    buckets_of_group,
+    entries_by_group,
+    tables_of_blocks,
+)
+from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
+from pipeline.runtime.run_files import RunIndex
+from pipeline.runtime.staging import Staging
+from pipeline.transforms.calls import generate
+from pipeline.transforms.exchange import Plan, Relayed
+
+Plans = dict[str, Plan]
+"""The plans of several exchanges by name."""
+
+MakeLots = Callable[[int, Callable[[], list[pa.Table]], Any], Iterator[Addressed]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that a relay sends, and the name of the plan of the exchange that it goes to."""
+
+    stream: Stream
+    plan: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a relay does with each bucket.
+
+    name: distinct within the job.
+    make: called with the number of a bucket, a function that returns the table of each stream, and the plan's details.
+        It yields lots, each with the place of its output. Not called for some of the buckets that have no rows.
+    plan: the name of the plan of the exchange that brings the buckets together.
+    streams: those that meet in a bucket.
+    """
+
+    name: str
+    make: MakeLots
+    plan: str
+    streams: list[Stream]
+    outputs: list[Output]
+
+
+def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffle, staging: Staging) -> list[Relayed]:
+    """Return the streams that a step makes of the rows of each bucket, one for each output.
+
+    gathered: what `Gather` makes of the step's streams.
+    plans: a single `Plans`. It is one side input and not one for each exchange, because each costs a step time.
+    """
+    if shuffle == "service":
+        made = generate(_relay_blocks, step, plans)
+    else:
+        made = generate(_relay_runs, step, staging, plans)
+
+    tags = [_tag(place) for place in range(len(step.outputs))]
+    typed = made.with_output_types(tuple[int, Any])  # see `_typed` in exchange.py
+    elements_of_tag = gathered | step.name.capitalize() >> typed.with_outputs(*tags)
+    return [Relayed(output.stream, elements_of_tag[tag]) for output, tag in zip(step.outputs, tags, strict=True)]
+
+
+def _tag(place: int) -> str:
+    return f"output-{place}"
+
+
+def _relay_blocks(grouped: tuple[int, Iterable[Block]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
+    bucket, blocks = grouped
+    read_tables = partial(tables_of_blocks, blocks, step.streams)
+    lots = step.make(bucket, read_tables, plans[step.plan].details)
+    for place, target_bucket, block in relay_blocks(lots, _outputs(step, plans)):
+        yield TaggedOutput(_tag(place), (target_bucket, block))
+
+
+def _relay_runs(
+    grouped: tuple[int, Iterable[Entry]], step: Step, staging: Staging, plans: Plans
+) -> Iterator[TaggedOutput]:
+    """Relay the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
+    group, entries = grouped
+    plan = plans[step.plan]
+    indexes = [(stream, RunIndex.from_row(row)) for stream, row in entries]
+    reader = GroupReader(indexes, plan.buckets, staging)
+    outputs = _outputs(step, plans)
+
+    for bucket in buckets_of_group(group, plan.buckets):
+        read_tables = partial(reader.tables, bucket, step.streams)
+        lots = partial(step.make, bucket, read_tables, plan.details)
+        for place, index in relay_runs(f"{step.name}-{bucket:06d}", lots, outputs, staging):
+            stream, buckets = outputs[place]
+            for target_group, entry in entries_by_group(index, stream.number, buckets):
+                yield TaggedOutput(_tag(place), (target_group, entry))
+
+
+def _outputs(step: Step, plans: Plans) -> list[tuple[Stream, int]]:
+    return [(output.stream, plans[output.plan].buckets) for output in step.outputs]
