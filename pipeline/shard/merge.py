@@ -32,6 +32,8 @@ LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
 
 
+_HASHED_ROWS = 256  # become Python strings at once
+
 DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 """The ids of near-duplicates to drop. They travel to their shard in the same exchange as the documents."""
 
@@ -62,6 +64,7 @@ def write_shard(
     table, *drops = read_tables()
     check_shard_bytes(text_bytes(table), name)
     table = table.combine_chunks()
+    pa.default_memory_pool().release_unused()  # the chunks, which are as large as the shard
 
     documents = sort_documents(table, options.seed)
     ledger: LedgerEntries = []
@@ -114,8 +117,10 @@ def content_keys(table: pa.Table) -> np.ndarray:
     repeated = np.flatnonzero(group_size[group_of_document] > 1)
 
     hashes = np.zeros(len(ids), dtype=np.uint64)
-    sentences_of_repeated = table["sentences"].take(repeated).to_pylist()
-    hashes[repeated] = [key("content", *sentences) for sentences in sentences_of_repeated]
+    for start in range(0, len(repeated), _HASHED_ROWS):
+        rows = repeated[start : start + _HASHED_ROWS]
+        sentences_of_rows = table["sentences"].take(rows).to_pylist()
+        hashes[rows] = [key("content", *sentences) for sentences in sentences_of_rows]
     return hashes
 
 
