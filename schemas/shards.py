@@ -11,10 +11,11 @@ and Hugging Face datasets open them as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from schemas.errors import DataError
 from schemas.row_checks import check_nulls
@@ -91,7 +92,7 @@ def encode_table(table: pa.Table) -> bytes:
     return encode_batches(equal_batches(table), table.schema)
 
 
-def encode_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
+def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     """Do what `encode_table` does for a table that `equal_batches` has already cut."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -106,13 +107,15 @@ def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
     if table.num_rows == 0:
         return []
 
-    whole = table.combine_chunks().to_batches()[0]
-    batches = []
-    for start in range(0, whole.num_rows, ROWS_PER_BATCH):
-        end = min(start + ROWS_PER_BATCH, whole.num_rows)
+    return list(taken_batches(table.combine_chunks(), np.arange(table.num_rows)))
+
+
+def taken_batches(table: pa.Table, rows: NDArray[np.integer]) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of ROWS_PER_BATCH rows: those rows of a table with one chunk, in that order."""
+    for start in range(0, len(rows), ROWS_PER_BATCH):
         # `take` and not `slice`: Arrow writes a slice of nested columns with the offsets of all their values.
-        batches.append(whole.take(pa.array(np.arange(start, end))))
-    return batches
+        (batch,) = table.take(pa.array(rows[start : start + ROWS_PER_BATCH])).to_batches()
+        yield batch
 
 
 def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.Table:
@@ -151,12 +154,27 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
     return missing + extra + wrong
 
 
+class ContentHash:
+    """A hash of rows alone, one batch after another. It does not depend on compression, and so outlives a codec."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch."""
+        self._digest.update(batch.serialize())
+
+    def hexdigest(self) -> str:
+        """Return the hash of all batches so far."""
+        return self._digest.hexdigest()
+
+
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
-    """Return a hash of the rows alone. It does not depend on compression, and so outlives a change of codec."""
-    digest = hashlib.blake2b(digest_size=16)
+    """Return the `ContentHash` of a shard's record batches."""
+    content = ContentHash()
     for batch in batches:
-        digest.update(batch.serialize())
-    return digest.hexdigest()
+        content.add(batch)
+    return content.hexdigest()
 
 
 def check_fingerprint(table: pa.Table, path: str, stated: str) -> None:

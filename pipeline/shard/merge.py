@@ -11,7 +11,7 @@ exact duplicates are found by comparing each document with its predecessor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.runtime.counters import Report
+from pipeline.runtime.counters import Report, add_histograms, total
 from pipeline.runtime.staging import Staging
 from pipeline.shard.partition import placements
 from pipeline.shard.plan import check_shard_bytes
@@ -31,6 +31,8 @@ Dedup = Literal["none", "exact", "minhash"]
 LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
 
+
+_HASHED_ROWS = 256  # become Python strings at once
 
 DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 """The ids of near-duplicates to drop. They travel to their shard in the same exchange as the documents."""
@@ -59,11 +61,12 @@ def write_shard(
     if finished is not None:
         return finished
 
-    unsorted, *drops = read_tables()
-    check_shard_bytes(text_bytes(unsorted), name)
-    documents = sort_documents(unsorted, options.seed)
-    del unsorted
+    table, *drops = read_tables()
+    check_shard_bytes(text_bytes(table), name)
+    table = table.combine_chunks()
+    pa.default_memory_pool().release_unused()  # the chunks, which are as large as the shard
 
+    documents = sort_documents(table, options.seed)
     ledger: LedgerEntries = []
     if options.dedup != "none":
         documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
@@ -73,23 +76,24 @@ def write_shard(
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
         ledger += dropped
 
-    batches = shards.equal_batches(documents)
-    data = shards.encode_batches(batches, documents.schema)
+    encoded = encode_documents(table, documents["row"].to_numpy())
     report = {
-        "shard": shard_entry(name, batches, data),
+        "shard": shard_entry(name, encoded),
         "ledger": ledger,
         "sources": count_by_source(documents),
-        **length_statistics(documents),
+        **encoded.lengths,
     }
-    return staging.keep_shard(name, data, report)
+    return staging.keep_shard(name, encoded.data, report)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
-    """Sort documents by placement, source and content.
+    """Return a table of document, source and row, the number of the document's row in `table`, in the shard's order.
 
-    This order is total, so the order of arrival leaves no trace: documents of one placement have the same text, but
-    may come from different sources or have been split into different sentences. Two rows that are equal in all three
-    keys are equal in every column.
+    Documents are sorted by placement, source and content. This order is total, so the order of arrival leaves no trace:
+    documents of one placement have the same text, but may come from different sources or have been split into different
+    sentences. Two rows that are equal in all three keys are equal in every column.
+
+    The sentences stay where they are until the shard is written, so that there are never two copies of all text.
     """
     sort_keys = pa.table(
         {
@@ -99,7 +103,8 @@ def sort_documents(table: pa.Table, seed: int) -> pa.Table:
         }
     )
     order = [("placement", "ascending"), ("source", "ascending"), ("content", "ascending")]
-    return table.take(pc.sort_indices(sort_keys, order))  # type: ignore[attr-defined]
+    rows = pc.sort_indices(sort_keys, order)  # type: ignore[attr-defined]
+    return table.select(["document", "source"]).take(rows).append_column("row", rows)
 
 
 def content_keys(table: pa.Table) -> np.ndarray:
@@ -112,8 +117,10 @@ def content_keys(table: pa.Table) -> np.ndarray:
     repeated = np.flatnonzero(group_size[group_of_document] > 1)
 
     hashes = np.zeros(len(ids), dtype=np.uint64)
-    sentences_of_repeated = table["sentences"].take(repeated).to_pylist()
-    hashes[repeated] = [key("content", *sentences) for sentences in sentences_of_repeated]
+    for start in range(0, len(repeated), _HASHED_ROWS):
+        rows = repeated[start : start + _HASHED_ROWS]
+        sentences_of_rows = table["sentences"].take(rows).to_pylist()
+        hashes[rows] = [key("content", *sentences) for sentences in sentences_of_rows]
     return hashes
 
 
@@ -136,15 +143,40 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
     return table.filter(pa.array(~is_dropped)), entries
 
 
-def shard_entry(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
+@dataclass(frozen=True)
+class EncodedShard:
+    """A text shard as bytes. lengths: its part of the report, see `length_statistics`."""
+
+    data: bytes
+    rows: int
+    fingerprint: str
+    lengths: Report
+
+
+def encode_documents(table: pa.Table, rows: np.ndarray) -> EncodedShard:
+    """Encode those rows of a table as a shard, in that order. One record batch at a time is copied."""
+    content = shards.ContentHash()
+    lengths: list[Report] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in shards.taken_batches(table, rows):
+            content.add(batch)
+            lengths.append(length_statistics(batch))
+            yield batch
+
+    data = shards.encode_batches(batches(), table.schema)
+    return EncodedShard(data, len(rows), content.hexdigest(), add_lengths(lengths))
+
+
+def shard_entry(name: str, encoded: EncodedShard) -> dict[str, Any]:
     """Return the shard's entry in the manifest."""
     return {
         "path": name,
-        "rows": sum(batch.num_rows for batch in batches),
+        "rows": encoded.rows,
         "tokens": 0,  # text has no tokens yet
-        "bytes": len(data),
-        "sha256": storage.sha256(data),
-        "fingerprint": shards.content_fingerprint(batches),
+        "bytes": len(encoded.data),
+        "sha256": storage.sha256(encoded.data),
+        "fingerprint": encoded.fingerprint,
     }
 
 
@@ -154,7 +186,7 @@ def count_by_source(table: pa.Table) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def length_statistics(table: pa.Table) -> dict[str, Any]:
+def length_statistics(table: pa.Table | pa.RecordBatch) -> Report:
     """Return the number of sentences, their bytes, and histograms of lengths by powers of two."""
     sentences_per_document = pc.list_value_length(table["sentences"]).to_numpy()  # type: ignore[attr-defined]
     sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
@@ -167,7 +199,17 @@ def length_statistics(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def text_bytes(table: pa.Table) -> int:
+def add_lengths(parts: list[Report]) -> Report:
+    """Add up the `length_statistics` of a shard's parts."""
+    return {
+        "sentences": total(parts, "sentences"),
+        "text_bytes": total(parts, "text_bytes"),
+        "sentences_per_document": add_histograms(parts, "sentences_per_document"),
+        "characters_per_sentence": add_histograms(parts, "characters_per_sentence"),
+    }
+
+
+def text_bytes(table: pa.Table | pa.RecordBatch) -> int:
     """Return the UTF-8 bytes of all sentences."""
     sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
     lengths = pc.binary_length(sentences)  # type: ignore[attr-defined]

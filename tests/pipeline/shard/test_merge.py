@@ -21,10 +21,10 @@ from pipeline.shard.merge import (
     content_keys,
     count_by_source,
     drop_documents,
+    encode_documents,
     length_statistics,
     log2_histogram,
     repeats_previous,
-    shard_entry,
     sort_documents,
     write_shard,
 )
@@ -65,7 +65,10 @@ def plain_order(rows: list[Row], seed: int) -> list[Row]:
 @given(rows=ROWS, seed=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
-    assert rows_of(sort_documents(table_of(rows), seed)) == plain_order(rows, seed)
+    table = table_of(rows)
+    documents = sort_documents(table, seed)
+    assert rows_of(table.take(documents["row"])) == plain_order(rows, seed)
+    assert documents.select(["document", "source"]) == table.take(documents["row"]).select(["document", "source"])
 
 
 @given(rows=ROWS)
@@ -168,8 +171,13 @@ def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
     assert write_shard(NAME, refuse, MergeOptions("exact", 7), staging) == kept
 
 
-def test_the_fingerprint_is_of_all_batches() -> None:
-    batches = [table_of(lot).to_batches()[0] for lot in LOTS]
-    found = shard_entry("n", batches, b"abc")
-    assert found["rows"] == 69 and found["bytes"] == 3
-    assert found["sha256"] == hashlib.sha256(b"abc").hexdigest()
+def test_a_shard_of_several_batches_is_that_of_the_whole_table() -> None:
+    rows = [(i, "xy"[i % 2], [f"sentence {i}.", "b" * (i % 7 + 1)]) for i in range(2500)]
+    order = np.arange(2500)[::-3]
+    expected = table_of([rows[i] for i in order])
+
+    encoded = encode_documents(table_of(rows), order)
+    assert encoded.data == shards.encode_table(expected)
+    assert encoded.fingerprint == shards.content_fingerprint(shards.equal_batches(expected))
+    assert encoded.lengths == length_statistics(expected)
+    assert encoded.rows == len(order)
