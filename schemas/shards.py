@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,11 +85,42 @@ def encode_table(table: pa.Table) -> bytes:
 def encode_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
     """Do what `encode_table` does for a table that `equal_batches` has already cut."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, schema, options=options) as writer:
+    with _file_writer(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
+
+
+class ShardEncoder:
+    """Encodes a shard batch after batch, so that its rows need not be in memory together.
+
+    Batches must have the rows that `equal_batches` gives them: ROWS_PER_BATCH, and fewer only in the last one. Bytes
+    and fingerprint are then those of `encode_batches` and `content_fingerprint`.
+    """
+
+    def __init__(self, schema: pa.Schema):
+        """Start with no row."""
+        self._sink = pa.BufferOutputStream()
+        self._writer = _file_writer(self._sink, schema)
+        self._digest = _content_digest()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
+        self._writer.write_batch(batch)
+        self._digest.update(batch.serialize())
+
+    def finish(self) -> tuple[bytes, str]:
+        """Return (the bytes of the Arrow file, the fingerprint of its rows)."""
+        self._writer.close()
+        return self._sink.getvalue().to_pybytes(), self._digest.hexdigest()
+
+
+def _file_writer(sink: pa.NativeFile, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
+    return pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+
+
+def _content_digest() -> Any:
+    return hashlib.blake2b(digest_size=16)
 
 
 def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -143,7 +175,7 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
 
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
     """Return a hash of the rows alone. It does not depend on compression, and so outlives a change of codec."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = _content_digest()
     for batch in batches:
         digest.update(batch.serialize())
     return digest.hexdigest()

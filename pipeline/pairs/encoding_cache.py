@@ -63,7 +63,7 @@ class EncodingCache:
 
 
 class GrowingArray:
-    """An array that values are appended to. Its memory doubles when it is full, so appending copies each value twice."""
+    """An array that values are appended to. Its memory doubles when it is full."""
 
     def __init__(self, dtype: Any):
         self._memory: NDArray[Any] = np.zeros(1024, dtype=dtype)
