@@ -67,6 +67,10 @@ class Draws:
     def __init__(self, draw_key: int):
         self._state = draw_key
 
+    def skip(self, count: int) -> None:
+        """Leave out the next `count` draws."""
+        self._state = (self._state + count * GOLDEN) & _BITS
+
     def number(self) -> int:
         """Return the next draw, an int below 2**64."""
         self._state = (self._state + GOLDEN) & _BITS

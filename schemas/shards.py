@@ -95,11 +95,53 @@ def encode_table(table: pa.Table) -> bytes:
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     """Do what `encode_table` does for a table that `equal_batches` has already cut."""
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, schema, options=options) as writer:
+    with _file_writer(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
+
+
+class ContentHash:
+    """A hash of rows alone, one batch after another. It does not depend on compression, and so outlives a codec."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch."""
+        self._digest.update(batch.serialize())
+
+    def hexdigest(self) -> str:
+        """Return the hash of all batches so far."""
+        return self._digest.hexdigest()
+
+
+class ShardEncoder:
+    """Encodes a shard batch after batch, so that its rows need not be in memory together.
+
+    Batches must have the rows that `equal_batches` gives them: ROWS_PER_BATCH, and fewer only in the last one. Bytes
+    and fingerprint are then those of `encode_batches` and `content_fingerprint`.
+    """
+
+    def __init__(self, schema: pa.Schema):
+        """Start with no row."""
+        self._sink = pa.BufferOutputStream()
+        self._writer = _file_writer(self._sink, schema)
+        self._content = ContentHash()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append a batch."""
+        self._writer.write_batch(batch)
+        self._content.add(batch)
+
+    def finish(self) -> tuple[bytes, str]:
+        """Return (the bytes of the Arrow file, the fingerprint of its rows)."""
+        self._writer.close()
+        return self._sink.getvalue().to_pybytes(), self._content.hexdigest()
+
+
+def _file_writer(sink: pa.NativeFile, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
+    return pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
 
 
 def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -152,21 +194,6 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
     if not (missing or extra or wrong) and found.names != expected.names:
         wrong = [f"columns are in the order {found.names}, expected {expected.names}"]
     return missing + extra + wrong
-
-
-class ContentHash:
-    """A hash of rows alone, one batch after another. It does not depend on compression, and so outlives a codec."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.blake2b(digest_size=16)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch."""
-        self._digest.update(batch.serialize())
-
-    def hexdigest(self) -> str:
-        """Return the hash of all batches so far."""
-        return self._digest.hexdigest()
 
 
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:

@@ -10,13 +10,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
-from pipeline.pairs.layout import EncodedDocuments, RowLayout, SpecialTokens, lay_pairs, lay_sentences, to_table
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions, pair_sentences
-from pipeline.pairs.static_masks import StaticMasks, with_masks
-from pipeline.pairs.statistics import describe_rows
+from pipeline.pairs.layout import (
+    EncodedDocuments,
+    RowLayout,
+    SpecialTokens,
+    copy_rows,
+    lay_pairs,
+    lay_sentences,
+    to_columns,
+)
+from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions
+from pipeline.pairs.pairs_in_step import pair_sentences
+from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
+from pipeline.pairs.statistics import RowStatistics
 from pipeline.runtime import counters
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
@@ -51,28 +63,27 @@ class PairShard:
 def build_shard(
     target: PairShard, encoder: Encoder, vocabulary: Vocabulary, options: PairOptions
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of a pair shard and its report. Raises DataError if the text shard is damaged."""
-    text_shard = target.text_shard
-    data = read_shard_bytes(target.text_folder, text_shard)
-    text = shards.decode_table(data, storage.join(target.text_folder, text_shard.path), shards.TEXT_SCHEMA)
-    documents = encode_documents(text, encoder, vocabulary)
+    """Return the bytes of a pair shard and its report. Raises DataError if the text shard is damaged.
 
+    Memory peaks at about four bytes per byte of text above what the process and the encoder's caches hold.
+    """
+    documents = read_documents(target, encoder, vocabulary)
     pairing = options.pairing
     in_reading_order, ledger = lay_rows(documents, pairing, vocabulary, target.pass_number)
-    order_key = key(pairing.seed, "row order", target.pass_number, text_shard.fingerprint)
+    order_key = key(pairing.seed, "row order", target.pass_number, target.text_shard.fingerprint)
     layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
 
-    table = to_table(layout, documents, vocabulary)
-    report = describe_rows(layout, table, documents, pairing, vocabulary)
-    if options.static_masks:
-        identity = (pairing.seed, target.pass_number, text_shard.fingerprint)
-        stored = StaticMasks(options.static_masks, options.masking, identity)
-        table, report["masks"] = with_masks(table, stored, vocabulary)
-
-    batches = shards.equal_batches(table)
-    data = shards.encode_batches(batches, table.schema)
+    data, report = write_rows(layout, documents, target, vocabulary, options)
     report["ledger"] = ledger_by_source(ledger, documents)
-    return data, {"shard": describe_pairs(target.name, batches, data), **report}
+    return data, report
+
+
+def read_documents(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
+    """Read and encode the text shard. Its text is not needed any more once this returns."""
+    text_shard = target.text_shard
+    path = storage.join(target.text_folder, text_shard.path)
+    text = shards.decode_table(read_shard_bytes(target.text_folder, text_shard), path, shards.TEXT_SCHEMA)
+    return encode_documents(text, encoder, vocabulary)
 
 
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
@@ -80,47 +91,125 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
 
     Sentences without a token (such as invisible characters alone) are left out, and so are documents without any.
     """
-    column = text["sentences"].combine_chunks()
-    encoded = encoder.encode(column.flatten())
-    offsets_N1 = encoded.offsets_N1
+    ids = []
+    word_starts = []
+    lengths = []
+    for sentences in sentence_arrays(text):
+        for encoded in encoder.encode_chunks(sentences):
+            ids.append(encoded.ids_T.astype(id_type(vocabulary)))
+            word_starts.append(word_starts_of(encoded, vocabulary))
+            lengths.append(np.diff(encoded.offsets_N1))
 
-    has_tokens_N = np.diff(offsets_N1) > 0
-    kept_starts = offsets_N1[:-1][has_tokens_N]
-    sentence_offsets = [*kept_starts.tolist(), len(encoded.ids_T)]
+    # No word begins at a special token.
+    special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=id_type(vocabulary))
+    ids.append(special_ids)
+    word_starts.append(np.zeros(len(special_ids), dtype=bool))
 
-    # The first token of a sentence begins a word, whatever the vocabulary says of it.
-    word_starts_T = vocabulary.starts_word_V[encoded.ids_T]
+    lengths_N = np.concatenate([np.zeros(0, dtype=np.int64), *lengths])
+    corpus, is_kept_D = locate_documents(lengths_N, text)
+    sources = text["source"].combine_chunks()
+    return EncodedDocuments(
+        ids_T=np.concatenate(ids),
+        word_starts_T=np.concatenate(word_starts),
+        tokens=int(lengths_N.sum()),
+        corpus=corpus,
+        sources=sources.filter(pa.array(is_kept_D)).to_pylist(),
+        empty_sources=sources.filter(pa.array(~is_kept_D)).to_pylist(),
+    )
+
+
+def sentence_arrays(text: pa.Table) -> list[pa.Array]:
+    """Return the sentences of a text shard, one array for each of its record batches. Nothing is copied."""
+    return [chunk.flatten() for chunk in text["sentences"].chunks]
+
+
+def id_type(vocabulary: Vocabulary) -> Any:
+    """Return the numpy type of token ids in a pair shard."""
+    is_small = shards.token_type(vocabulary.size) == pa.uint16()
+    return np.uint16 if is_small else np.uint32
+
+
+def word_starts_of(encoded: EncodedStrings, vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """Return (T,) whether each token begins a word."""
+    word_starts_T = vocabulary.starts_word_V.take(encoded.ids_T)
     if encoded.joined_T is not None:
         word_starts_T &= ~encoded.joined_T
-    word_starts_T[kept_starts] = True
 
-    # From numbers of sentences to numbers of kept sentences. The first offset of a sliced array is not 0.
+    # The first token of a sentence begins a word, whatever the vocabulary says of it.
+    has_tokens_N = np.diff(encoded.offsets_N1) > 0
+    word_starts_T[encoded.offsets_N1[:-1][has_tokens_N]] = True
+    return word_starts_T
+
+
+def locate_documents(lengths_N: NDArray[np.int64], text: pa.Table) -> tuple[EncodedCorpus, NDArray[np.bool_]]:
+    """Return where sentences and documents are, and (D,) which documents of the text hold a token.
+
+    lengths_N: the tokens of each sentence of the text. The corpus has only sentences and documents with tokens.
+    """
+    has_tokens_N = lengths_N > 0
+    sentence_offsets = offsets_of(lengths_N[has_tokens_N])
+
+    # From numbers of sentences to numbers of kept sentences.
+    sentences_per_document_D = pc.list_value_length(text["sentences"]).to_numpy()  # type: ignore[attr-defined]
     kept_before_N1 = offsets_of(has_tokens_N)
-    sentences_D1 = column.offsets.to_numpy() - column.offsets[0].as_py()
-    kept_sentences_D1 = kept_before_N1[sentences_D1]
-    is_empty_D = np.diff(kept_sentences_D1) == 0
-    document_offsets = [*kept_sentences_D1[:-1][~is_empty_D].tolist(), len(sentence_offsets) - 1]
+    kept_sentences_D1 = kept_before_N1[offsets_of(sentences_per_document_D)]
 
-    kept = text.filter(pa.array(~is_empty_D))
-    empty = text.filter(pa.array(is_empty_D))
-    corpus = EncodedCorpus(sentence_offsets, document_offsets, kept["document"].to_pylist())
-    return EncodedDocuments(
-        encoded.ids_T, word_starts_T, corpus, kept["source"].to_pylist(), empty["source"].to_pylist()
-    )
+    is_kept_D = np.diff(kept_sentences_D1) > 0
+    document_offsets = np.append(kept_sentences_D1[:-1][is_kept_D], len(sentence_offsets) - 1)
+    document_ids = text["document"].to_numpy()[is_kept_D]
+    return EncodedCorpus.of(sentence_offsets, document_offsets, document_ids), is_kept_D
 
 
 def lay_rows(
     documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
 ) -> tuple[RowLayout, DocumentLedger]:
     """Return the shard's rows in reading order, and what was left out or cut."""
-    tokens = len(documents.ids_T)
+    tokens = documents.tokens
     if pairing.objective in ("nsp", "sop"):
         special = SpecialTokens.of(vocabulary)
         pairs = pair_sentences(documents.corpus, pairing, len(special.all_ids()), pass_number)
-        return lay_pairs(pairs.rows, tokens, len(special.between)), pairs.ledger
+        return lay_pairs(pairs.rows_R7, tokens, len(special.between)), pairs.ledger
 
     filled = fill_rows(documents.corpus, pairing, pass_number)
-    return lay_sentences(filled.rows, tokens), filled.ledger
+    return lay_sentences(filled, tokens), filled.ledger
+
+
+def write_rows(
+    layout: RowLayout, documents: EncodedDocuments, target: PairShard, vocabulary: Vocabulary, options: PairOptions
+) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a shard with these rows, and its report without a ledger. One batch is copied at a time."""
+    drawer = None
+    if options.static_masks:
+        identity = (options.pairing.seed, target.pass_number, target.text_shard.fingerprint)
+        drawer = StaticMaskDrawer(StaticMasks(options.static_masks, options.masking, identity), vocabulary)
+
+    schema = shards.pairs_schema(vocabulary.size, static_masks=drawer is not None)
+    encoder = shards.ShardEncoder(schema)
+    statistics = RowStatistics(options.pairing.max_length, vocabulary)
+
+    num_rows = len(layout.label_R)
+    for start in range(0, num_rows, shards.ROWS_PER_BATCH):
+        rows = copy_rows(layout, documents, start, min(start + shards.ROWS_PER_BATCH, num_rows))
+        columns = to_columns(rows, layout, documents)
+        if drawer is not None:
+            columns += drawer.draw(rows)
+        encoder.add(pa.record_batch(columns, schema=schema))
+        statistics.add(rows)
+
+    data, fingerprint = encoder.finish()
+    report = statistics.describe(layout, documents, options.pairing.objective)
+    if drawer is not None:
+        report["masks"] = drawer.counts()
+
+    entry = {
+        "path": target.name,
+        "rows": num_rows,
+        "tokens": int(layout.range_lengths_N.sum()),
+        "bytes": len(data),
+        "sha256": storage.sha256(data),
+        "fingerprint": fingerprint,
+    }
+    return data, {"shard": entry, **report}
 
 
 def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> counters.Ledger:
@@ -128,15 +217,3 @@ def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> cou
     left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
     empty = [(EMPTY, source, 1) for source in documents.empty_sources]
     return counters.add_ledgers([left_out, empty])
-
-
-def describe_pairs(name: str, batches: list[pa.RecordBatch], data: bytes) -> dict[str, Any]:
-    """Return the shard's entry in the manifest."""
-    return {
-        "path": name,
-        "rows": sum(batch.num_rows for batch in batches),
-        "tokens": sum(len(batch["input_ids"].flatten()) for batch in batches),
-        "bytes": len(data),
-        "sha256": storage.sha256(data),
-        "fingerprint": shards.content_fingerprint(batches),
-    }

@@ -41,20 +41,19 @@ class EncodedStrings(NamedTuple):
             joined_T = take_ranges(self.joined_T, starts, lengths)
         return EncodedStrings(ids_T, offsets_of(lengths), joined_T)
 
-    def append(self, others: EncodedStrings) -> EncodedStrings:
-        """Return these strings and then the others."""
-        ids_T = np.concatenate([self.ids_T, others.ids_T])
-        offsets_N1 = np.concatenate([self.offsets_N1, self.offsets_N1[-1] + others.offsets_N1[1:]])
-        joined_T = None
-        if self.joined_T is not None and others.joined_T is not None:
-            joined_T = np.concatenate([self.joined_T, others.joined_T])
-        return EncodedStrings(ids_T, offsets_N1, joined_T)
 
+def concatenate(parts: list[EncodedStrings], with_joined: bool) -> EncodedStrings:
+    """Return the strings of all parts in order. With `with_joined` all parts have joined_T."""
+    no_id = np.zeros(0, dtype=np.int32)
+    ids_T = np.concatenate([no_id, *[part.ids_T for part in parts]])
+    lengths = [np.diff(part.offsets_N1) for part in parts]
+    offsets_N1 = offsets_of(np.concatenate([np.zeros(0, dtype=np.int64), *lengths]))
 
-def no_strings(with_joined: bool) -> EncodedStrings:
-    """Return zero strings, to which others can be appended."""
-    joined_T = np.zeros(0, dtype=bool) if with_joined else None
-    return EncodedStrings(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64), joined_T)
+    joined_T = None
+    if with_joined:
+        joined = [part.joined_T for part in parts if part.joined_T is not None]
+        joined_T = np.concatenate([np.zeros(0, dtype=bool), *joined])
+    return EncodedStrings(ids_T, offsets_N1, joined_T)
 
 
 def merge_encoded(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
@@ -66,4 +65,5 @@ def merge_encoded(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDAr
     indices_N = np.zeros(len(from_ones_N), dtype=np.int64)
     indices_N[~from_ones_N] = np.arange(zeros_count)
     indices_N[from_ones_N] = zeros_count + np.arange(ones_count)
-    return zeros.append(ones).take(indices_N)
+    both = concatenate([zeros, ones], with_joined=zeros.joined_T is not None)
+    return both.take(indices_N)

@@ -1,45 +1,52 @@
 """Sentences to token ids, many times as fast as a call of the tokenizer for each sentence.
 
-A sentence is split at spaces into runs ("don't,"), and a run is cut into words ("don", "'", "t", ","). Text repeats
-itself on both levels, so there is a cache for each:
+A sentence is cut at spaces into pieces (" don't,"), and a piece into words ("don", "'", "t", ","). Text repeats itself
+on both levels, so there is a cache for each:
 
-    runs    Arrow finds the distinct runs of a shard; only those that the cache lacks are cut into words
+    pieces  Arrow finds the distinct pieces of a chunk of text; only those that the cache lacks are cut into words
     words   only words that the cache lacks go through the tokenizer's model
 
-The ids of a shard are then one array operation over the cached runs. No Python code runs per token or per occurrence of
-a run.
+The ids of a chunk are then one array operation over the cached pieces. No Python code runs per token or per occurrence
+of a piece. Text is encoded in chunks of CHUNK_BYTES, so that memory is a few times that, whatever a shard's size.
 
 The result equals `tokenizer.encode` on each sentence, because all supported tokenizers cut at spaces before anything
 else. Added tokens do not respect these limits, so a sentence that may hold one goes to the tokenizer as a whole.
 Special tokens that are spelled out in the text ("[SEP]") are text here, not special tokens.
 
-Shape suffixes: N sentences, R runs, W words, T tokens. N1 has one element more than N.
+Shape suffixes: N sentences, D distinct pieces of a chunk, P pieces, W words, T tokens. N1 has one element more than N.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import EncodedStrings, JoinedWords, merge_encoded
-from pipeline.pairs.encoding_cache import EncodingCache
-from pipeline.vocab.pretokenize import cutter_of
+from pipeline.pairs.encoded import EncodedStrings, Ints, JoinedWords, concatenate, merge_encoded
+from pipeline.pairs.encoding_cache import MISSING, EncodingCache
+from pipeline.pairs.pieces import PieceRules, bytes_of, cut_into_pieces
+from pipeline.pairs.word_cutting import WordCutter
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model
 
-MAX_CACHED_RUNS = 1_000_000  # about 200 MB with their words; most shards have fewer distinct runs
+CHUNK_BYTES = 2 << 20
+
+# A cache that holds more is cleared. Most shards have fewer distinct pieces, of six characters on average.
+MAX_CACHED_PIECES = 500_000  # about 100 MB with their words
+MAX_CACHED_BYTES = 64 << 20  # characters and ids: in languages without spaces pieces are long, and there are few
 
 
 class Encoder:
-    """A tokenizer with caches for runs and words. It serves one thread at a time; see `EncoderPool`."""
+    """A tokenizer with caches for pieces and words. It serves one thread at a time; see `EncoderPool`."""
 
     def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None = None):
         """Load a tokenizer.json.
@@ -47,82 +54,106 @@ class Encoder:
         `joined_words` says which words of a run continue the word before them, for scripts without spaces.
         """
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-        self._cut = cutter_of(tokenizer, model)
-        self._model_alone = Tokenizer(tokenizer.model)  # without normalizer and pre-tokenizer
+        self._cutter = WordCutter(tokenizer, model)
+        self._model: Any = tokenizer.model  # alone: without normalizer and pre-tokenizer
         self._added_tokens = AddedTokens(tokenizer_json, model, joined_words)
-        self._white_space_matters = model == "bytebpe"
         self._joined_words = joined_words
+
+        # `joined_words` has to see whole runs.
+        isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
+        self._rules = PieceRules(isolates_ideographs, keeps_white_space=model == "bytebpe")
         self._clear_caches()
 
     def encode(self, sentences: pa.Array) -> EncodedStrings:
         """Return the ids of N sentences, given as an Arrow array of strings."""
+        return concatenate(list(self.encode_chunks(sentences)), with_joined=self._joined_words is not None)
+
+    def encode_chunks(self, sentences: pa.Array) -> Iterator[EncodedStrings]:
+        """Yield the ids of sentences, a chunk of about CHUNK_BYTES of text at a time."""
+        start = 0
+        for end in _chunk_ends(sentences):
+            yield self._encode_chunk(sentences.slice(start, end - start))
+            start = end
+
+    def _encode_chunk(self, sentences: pa.Array) -> EncodedStrings:
         may_have_added_N = self._added_tokens.may_occur_in(sentences)
         if not may_have_added_N.any():
-            return self._encode_by_runs(sentences)
+            return self._encode_by_pieces(sentences)
 
-        without_added = self._encode_by_runs(sentences.filter(pa.array(~may_have_added_N)))
+        without_added = self._encode_by_pieces(sentences.filter(pa.array(~may_have_added_N)))
         with_added = self._added_tokens.encode(sentences.filter(pa.array(may_have_added_N)))
         return merge_encoded(without_added, with_added, may_have_added_N)
 
-    def _encode_by_runs(self, sentences: pa.Array) -> EncodedStrings:
+    def _encode_by_pieces(self, sentences: pa.Array) -> EncodedStrings:
         """Encode sentences that hold no added token."""
-        runs_of_sentence = self._split_into_runs(sentences)
-        runs = runs_of_sentence.flatten().dictionary_encode()
+        pieces, offsets_N1 = cut_into_pieces(sentences, self._rules)
+        numbered = pieces.dictionary_encode()
+        numbers_D = self._numbers_of_pieces(numbered.dictionary)
 
-        distinct_runs = runs.dictionary.to_pylist()
-        self._encode_missing_runs(distinct_runs)
-        numbers_R = self._runs.numbers_of(distinct_runs)[runs.indices.to_numpy()]
-        encoded_runs = self._runs.look_up(numbers_R)
-
-        # From offsets of runs to offsets of sentences. In a sliced Arrow array the first offset is not 0.
-        first_offset = runs_of_sentence.offsets[0].as_py()
-        runs_N1 = runs_of_sentence.offsets.to_numpy() - first_offset
-        return encoded_runs._replace(offsets_N1=encoded_runs.offsets_N1[runs_N1])
-
-    def _split_into_runs(self, sentences: pa.Array) -> pa.Array:
-        """Return (N,) lists of runs."""
-        runs_of_sentence = pc.split_pattern(sentences, " ")  # type: ignore[attr-defined]
-        if self._white_space_matters and _has_other_white_space(sentences, runs_of_sentence):
-            lists = [_split_if_regular(sentence) for sentence in sentences.to_pylist()]
-            return pa.array(lists, pa.list_(pa.string()))
-        return runs_of_sentence
+        numbers_P = numbers_D[numbered.indices.to_numpy()]
+        encoded_pieces = self._pieces.look_up(numbers_P)
+        return encoded_pieces._replace(offsets_N1=encoded_pieces.offsets_N1[offsets_N1])
 
     def _clear_caches(self) -> None:
-        self._runs = EncodingCache(with_joined=self._joined_words is not None)
+        self._pieces = EncodingCache(with_joined=self._joined_words is not None)
         self._words = EncodingCache()
 
-    def _encode_missing_runs(self, distinct_runs: list[str]) -> None:
-        """Encode the runs that the cache does not hold: a run is the concatenation of its words."""
-        if len(self._runs.numbers) > MAX_CACHED_RUNS:
+    def _numbers_of_pieces(self, distinct: pa.Array) -> Ints:
+        """Return (D,) the numbers of distinct pieces in the cache, after those that it lacks were encoded."""
+        cached_bytes = self._pieces.bytes + self._words.bytes
+        if len(self._pieces.numbers) > MAX_CACHED_PIECES or cached_bytes > MAX_CACHED_BYTES:
             self._clear_caches()
 
-        runs = self._runs.missing(distinct_runs)
-        words_of_run = [self._cut(run) for run in runs]
-        words = list(chain.from_iterable(words_of_run))
-        self._encode_missing_words(words)
-        encoded_words = self._words.look_up(self._words.numbers_of(words))
+        strings = distinct.to_pylist()
+        numbers_D = self._pieces.find(strings)
+        missing = np.flatnonzero(numbers_D == MISSING)
+        pieces = distinct.take(pa.array(missing))
 
-        # From offsets of words to offsets of runs.
-        words_per_run_R = np.fromiter(map(len, words_of_run), np.int64, len(words_of_run))
-        offsets_R1 = encoded_words.offsets_N1[offsets_of(words_per_run_R)]
+        # `joined_words` looks at the words of one run after the other, so there is nothing to gain from many at once.
+        is_plain = self._cutter.is_plain(pieces) & (self._joined_words is None)
+        plain = missing[is_plain]
+        numbers_D[plain] = self._add_plain_pieces([strings[i] for i in plain], pieces.filter(pa.array(is_plain)))
 
-        joined_T = None
+        others = missing[~is_plain]
+        numbers_D[others] = self._add_other_pieces([strings[i] for i in others])
+        return numbers_D
+
+    def _add_plain_pieces(self, strings: list[str], pieces: pa.Array) -> Ints:
+        """Encode pieces of printable ASCII, given in both forms, and return their numbers in the cache."""
+        words = self._cutter.cut_plain(pieces)
+        encoded_words = self._encode_words(words.strings)
+        return self._pieces.add(strings, _joined_to_pieces(encoded_words, words.counts_P, None))
+
+    def _add_other_pieces(self, pieces: list[str]) -> Ints:
+        """Encode pieces of any characters and return their numbers in the cache."""
+        words_of_piece = self._cutter.cut_any(pieces)
+        words = list(chain.from_iterable(words_of_piece))
+        encoded_words = self._encode_words(pa.array(words, pa.string()))
+
+        joined_W = None
         if self._joined_words is not None:
-            joined = [self._joined_words(run, words) for run, words in zip(runs, words_of_run, strict=True)]
+            runs = self._cutter.runs_of(pieces)
+            joined = map(self._joined_words, runs, words_of_piece)
             joined_W = np.fromiter(chain.from_iterable(joined), bool, len(words))
-            tokens_per_word_W = np.diff(encoded_words.offsets_N1)
-            joined_T = np.repeat(joined_W, tokens_per_word_W)
 
-        self._runs.add(runs, EncodedStrings(encoded_words.ids_T, offsets_R1, joined_T))
+        counts_P = np.fromiter(map(len, words_of_piece), np.int64, len(pieces))
+        return self._pieces.add(pieces, _joined_to_pieces(encoded_words, counts_P, joined_W))
 
-    def _encode_missing_words(self, words: list[str]) -> None:
-        missing = self._words.missing(words)
-        self._words.add(missing, self._tokenize(missing))
+    def _encode_words(self, words: pa.Array) -> EncodedStrings:
+        numbered = words.dictionary_encode()
+        strings = numbered.dictionary.to_pylist()
+
+        numbers_D = self._words.find(strings)
+        missing = np.flatnonzero(numbers_D == MISSING)
+        unknown = [strings[i] for i in missing]
+        numbers_D[missing] = self._words.add(unknown, self._tokenize(unknown))
+        return self._words.look_up(numbers_D[numbered.indices.to_numpy()])
 
     def _tokenize(self, words: list[str]) -> EncodedStrings:
         """Return the ids that the tokenizer's model gives words."""
-        encodings = self._model_alone.encode_batch_fast(words, add_special_tokens=False)
-        ids_of_word = [encoding.ids for encoding in encodings]
+        # Asking the model takes half as long as `encode_batch_fast` of a tokenizer that has nothing but the model.
+        tokenize = self._model.tokenize
+        ids_of_word = [[token.id for token in tokenize(word)] for word in words]
 
         lengths_W = np.fromiter(map(len, ids_of_word), np.int64, len(ids_of_word))
         ids_T = np.fromiter(chain.from_iterable(ids_of_word), np.int32, int(lengths_W.sum()))
@@ -161,25 +192,33 @@ class EncoderPool:
             return self._idle.pop() if self._idle else None
 
 
-def _has_other_white_space(sentences: pa.Array, runs_of_sentence: pa.Array) -> bool:
-    """Return whether any sentence has white space other than single spaces between runs.
-
-    GPT-2's pattern makes words of such white space, so it must not be removed.
-    """
-    has_empty_run = pc.any(pc.equal(runs_of_sentence.flatten(), "")).as_py()  # type: ignore[attr-defined]
-    if has_empty_run:
-        return True
-
-    trimmed = pc.utf8_trim_whitespace(sentences)  # type: ignore[attr-defined]
-    words_of_sentence = pc.utf8_split_whitespace(trimmed)  # type: ignore[attr-defined]
-    words_N = pc.list_value_length(words_of_sentence)  # type: ignore[attr-defined]
-    runs_N = pc.list_value_length(runs_of_sentence)  # type: ignore[attr-defined]
-    return not words_N.equals(runs_N)
+def _chunk_ends(sentences: pa.Array) -> list[int]:
+    """Return where chunks of about CHUNK_BYTES end, as numbers of sentences; a longer sentence is a chunk alone."""
+    _, starts_N1 = bytes_of(sentences)
+    ends = []
+    start = 0
+    while start < len(sentences):
+        end = int(np.searchsorted(starts_N1, starts_N1[start] + CHUNK_BYTES, side="right")) - 1
+        start = min(max(end, start + 1), len(sentences))
+        ends.append(start)
+    return ends
 
 
-def _split_if_regular(sentence: str) -> list[str]:
-    """Return the runs of a sentence, or the sentence as one run if it has other white space than single spaces."""
-    runs = sentence.split(" ")
-    if runs == sentence.split():
-        return runs
-    return [sentence]
+def _joined_to_pieces(words: EncodedStrings, counts_P: Ints, joined_W: NDArray[np.bool_] | None) -> EncodedStrings:
+    """Join the ids of W words to those of pieces. counts_P: how many words each piece has."""
+    joined_T = None
+    if joined_W is not None:
+        tokens_per_word_W = np.diff(words.offsets_N1)
+        joined_T = np.repeat(joined_W, tokens_per_word_W)
+    return EncodedStrings(words.ids_T, words.offsets_N1[offsets_of(counts_P)], joined_T)
+
+
+def _isolates_ideographs(tokenizer: dict[str, Any]) -> bool:
+    """Return whether a tokenizer.json has BERT's rules, by which every ideograph is a word."""
+    normalizer = tokenizer["normalizer"] or {}
+    sets_apart = normalizer.get("type") == "BertNormalizer" and normalizer.get("handle_chinese_chars") is True
+
+    pre_tokenizer = tokenizer["pre_tokenizer"] or {}
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    cuts_at_spaces = steps[-1].get("type") == "BertPreTokenizer"
+    return tokenizer["model"]["type"] == "WordPiece" and sets_apart and cuts_at_spaces

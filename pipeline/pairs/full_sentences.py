@@ -5,95 +5,131 @@
     doc_sentences    the same, but a row ends with its document, so the last row of a document may be short
 
 A sentence longer than a row is cut into several parts, and counted. Each pass reads the documents in another order.
-Everything works on offsets; no token is read.
+Everything works on offsets; no token is read. Where a row ends depends on where it begins alone, so the end of a row is
+computed for every sentence that might begin one, at once; then one step per row follows from end to end.
+
+Shape suffixes: P sentences or parts of long ones, in reading order; R rows; N ranges of all rows. P1, R1 and N1 have
+one element more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.pairs.nsp_sop import DocumentLedger, EncodedCorpus, PairingOptions
+from schemas.ragged import offsets_of, places_of_ranges
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
 EDGES = 2  # special tokens of every row: one before the text and one after it
 
-
-@dataclass
-class SentenceRange:
-    """Contiguous tokens of one document, `start` to `end` - 1; `document` is its number in the shard."""
-
-    document: int
-    start: int
-    end: int
+Ints = NDArray[np.int64]
 
 
-@dataclass
+@dataclass(frozen=True)
 class SentenceRows:
-    """Each row as its ranges, one for each document in it, in reading order; and what had to be cut."""
+    """R rows: row r is the ranges range_offsets_R1[r] : range_offsets_R1[r + 1], one for each document in it.
 
-    rows: list[list[SentenceRange]] = field(default_factory=list)
-    ledger: DocumentLedger = field(default_factory=Counter)
+    Range n is the tokens starts_N[n] : starts_N[n] + lengths_N[n] of document documents_N[n], its number in the shard.
+    ledger: what had to be cut.
+    """
+
+    documents_N: Ints
+    starts_N: Ints
+    lengths_N: Ints
+    range_offsets_R1: Ints
+    ledger: DocumentLedger
+
+
+class SentenceParts(NamedTuple):
+    """What rows are made of: sentences in reading order, those that are longer than a row in several parts.
+
+    rank_P: which document of the reading order each is from, counted from 0. starts_P, lengths_P: their tokens.
+    """
+
+    rank_P: Ints
+    starts_P: Ints
+    lengths_P: Ints
 
 
 def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> SentenceRows:
     """Return all rows of a shard."""
     # The order depends on which documents the shard holds, not on the order in which it holds them.
-    ids = sorted(corpus.document_ids)
+    ids = np.sort(corpus.document_ids_D).tolist()
     order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *ids)
-    order = permutation(len(ids), order_key).tolist()
+    order_D = permutation(len(ids), order_key)
 
-    filled = SentenceRows()
-    if pairing.objective == "full_sentences":
-        filled.rows += rows_of(corpus, order, pairing.max_length, filled.ledger)
-    else:
-        for document in order:
-            filled.rows += rows_of(corpus, [document], pairing.max_length, filled.ledger)
-    return filled
+    room = pairing.max_length - EDGES
+    ledger: DocumentLedger = Counter()
+    parts = sentence_parts(corpus, order_D, room, ledger)
 
-
-def rows_of(
-    corpus: EncodedCorpus, documents: list[int], max_length: int, ledger: DocumentLedger
-) -> Iterator[list[SentenceRange]]:
-    """Yield the rows that these documents fill. The last one may be short."""
-    room = max_length - EDGES
-    row: list[SentenceRange] = []
-    tokens = 0
-
-    for document in documents:
-        for start, end in sentence_parts(corpus, document, room, ledger):
-            continues_document = len(row) > 0 and row[-1].document == document
-            separators = 1 if row and not continues_document else 0
-
-            is_full = tokens + separators + end - start > room
-            if row and is_full:
-                yield row
-                row = []
-                tokens = 0
-                continues_document = False
-                separators = 0
-
-            tokens += separators + end - start
-            if continues_document:
-                row[-1].end = end
-            else:
-                row.append(SentenceRange(document, start, end))
-
-    if row:
-        yield row
+    end_P = ends_of_rows(parts, room)
+    if pairing.objective == "doc_sentences":
+        end_P = np.minimum(end_P, np.searchsorted(parts.rank_P, parts.rank_P, side="right"))
+    return _rows(parts, _begins_of_rows(end_P), order_D, ledger)
 
 
-def sentence_parts(
-    corpus: EncodedCorpus, document: int, max_tokens: int, ledger: DocumentLedger
-) -> Iterator[tuple[int, int]]:
-    """Yield the token ranges of a document's sentences, a sentence of more than `max_tokens` in several parts."""
-    for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
-        start = corpus.sentence_offsets[i]
-        end = corpus.sentence_offsets[i + 1]
-        if end - start > max_tokens:
-            ledger[CUT_SENTENCE, document] += 1
+def sentence_parts(corpus: EncodedCorpus, order_D: Ints, max_tokens: int, ledger: DocumentLedger) -> SentenceParts:
+    """Return the sentences of all documents in this order, a sentence of more than `max_tokens` in several parts."""
+    first_D = corpus.document_offsets_D1[order_D]
+    counts_D = corpus.document_offsets_D1[order_D + 1] - first_D
+    sentences = places_of_ranges(first_D, counts_D)
+    rank = np.repeat(np.arange(len(order_D)), counts_D)
 
-        for part_start in range(start, end, max_tokens):
-            yield part_start, min(part_start + max_tokens, end)
+    starts = corpus.sentence_offsets_N1[sentences]
+    lengths = corpus.sentence_offsets_N1[sentences + 1] - starts
+    ledger.update((CUT_SENTENCE, j) for j in order_D[rank[lengths > max_tokens]].tolist())
+
+    parts_of_sentence = -(-lengths // max_tokens)
+    tokens_before_P = max_tokens * places_of_ranges(np.zeros_like(parts_of_sentence), parts_of_sentence)
+    left_P = np.repeat(lengths, parts_of_sentence) - tokens_before_P
+    return SentenceParts(
+        rank_P=np.repeat(rank, parts_of_sentence),
+        starts_P=np.repeat(starts, parts_of_sentence) + tokens_before_P,
+        lengths_P=np.minimum(left_P, max_tokens),
+    )
+
+
+def ends_of_rows(parts: SentenceParts, room: int) -> Ints:
+    """Return (P,) for each part the end of the longest row that begins with it, as a number of parts.
+
+    A row has at most `room` tokens, with a separator between two documents.
+    """
+    tokens_before_P1 = offsets_of(parts.lengths_P)
+
+    # The row of parts s to e - 1 has tokens_before[e] - tokens_before[s] tokens and rank[e - 1] - rank[s] separators,
+    # for every document has a sentence. So it fits if a number of e alone is at most a number of s alone.
+    of_end_P = tokens_before_P1[1:] + parts.rank_P
+    most_P = tokens_before_P1[:-1] + parts.rank_P + room
+    return np.searchsorted(of_end_P, most_P, side="right")
+
+
+def _begins_of_rows(end_P: Ints) -> Ints:
+    """Return (R + 1,) the part with which each row begins, and the number of parts."""
+    end_of = memoryview(np.ascontiguousarray(end_P))  # gives plain integers
+    begins = [0]
+    while begins[-1] < len(end_P):
+        begins.append(end_of[begins[-1]])
+    return np.array(begins, dtype=np.int64)
+
+
+def _rows(parts: SentenceParts, begins_R1: Ints, order_D: Ints, ledger: DocumentLedger) -> SentenceRows:
+    """Return rows that begin with these parts. A range begins where a row does or a document does."""
+    begins_range_P = np.zeros(len(parts.rank_P), dtype=bool)
+    begins_range_P[begins_R1[:-1]] = True
+    begins_range_P[1:] |= np.diff(parts.rank_P) > 0
+
+    first_N = np.flatnonzero(begins_range_P)
+    first_N1 = np.append(first_N, len(parts.rank_P))
+    return SentenceRows(
+        documents_N=order_D[parts.rank_P[first_N]],
+        starts_N=parts.starts_P[first_N],
+        lengths_N=np.diff(offsets_of(parts.lengths_P)[first_N1]),
+        range_offsets_R1=np.searchsorted(first_N, begins_R1),
+        ledger=ledger,
+    )

@@ -1,7 +1,7 @@
-"""Lay rows out as Arrow columns: special tokens are put in place, and a whole shard is copied in one operation.
+"""Lay rows out as Arrow columns: special tokens are put in place, and a batch of rows is copied in one operation.
 
 A row is a list of ranges of one long token array. The special tokens are at the end of that array, so that they are
-ranges like any other and no row needs a copy of its own:
+ranges like any other:
 
     nsp, sop (BERT)      [CLS] A [SEP] B [SEP]
     nsp, sop (RoBERTa)   <s> A </s></s> B </s>
@@ -13,15 +13,15 @@ Shape suffixes: R rows, N ranges of all rows, T tokens. R1 has one element more 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.pairs.full_sentences import SentenceRange
-from pipeline.pairs.nsp_sop import EncodedCorpus, PairRow
-from schemas import shards
-from schemas.ragged import offsets_of, take_ranges
+from pipeline.pairs.full_sentences import SentenceRows
+from pipeline.pairs.nsp_sop import EncodedCorpus
+from schemas.ragged import offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import Vocabulary
 
 Ints = NDArray[np.int64]
@@ -30,16 +30,31 @@ NO_PAIR_LABEL = -1  # null in the shard
 
 @dataclass(frozen=True)
 class EncodedDocuments:
-    """A text shard as token ids."""
+    """A text shard as token ids.
 
-    ids_T: NDArray[np.int32]
+    ids_T, word_starts_T: all tokens of the shard and then, at the end, those of `SpecialTokens.all_ids`. ids_T has the
+    type that a pair shard stores. tokens: how many are the shard's own. corpus: where sentences and documents are.
+    sources: of the corpus's documents. empty_sources: of the documents without a token, which are not in the corpus.
+    """
+
+    ids_T: NDArray[np.unsignedinteger]
     word_starts_T: NDArray[np.bool_]
+    tokens: int
     corpus: EncodedCorpus
-    """Where sentences and documents are in `ids_T`."""
     sources: list[str]
-    """Of the corpus's documents."""
     empty_sources: list[str]
-    """The sources of documents that hold no token, which are not in the corpus."""
+
+
+class RowBatch(NamedTuple):
+    """Some neighboring rows of a shard: row r has the tokens offsets_R1[r] : offsets_R1[r + 1].
+
+    first_row: the number of the first one in the shard.
+    """
+
+    ids_T: NDArray[np.unsignedinteger]
+    word_starts_T: NDArray[np.bool_]
+    offsets_R1: Ints
+    first_row: int
 
 
 @dataclass(frozen=True)
@@ -104,13 +119,12 @@ class SpecialTokens:
         return [*self.before, *self.between, *self.after]
 
 
-def lay_pairs(rows: list[PairRow], tokens: int, between: int) -> RowLayout:
-    """Lay out rows of two segments.
+def lay_pairs(rows_R7: Ints, tokens: int, between: int) -> RowLayout:
+    """Lay out rows of two segments, (R, 7) with the columns of PairRow.
 
     The special tokens follow the shard's own `tokens` tokens; `between` of them separate A and B.
     """
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(PairRow._fields))
-    a_start_R, a_end_R, b_start_R, b_end_R, label_R, document_a_R, document_b_R = table.T
+    a_start_R, a_end_R, b_start_R, b_end_R, label_R, document_a_R, document_b_R = rows_R7.T
 
     # [CLS] is the first token after the shard's own. The separators follow it, and the last token of a row, which is a
     # separator too, is read from the same place.
@@ -124,62 +138,75 @@ def lay_pairs(rows: list[PairRow], tokens: int, between: int) -> RowLayout:
     return RowLayout(
         range_starts_N=np.stack(starts, axis=1).ravel(),
         range_lengths_N=np.stack(lengths, axis=1).ravel(),
-        range_offsets_R1=np.arange(len(table) + 1) * len(starts),
+        range_offsets_R1=np.arange(len(rows_R7) + 1) * len(starts),
         segment_b_start_R=lengths[0] + lengths[1] + lengths[2],
         label_R=label_R,
         documents_R2=np.stack([document_a_R, document_b_R], axis=1),
-        segments_R4=table[:, :4],
+        segments_R4=rows_R7[:, :4],
     )
 
 
-def lay_sentences(rows: list[list[SentenceRange]], tokens: int) -> RowLayout:
+def lay_sentences(rows: SentenceRows, tokens: int) -> RowLayout:
     """Lay out rows of one segment: the range of each document and a separator after it.
 
     The special tokens follow the shard's own `tokens` tokens.
     """
-    cls_range = (tokens, 1)
-    sep_range = (tokens + 1, 1)
+    text_ranges_R = np.diff(rows.range_offsets_R1)
+    text_ranges = len(rows.starts_N)
 
-    ranges = []  # (start, length)
-    for row in rows:
-        ranges.append(cls_range)
-        for part in row:
-            ranges.append((part.start, part.end - part.start))
-            ranges.append(sep_range)
+    # In each row: [CLS], then two ranges for each document, its tokens and [SEP]. All of length 1 but the tokens.
+    range_offsets_R1 = offsets_of(1 + 2 * text_ranges_R)
+    range_starts_N = np.full(range_offsets_R1[-1], tokens + 1)
+    range_lengths_N = np.ones_like(range_starts_N)
+    range_starts_N[range_offsets_R1[:-1]] = tokens
 
-    ranges_N2 = np.array(ranges, dtype=np.int64).reshape(-1, 2)
-    ranges_per_row_R = np.array([1 + 2 * len(row) for row in rows], dtype=np.int64)
-    range_offsets_R1 = offsets_of(ranges_per_row_R)
-    documents = [(row[0].document, row[-1].document) for row in rows]
+    row_of_range = np.repeat(np.arange(len(text_ranges_R)), text_ranges_R)
+    places = 1 + row_of_range + 2 * np.arange(text_ranges)
+    range_starts_N[places] = rows.starts_N
+    range_lengths_N[places] = rows.lengths_N
+
+    first_documents = rows.documents_N[rows.range_offsets_R1[:-1]]
+    last_documents = rows.documents_N[rows.range_offsets_R1[1:] - 1]
     return RowLayout(
-        range_starts_N=ranges_N2[:, 0],
-        range_lengths_N=ranges_N2[:, 1],
+        range_starts_N=range_starts_N,
+        range_lengths_N=range_lengths_N,
         range_offsets_R1=range_offsets_R1,
-        segment_b_start_R=lengths_of_rows(ranges_N2[:, 1], range_offsets_R1),  # there is no B
-        label_R=np.full(len(rows), NO_PAIR_LABEL),
-        documents_R2=np.array(documents, dtype=np.int64).reshape(-1, 2),
+        segment_b_start_R=lengths_of_rows(range_lengths_N, range_offsets_R1),  # there is no B
+        label_R=np.full(len(text_ranges_R), NO_PAIR_LABEL),
+        documents_R2=np.stack([first_documents, last_documents], axis=1),
     )
 
 
-def to_table(layout: RowLayout, documents: EncodedDocuments, vocabulary: Vocabulary) -> pa.Table:
-    """Return the rows as Arrow columns (shards.pairs_schema), special tokens in their places."""
-    special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=np.int32)
-    all_ids = np.concatenate([documents.ids_T, special_ids])
-    all_word_starts = np.concatenate([documents.word_starts_T, np.zeros(len(special_ids), dtype=bool)])
+def copy_rows(layout: RowLayout, documents: EncodedDocuments, first_row: int, end_row: int) -> RowBatch:
+    """Return the tokens of rows `first_row` to `end_row` - 1, special tokens in their places."""
+    ranges = slice(layout.range_offsets_R1[first_row], layout.range_offsets_R1[end_row])
+    range_lengths = layout.range_lengths_N[ranges]
+    range_offsets_R1 = layout.range_offsets_R1[first_row : end_row + 1] - ranges.start
 
-    ids_T = take_ranges(all_ids, layout.range_starts_N, layout.range_lengths_N)
-    word_starts_T = take_ranges(all_word_starts, layout.range_starts_N, layout.range_lengths_N)
-    offsets_R1 = pa.array(offsets_of(layout.lengths()).astype(np.int32))
-    document_ids_R2 = np.array(documents.corpus.document_ids, dtype=np.uint64)[layout.documents_R2]
+    places_T = places_of_ranges(layout.range_starts_N[ranges], range_lengths)
+    offsets_R1 = offsets_of(range_lengths)[range_offsets_R1]
+    return RowBatch(documents.ids_T.take(places_T), documents.word_starts_T.take(places_T), offsets_R1, first_row)
 
-    schema = shards.pairs_schema(vocabulary.size)
-    id_type = schema.field("input_ids").type.value_type
-    columns = {
-        "input_ids": pa.ListArray.from_arrays(offsets_R1, pa.array(ids_T, id_type)),
-        "segment_b_start": pa.array(layout.segment_b_start_R.astype(np.int32)),
-        "pair_label": pa.array(layout.label_R.astype(np.int8), mask=layout.label_R == NO_PAIR_LABEL),
-        "word_starts": pa.ListArray.from_arrays(offsets_R1, pa.array(word_starts_T)),
-        "document_a": pa.array(document_ids_R2[:, 0]),
-        "document_b": pa.array(document_ids_R2[:, 1]),
-    }
-    return pa.table(columns, schema=schema)
+
+def to_columns(rows: RowBatch, layout: RowLayout, documents: EncodedDocuments) -> list[pa.Array]:
+    """Return a batch of rows as Arrow columns, those of `shards.pairs_schema` without static masks."""
+    own = slice(rows.first_row, rows.first_row + len(rows.offsets_R1) - 1)
+    offsets_R1 = pa.array(rows.offsets_R1.astype(np.int32))
+    has_no_label_R = layout.label_R[own] == NO_PAIR_LABEL
+    label_R = np.where(has_no_label_R, 0, layout.label_R[own])  # what lies below a null is part of a shard's bytes
+    document_ids_R2 = documents.corpus.document_ids_D[layout.documents_R2[own]]
+
+    return [
+        pa.ListArray.from_arrays(offsets_R1, pa.array(rows.ids_T)),
+        pa.array(layout.segment_b_start_R[own].astype(np.int32)),
+        pa.array(label_R.astype(np.int8), mask=has_no_label_R),
+        pa.ListArray.from_arrays(offsets_R1, _booleans(rows.word_starts_T)),
+        pa.array(document_ids_R2[:, 0].copy()),
+        pa.array(document_ids_R2[:, 1].copy()),
+    ]
+
+
+def _booleans(values: NDArray[np.bool_]) -> pa.Array:
+    """Return an Arrow array of booleans, one bit each; ten times as fast as `pa.array`."""
+    bits = np.packbits(values, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])

@@ -24,14 +24,23 @@ Google's code gives two kinds of rows a label that is not true of them or that n
 
 Everything works on offsets; no token is read. All random numbers of a document come from one stream, and the order in
 which they are drawn decides the rows: do not change it.
+
+This file states the rules, one document after the other. As documents do not depend on each other, pairs_in_step.py
+applies the same rules to many at once, and gives back the few that are longer than all others.
+
+Shape suffixes: N sentences, D documents, R rows. N1 and D1 have one element more than N and D.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from schemas.randomness import Draws, key
 
@@ -59,19 +68,55 @@ class PairingOptions:
     seed: int
 
 
+@dataclass
+class DocumentState:
+    """How far the pairing of one document is.
+
+    position: the next sentence, which begins a chunk. target: how many tokens its rows aim at.
+    """
+
+    position: int
+    target: int
+    draws: Draws
+
+
 @dataclass(frozen=True)
 class EncodedCorpus:
     """Where the sentences and documents of a shard are in its array of tokens.
 
-    Sentence i is tokens sentence_offsets[i] : sentence_offsets[i + 1], and document j is sentences
-    document_offsets[j] : document_offsets[j + 1]. Every document has a sentence and every sentence a token.
-
-    These are Python lists because reading one element of a numpy array takes ten times as long.
+    Sentence i is tokens sentence_offsets_N1[i] : sentence_offsets_N1[i + 1], and document j is sentences
+    document_offsets_D1[j] : document_offsets_D1[j + 1]. Every document has a sentence and every sentence a token.
     """
 
-    sentence_offsets: list[int]
-    document_offsets: list[int]
-    document_ids: list[int]
+    sentence_offsets_N1: NDArray[np.int64]
+    document_offsets_D1: NDArray[np.int64]
+    document_ids_D: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, sentence_offsets: Any, document_offsets: Any, document_ids: Any) -> EncodedCorpus:
+        """Make a corpus from any sequences of integers."""
+        return cls(
+            np.asarray(sentence_offsets, dtype=np.int64),
+            np.asarray(document_offsets, dtype=np.int64),
+            np.asarray(document_ids, dtype=np.uint64),
+        )
+
+    # Reading one element of a memoryview gives a plain int, and takes a third of the time of a numpy array.
+
+    @cached_property
+    def sentence_offsets(self) -> Sequence[int]:
+        """sentence_offsets_N1 for code that reads one element at a time."""
+        return memoryview(self.sentence_offsets_N1)
+
+    @cached_property
+    def document_offsets(self) -> Sequence[int]:
+        """document_offsets_D1 for code that reads one element at a time."""
+        return memoryview(self.document_offsets_D1)
+
+    @cached_property
+    def document_ids(self) -> Sequence[int]:
+        """document_ids_D for code that reads one element at a time."""
+        return memoryview(self.document_ids_D)
 
 
 class PairRow(NamedTuple):
@@ -86,60 +131,30 @@ class PairRow(NamedTuple):
     document_b: int
 
 
-@dataclass
-class Pairs:
-    """The rows of a shard in reading order, and what was left out of them."""
+def rows_of_document(
+    corpus: EncodedCorpus, j: int, pairing: PairingOptions, max_tokens: int, state: DocumentState
+) -> Iterator[tuple[PairRow, int]]:
+    """Yield (row, tokens cut from it) for document j, from a state that its pairing has reached."""
+    make_rows = nsp_rows if pairing.objective == "nsp" else sop_rows
 
-    rows: list[PairRow] = field(default_factory=list)
-    ledger: DocumentLedger = field(default_factory=Counter)
-
-
-def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:
-    """Return the rows of a shard.
-
-    `special_tokens` is how many the layout adds to a row (3 for BERT, 4 for RoBERTa). Passes give different rows.
-    """
-    pairs = Pairs()
-    if pairing.objective == "nsp" and len(set(corpus.document_ids)) < 2:
-        pairs.ledger.update((ALONE, j) for j in range(len(corpus.document_ids)))
-        return pairs
-
-    max_tokens = pairing.max_length - special_tokens
-    for j, document_id in enumerate(corpus.document_ids):
-        sentences = corpus.document_offsets[j + 1] - corpus.document_offsets[j]
-        if sentences < 2:
-            pairs.ledger[TOO_SHORT, j] += 1
-            continue
-
-        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, document_id))
-        target = draw_target(max_tokens, pairing.short_seq_prob, draws)
-        rows_of_document = nsp_rows if pairing.objective == "nsp" else sop_rows
-
-        # The generator is read row by row: truncation draws from the same stream before the next row does.
-        for row in rows_of_document(corpus, j, target, draws):
-            length = row.a_end - row.a_start + row.b_end - row.b_start
-            excess = max(0, length - max_tokens)
-            pairs.ledger[CUT, j] += excess
-            pairs.rows.append(truncate(row, excess, draws) if excess > 0 else row)
-
-    return pairs
+    # The generator is read row by row: truncation draws from the same stream before the next row does.
+    for row in make_rows(corpus, j, state):
+        length = row.a_end - row.a_start + row.b_end - row.b_start
+        excess = max(0, length - max_tokens)
+        yield (truncate(row, excess, state.draws) if excess > 0 else row), excess
 
 
-def draw_target(max_tokens: int, short_seq_prob: float, draws: Draws) -> int:
-    """Draw how many tokens the rows of a document aim at.
-
-    Short rows reduce the mismatch with fine-tuning, where texts are often shorter (comment in Google's code).
-    """
-    is_short = draws.uniform() < short_seq_prob
-    if is_short:
-        return 2 + draws.below(max_tokens - 1)  # from 2 to max_tokens
-    return max_tokens
+def document_key(pairing: PairingOptions, pass_number: int, document_id: int) -> int:
+    """Return the key of the random numbers that decide a document's rows."""
+    return key(pairing.seed, "pairs", pairing.objective, pass_number, document_id)
 
 
-def nsp_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
+def nsp_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[PairRow]:
     """Yield document j's rows before truncation: B follows A (0) or comes from another document (1)."""
     tokens = corpus.sentence_offsets
-    position = corpus.document_offsets[j]
+    position = state.position
+    target = state.target
+    draws = state.draws
     last = corpus.document_offsets[j + 1]
 
     while position < last:
@@ -166,10 +181,12 @@ def nsp_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterat
         position = middle
 
 
-def sop_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterator[PairRow]:
+def sop_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[PairRow]:
     """Yield document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
     tokens = corpus.sentence_offsets
-    position = corpus.document_offsets[j]
+    position = state.position
+    target = state.target
+    draws = state.draws
     last = corpus.document_offsets[j + 1]
 
     while position < last:
@@ -184,7 +201,7 @@ def sop_rows(corpus: EncodedCorpus, j: int, target: int, draws: Draws) -> Iterat
         position = end
 
 
-def other_document(document_ids: list[int], j: int, draws: Draws) -> int:
+def other_document(document_ids: Sequence[int], j: int, draws: Draws) -> int:
     """Draw a document whose id differs from document j's. The caller makes sure that there is one."""
     other = draws.below(len(document_ids))
     while document_ids[other] == document_ids[j]:
@@ -200,7 +217,7 @@ def random_sentences(corpus: EncodedCorpus, document: int, target: int, draws: D
     return start, sentences_until(corpus.sentence_offsets, start, last, target)
 
 
-def chunk(tokens: list[int], position: int, last: int, target: int) -> tuple[int, int]:
+def chunk(tokens: Sequence[int], position: int, last: int, target: int) -> tuple[int, int]:
     """Return sentences (start, end), at least two of them: from `position` until `target` tokens or `last`.
 
     If the target leaves only one sentence, the chunk borrows the next one or, at the document's end, the one before.
@@ -213,7 +230,7 @@ def chunk(tokens: list[int], position: int, last: int, target: int) -> tuple[int
     return position - 1, end
 
 
-def sentences_until(tokens: list[int], start: int, last: int, target: int) -> int:
+def sentences_until(tokens: Sequence[int], start: int, last: int, target: int) -> int:
     """Return the end of the shortest run of sentences from `start` that has `target` tokens, at most `last`.
 
     The run has at least one sentence. `tokens` are sentence offsets.

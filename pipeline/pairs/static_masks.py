@@ -8,19 +8,18 @@ Shape suffixes: B rows, T tokens, K masked positions of all rows, V the vocabula
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas import shards
+from pipeline.pairs.layout import RowBatch
 from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of, take_ranges
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
-
-ROWS_AT_ONCE = 1024  # as many as stay in a processor's cache: twice as fast as all rows in one call
 
 
 @dataclass(frozen=True)
@@ -32,61 +31,48 @@ class StaticMasks:
     identity: tuple[int | str, ...]
 
 
-def with_masks(table: pa.Table, stored: StaticMasks, vocabulary: Vocabulary) -> tuple[pa.Table, dict[str, int]]:
-    """Return (the table with `mask_positions` and `mask_tokens`, the counts of `count_fates`)."""
-    drawn = [draw_variant(table, stored, variant, vocabulary) for variant in range(stored.variants)]
-    ids = table["input_ids"].combine_chunks()
-    ids_T = ids.values.to_numpy()
-    offsets_B1 = ids.offsets.to_numpy()
+class StaticMaskDrawer:
+    """Draws the masks of one shard, batch after batch of its rows, and counts them."""
 
-    positions = [_positions_in_rows(masks, offsets_B1) for masks in drawn]
-    tokens = [masks.seen_K for masks in drawn]
-    position_column = interleave_variants(positions, drawn, pa.uint16())
-    token_column = interleave_variants(tokens, drawn, shards.token_type(vocabulary.size))
+    def __init__(self, stored: StaticMasks, vocabulary: Vocabulary):
+        """Start with no mask."""
+        self._masking = stored.masking
+        self._vocabulary = vocabulary
+        self._counts: Counter[str] = Counter()
+        variants = range(stored.variants)
+        self._keys = [np.uint64(key(*stored.identity, "static mask", variant)) for variant in variants]
 
-    schema = shards.pairs_schema(vocabulary.size, static_masks=True)
-    masked = pa.table([*table.columns, position_column, token_column], schema=schema)
-    return masked, count_fates(drawn, ids_T, vocabulary)
+    def draw(self, rows: RowBatch) -> list[pa.Array]:
+        """Return the columns `mask_positions` and `mask_tokens` of a batch of rows."""
+        drawn = [self._draw_variant(rows, variant_key) for variant_key in self._keys]
+        for masks in drawn:
+            self._counts.update(count_fates(masks, rows, self._vocabulary))
+
+        positions = [positions_in_rows(masks, rows).astype(np.uint16) for masks in drawn]
+        tokens = [masks.seen_K for masks in drawn]
+        return [interleave_variants(positions, drawn), interleave_variants(tokens, drawn)]
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts of `count_fates` for all masks drawn so far."""
+        names = ("chosen", "masked", "kept", "random", "eligible")
+        return {name: self._counts[name] for name in names}
+
+    def _draw_variant(self, rows: RowBatch, variant_key: np.uint64) -> Masks:
+        """Draw one mask for every row."""
+        # The key of a row's mask depends on the row's number in the shard, so drawing in batches changes nothing.
+        numbers_B = np.arange(len(rows.offsets_R1) - 1) + rows.first_row
+        keys_B = numbers(variant_key, numbers_B)
+        to_mask = RowsToMask(rows.ids_T, rows.offsets_R1, rows.word_starts_T, keys_B)
+        return draw_masks(to_mask, self._masking, self._vocabulary)
 
 
-def _positions_in_rows(masks: Masks, offsets_B1: NDArray[np.integer]) -> NDArray[np.integer]:
+def positions_in_rows(masks: Masks, rows: RowBatch) -> NDArray[np.int64]:
     """Return (K,) masked positions counted from the start of their rows; `masks` counts from the first row's."""
     masks_per_row_B = np.diff(masks.offsets_B1)
-    row_of_mask_K = np.repeat(np.arange(len(masks_per_row_B)), masks_per_row_B)
-    return masks.positions_K - offsets_B1[row_of_mask_K]
+    return masks.positions_K - np.repeat(rows.offsets_R1[:-1], masks_per_row_B)
 
 
-def draw_variant(table: pa.Table, stored: StaticMasks, variant: int, vocabulary: Vocabulary) -> Masks:
-    """Draw one mask for every row, ROWS_AT_ONCE rows at a time."""
-    ids = table["input_ids"].combine_chunks()
-    ids_T = ids.values.to_numpy()
-    offsets_B1 = ids.offsets.to_numpy().astype(np.int64)
-    word_starts_T = table["word_starts"].combine_chunks().values.to_numpy(zero_copy_only=False)
-
-    # The key of a row's mask depends on the row's number in the shard, so drawing in parts changes nothing.
-    variant_key = np.uint64(key(*stored.identity, "static mask", variant))
-    keys_B = numbers(variant_key, np.arange(table.num_rows))
-
-    positions = [np.zeros(0, dtype=np.int64)]
-    seen: list[NDArray[np.integer]] = [np.zeros(0, dtype=ids_T.dtype)]
-    masks_per_row = [np.zeros(0, dtype=np.int64)]
-
-    for start in range(0, table.num_rows, ROWS_AT_ONCE):
-        offsets = offsets_B1[start : start + ROWS_AT_ONCE + 1]
-        first_token = offsets[0]
-        tokens = slice(first_token, offsets[-1])
-        keys = keys_B[start : start + ROWS_AT_ONCE]
-
-        rows = RowsToMask(ids_T[tokens], offsets - first_token, word_starts_T[tokens], keys)
-        masks = draw_masks(rows, stored.masking, vocabulary)
-        positions.append(masks.positions_K + first_token)
-        seen.append(masks.seen_K)
-        masks_per_row.append(np.diff(masks.offsets_B1))
-
-    return Masks(np.concatenate(positions), np.concatenate(seen), offsets_of(np.concatenate(masks_per_row)))
-
-
-def interleave_variants(values: list[NDArray[np.integer]], drawn: list[Masks], value_type: pa.DataType) -> pa.ListArray:
+def interleave_variants(values: list[NDArray[np.unsignedinteger]], drawn: list[Masks]) -> pa.ListArray:
     """Return for each row the list of its variants, each a list of values.
 
     `values` has one array per variant, with one value per mask of all rows.
@@ -104,23 +90,21 @@ def interleave_variants(values: list[NDArray[np.integer]], drawn: list[Masks], v
 
     value_offsets = pa.array(offsets_of(counts).astype(np.int32))
     variant_offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * variants)
-    values_of_variant = pa.ListArray.from_arrays(value_offsets, pa.array(all_values, value_type))
+    values_of_variant = pa.ListArray.from_arrays(value_offsets, pa.array(all_values))
     return pa.ListArray.from_arrays(variant_offsets, values_of_variant)
 
 
-def count_fates(drawn: list[Masks], ids_T: NDArray[np.integer], vocabulary: Vocabulary) -> dict[str, int]:
+def count_fates(masks: Masks, rows: RowBatch, vocabulary: Vocabulary) -> dict[str, int]:
     """Count how many tokens were chosen, and what the model sees there: [MASK], the token itself, or another one."""
-    true_K = np.concatenate([ids_T[masks.positions_K] for masks in drawn])
-    seen_K = np.concatenate([masks.seen_K for masks in drawn])
-
+    true_K = rows.ids_T[masks.positions_K]
     chosen = len(true_K)
-    masked = int((seen_K == vocabulary.special_id("mask")).sum())
-    kept = int((seen_K == true_K).sum())
-    eligible_per_variant = int((~vocabulary.is_special_V[ids_T]).sum())
+    masked = int(np.count_nonzero(masks.seen_K == vocabulary.special_id("mask")))
+    kept = int(np.count_nonzero(masks.seen_K == true_K))
+    special = int(np.count_nonzero(vocabulary.is_special_V.take(rows.ids_T)))
     return {
         "chosen": chosen,
         "masked": masked,
         "kept": kept,
         "random": chosen - masked - kept,
-        "eligible": len(drawn) * eligible_per_variant,
+        "eligible": len(rows.ids_T) - special,
     }

@@ -5,49 +5,84 @@ Shape suffixes: R rows, T tokens, D documents, V the vocabulary. R1 has one elem
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.pairs.layout import EncodedDocuments, Ints, RowLayout
-from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
-from schemas.randomness import mix
+from pipeline.pairs.layout import NO_PAIR_LABEL, EncodedDocuments, RowBatch, RowLayout
+from pipeline.pairs.nsp_sop import EncodedCorpus, Objective
+from schemas.randomness import U64, mix
 from schemas.vocabulary import Vocabulary
 
 MAX_TOKENS_LISTED = 24  # on the data card
 
 
-def describe_rows(
-    layout: RowLayout, table: pa.Table, documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary
-) -> dict[str, Any]:
-    """Return the counts of a shard whose rows are in `table`, laid out by `layout`."""
-    column = table["input_ids"].combine_chunks()
-    ids_T = column.values.to_numpy()
-    offsets_R1 = column.offsets.to_numpy()
-    lengths_R = np.diff(offsets_R1)
-    labels_R = layout.label_R[layout.label_R >= 0]
+class RowStatistics:
+    """Counts of a shard's rows, which are added batch after batch."""
 
-    return {
-        "labels": np.bincount(labels_R, minlength=2).tolist(),
-        "contradicted_labels": contradicted(layout, documents.corpus, pairing.objective),
-        "lengths": np.bincount(lengths_R, minlength=pairing.max_length + 1).tolist(),
-        "segment_a_lengths": segment_a_lengths(layout, pairing.max_length),
-        "unknown_tokens": int((ids_T == vocabulary.special_id("unk")).sum()),
-        "duplicate_rows": duplicate_rows(ids_T, offsets_R1),
-        "source_tokens": tokens_by_source(layout, lengths_R, documents.sources),
-    }
+    def __init__(self, max_length: int, vocabulary: Vocabulary):
+        """Start with no row. `max_length`: the most tokens that a row may have."""
+        self._max_length = max_length
+        self._unknown_id = vocabulary.special_id("unk")
+        self._unknown_tokens = 0
+        self._hashes: list[U64] = []
+
+        # A hash of each id and an odd factor for each position, from the same generator as all random numbers.
+        self._id_hashes_V = mix(np.arange(1, vocabulary.size + 1, dtype=np.uint64))
+        self._factors = mix(np.arange(1, max_length + 1, dtype=np.uint64) << np.uint64(32)) | np.uint64(1)
+
+    def add(self, rows: RowBatch) -> None:
+        """Count the tokens of a batch of rows."""
+        self._unknown_tokens += int(np.count_nonzero(rows.ids_T == self._unknown_id))
+        self._hashes.append(self._hash(rows))
+
+    def describe(self, layout: RowLayout, documents: EncodedDocuments, objective: Objective) -> dict[str, Any]:
+        """Return the counts of a shard, all of whose rows have been added."""
+        lengths_R = layout.lengths()
+        labels_R = layout.label_R[layout.label_R != NO_PAIR_LABEL]
+        return {
+            "labels": np.bincount(labels_R, minlength=2).tolist(),
+            "contradicted_labels": contradicted(layout, documents.corpus, objective),
+            "lengths": np.bincount(lengths_R, minlength=self._max_length + 1).tolist(),
+            "segment_a_lengths": segment_a_lengths(layout, self._max_length),
+            "unknown_tokens": self._unknown_tokens,
+            "duplicate_rows": self._duplicate_rows(),
+            "source_tokens": tokens_by_source(layout, lengths_R, documents.sources),
+        }
+
+    def _duplicate_rows(self) -> int:
+        """Count the rows with the same ids as an earlier row of the shard, by a 64-bit hash of each row."""
+        if not self._hashes:
+            return 0
+        hashes_R = np.concatenate(self._hashes)
+        return len(hashes_R) - len(np.unique(hashes_R))
+
+    def _hash(self, rows: RowBatch) -> U64:
+        """Return (R,) hashes of rows, which are never empty.
+
+        The hash of a row is the sum of the hashes of its tokens, each times the factor of its position (multilinear
+        hashing: Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
+        """
+        starts_R = rows.offsets_R1[:-1]
+        lengths_R = np.diff(rows.offsets_R1)
+        positions_T = np.arange(len(rows.ids_T)) - np.repeat(starts_R, lengths_R)
+
+        hashes_T = self._id_hashes_V.take(rows.ids_T)
+        hashes_T *= self._factors.take(positions_T)
+        return np.add.reduceat(hashes_T, starts_R)
 
 
 def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources: list[str]) -> dict[str, int]:
     """Return the tokens of each source, sorted by name. A row counts for the source of its first document."""
-    first_document_R = layout.documents_R2[:, 0]
-    tokens: Counter[str] = Counter()
-    for document, length in zip(first_document_R.tolist(), lengths_R.tolist(), strict=True):
-        tokens[sources[document]] += length
-    return dict(sorted(tokens.items()))
+    number_of = {source: number for number, source in enumerate(sorted(set(sources)))}
+    source_D = np.fromiter(map(number_of.__getitem__, sources), np.int64, len(sources))
+    source_R = source_D[layout.documents_R2[:, 0]]
+
+    tokens = np.zeros(len(number_of), dtype=np.int64)
+    np.add.at(tokens, source_R, lengths_R)
+    return {source: int(tokens[number]) for source, number in number_of.items() if tokens[number] > 0}
 
 
 def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
@@ -61,8 +96,8 @@ def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective)
 
     a_start_R, a_end_R, b_start_R, b_end_R = layout.segments_R4.T
     document_a_R, document_b_R = layout.documents_R2.T
-    bounds_D1 = np.array(corpus.sentence_offsets)[corpus.document_offsets]
-    ids_D = np.array(corpus.document_ids, np.uint64)
+    bounds_D1 = corpus.sentence_offsets_N1[corpus.document_offsets_D1]
+    ids_D = corpus.document_ids_D
 
     a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
     b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
@@ -82,19 +117,6 @@ def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
         return []
     lengths_R = layout.segments_R4[:, 1] - layout.segments_R4[:, 0]
     return np.bincount(lengths_R, minlength=max_length + 1).tolist()
-
-
-def duplicate_rows(ids_T: Ints, offsets_R1: Ints) -> int:
-    """Count the rows with the same ids as an earlier row of the shard, by a 64-bit hash of each row."""
-    if len(offsets_R1) < 2:
-        return 0
-
-    # The hash of a row is the sum of the hashes of its tokens, each together with its position.
-    row_start_T = np.repeat(offsets_R1[:-1], np.diff(offsets_R1))
-    position_T = np.arange(len(ids_T)) - row_start_T
-    hashes_T = mix(ids_T.astype(np.uint64) << np.uint64(32) | position_T.astype(np.uint64))
-    hashes_R = np.add.reduceat(hashes_T, offsets_R1[:-1])
-    return len(hashes_R) - len(np.unique(hashes_R))
 
 
 def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:

@@ -50,10 +50,27 @@ def test_equals_the_library_on_any_text(request: pytest.FixtureRequest, folder: 
 def test_the_cache_is_bounded(vocab: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]) -> None:
     encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
     expected = encoder.encode(pa.array(documents))[0].tolist()
-    monkeypatch.setattr("pipeline.pairs.encoding.MAX_CACHED_RUNS", 3)
+    monkeypatch.setattr("pipeline.pairs.encoding.MAX_CACHED_PIECES", 3)
     found = [encoder.encode(pa.array([document]))[0].tolist() for document in documents]
     assert list(itertools.chain.from_iterable(found)) == expected
-    assert len(encoder._runs.numbers) < 100
+    assert len(encoder._pieces.numbers) < 100
+
+
+@pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
+def test_chunks_leave_no_trace(
+    request: pytest.FixtureRequest, folder: str, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+) -> None:
+    path: Path = request.getfixturevalue(folder)
+    data = (path / "tokenizer.json").read_bytes()
+    model = read_vocabulary(str(path)).model
+    expected = Encoder(data, model).encode(pa.array(documents))
+
+    monkeypatch.setattr("pipeline.pairs.encoding.CHUNK_BYTES", 100)
+    encoder = Encoder(data, model)
+    assert len(list(encoder.encode_chunks(pa.array(documents)))) > 3
+    found = encoder.encode(pa.array(documents))
+    assert found.ids_T.tolist() == expected.ids_T.tolist()
+    assert found.offsets_N1.tolist() == expected.offsets_N1.tolist()
 
 
 def test_a_slice_of_sentences(vocab: Path, documents: list[str]) -> None:

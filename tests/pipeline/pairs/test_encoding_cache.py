@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from pipeline.pairs import encoding
 from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.encoding_cache import EncodingCache
+from pipeline.pairs.encoding_cache import MISSING, EncodingCache
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import SPECIALS, Model
@@ -67,7 +67,7 @@ def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lot
     encoder = Encoder(data, model)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "MAX_CACHED_RUNS", most)
+        patched.setattr(encoding, "MAX_CACHED_PIECES", most)
         for lot in lots:
             ids_T, offsets_N1, joined_T = encoder.encode(pa.array(lot, pa.string()))
             expected = [library.encode(sentence, add_special_tokens=False).ids for sentence in lot]
@@ -92,7 +92,7 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "MAX_CACHED_RUNS", most)
+        patched.setattr(encoding, "MAX_CACHED_PIECES", most)
         for lot in lots:
             encoded = encoder.encode(pa.array(lot, pa.string()))
             expected = [pair for sentence in lot for run in sentence.split(" ") for pair in plain(run)]
@@ -102,17 +102,25 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
 
 def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before new ones are added, and only when there are more than allowed; their words go with them."""
-    monkeypatch.setattr(encoding, "MAX_CACHED_RUNS", 2)
+    monkeypatch.setattr(encoding, "MAX_CACHED_PIECES", 2)
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", continues)
     known = []
     for text in ("a", "b", "c", "ab", "a b"):
         encoder.encode(pa.array([text]))
-        known.append((sorted(encoder._runs.numbers), sorted(encoder._words.numbers)))
-        cached = encoder._runs.encoded
+        known.append((sorted(encoder._pieces.numbers), sorted(encoder._words.numbers)))
+        cached = encoder._pieces.encoded
         assert cached.joined_T is not None
         assert len(cached.joined_T) == len(cached.ids_T)
-    assert [runs for runs, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
-    assert [words for _, words in known] == [runs for runs, _ in known]
+    assert [pieces for pieces, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], [" b", "a", "ab"]]
+    assert [words for _, words in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
+
+
+def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_CACHED_BYTES", 100)
+    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
+    for letter in "abcd":
+        encoder.encode(pa.array([letter * 90]))
+        assert len(encoder._pieces.numbers) == 1
 
 
 def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +129,7 @@ def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> No
     original = encoder._tokenize
 
     def tokenize(words: list[str]) -> EncodedStrings:
-        asked.append(list(words))
+        asked.extend([list(words)] if words else [])
         return original(words)
 
     monkeypatch.setattr(encoder, "_tokenize", tokenize)
@@ -136,15 +144,18 @@ def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
     cache = EncodingCache()
     plain: dict[str, list[int]] = {}
     for lot in lots:
-        new = cache.missing([*lot, *lot])
-        assert new == [string for string in lot if string not in plain]
+        strings = list(lot)
+        is_new = (cache.find(strings) == MISSING).tolist()
+        assert is_new == [string not in plain for string in strings]
+        new = [string for string in strings if string not in plain]
         ids = [i for string in new for i in lot[string]]
         lengths = np.array([len(lot[string]) for string in new], np.int64)
-        cache.add(new, EncodedStrings(np.array(ids, np.int32), offsets_of(lengths), None))
+        numbers = cache.add(new, EncodedStrings(np.array(ids, np.int32), offsets_of(lengths), None))
+        assert numbers.tolist() == cache.find(new).tolist()
         plain |= {string: lot[string] for string in new}
 
         strings = [*reversed(plain), *plain]
-        numbers_R = cache.numbers_of(strings)
+        numbers_R = cache.find(strings)
         ids_T, offsets_R1, joined_T = cache.look_up(numbers_R)
         assert ids_T.tolist() == [i for string in strings for i in plain[string]]
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.pairs import pairs_in_step
 from pipeline.pairs.nsp_sop import (
     ALONE,
     CUT,
@@ -25,10 +26,10 @@ from pipeline.pairs.nsp_sop import (
     chunk,
     fair_coins,
     other_document,
-    pair_sentences,
     sentences_until,
     truncate,
 )
+from pipeline.pairs.pairs_in_step import pair_sentences
 from schemas.randomness import Draws, key
 
 Sentence = list[int]
@@ -45,7 +46,7 @@ def corpus_of(documents: list[list[int]], ids: list[int]) -> EncodedCorpus:
     lengths = [length for document in documents for length in document]
     sentence_offsets = [0, *accumulate(lengths)]
     document_offsets = [0, *accumulate(len(document) for document in documents)]
-    return EncodedCorpus(sentence_offsets, document_offsets, ids)
+    return EncodedCorpus.of(sentence_offsets, document_offsets, ids)
 
 
 def sentences_of(corpus: EncodedCorpus) -> list[list[Sentence]]:
@@ -200,6 +201,7 @@ def plain(row: PairRow) -> PlainRow:
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
+@pytest.mark.parametrize("fewest_in_step", [1, 3, 1000])
 @given(
     documents=DOCUMENTS,
     max_length=st.integers(8, 140),
@@ -211,6 +213,7 @@ def plain(row: PairRow) -> PlainRow:
 @settings(max_examples=100, deadline=None)
 def test_rows_equal_the_plain_algorithm(
     objective: Objective,
+    fewest_in_step: int,
     documents: list[list[int]],
     max_length: int,
     special_tokens: int,
@@ -218,15 +221,17 @@ def test_rows_equal_the_plain_algorithm(
     seed: int,
     data: st.DataObject,
 ) -> None:
-    """Whatever the lengths, also when documents share an id."""
+    """Whatever the lengths, also when documents share an id; all in step, the longest one by one, or all one by one."""
     ids = data.draw(st.lists(st.integers(1, 4), min_size=len(documents), max_size=len(documents)))
     corpus = corpus_of(documents, ids)
     pairing = PairingOptions(objective, max_length, short_seq_prob, seed)
 
-    pairs = pair_sentences(corpus, pairing, special_tokens, seed % 3)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pairs_in_step, "FEWEST_IN_STEP", fewest_in_step)
+        pairs = pair_sentences(corpus, pairing, special_tokens, seed % 3)
 
     rows, ledger = plain_pairs(corpus, pairing, special_tokens, seed % 3)
-    assert [plain(row) for row in pairs.rows] == rows
+    assert [plain(PairRow(*row)) for row in pairs.rows_R7.tolist()] == rows
     assert pairs.ledger == ledger
 
 
