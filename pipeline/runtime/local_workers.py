@@ -37,8 +37,13 @@ class WorkerLostError(ClozelineError):
 
 
 def worker_command() -> str:
-    """Return the shell command of a worker. `exec` makes the worker itself, not a shell, a child of the launcher."""
-    return f"{LAUNCHER}={os.getpid()} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
+    """Return the shell command of a worker.
+
+    `exec` makes the worker itself, not a shell, a child of the launcher. Ctrl-C in a terminal reaches all processes
+    there; the worker ignores it, because it ends with the launcher, and a worker that ends earlier counts as lost.
+    """
+    python = shlex.quote(sys.executable)
+    return f"trap '' INT; {LAUNCHER}={os.getpid()} exec {python} -m pipeline.runtime.worker"
 
 
 def end_with_launcher() -> None:

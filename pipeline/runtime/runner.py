@@ -9,6 +9,7 @@ import copy
 import errno
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,8 +126,10 @@ def check_only(pipeline: beam.Pipeline) -> None:
         pipeline.run()
 
 
-def run_job(job: BeamJob) -> None:
-    """Run a job to its end. When it loses a worker, or its engine fails it, it is run again: see ATTEMPTS.
+def run_job(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> Any:
+    """Run a job to its end and return Beam's result. When workers are lost, it is run again: see REMOTE_ATTEMPTS.
+
+    `submitted` is called with Beam's result of each attempt that runs on an engine, while it runs.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
     EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
@@ -135,24 +138,22 @@ def run_job(job: BeamJob) -> None:
     attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS
     for _ in range(attempts - 1):
         try:
-            run_once(job)
-            return
+            return run_once(job, submitted)
         except (WorkerLostError, EngineError) as error:
             if not error.may_pass:
                 raise
             reason = str(error).partition(FINISHED_PIECES)[0].strip()
             print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
-    run_once(job)
+    return run_once(job, submitted)
 
 
-def run_once(job: BeamJob) -> None:
-    """Run one attempt of a job. Raises the same errors as `run_job`."""
+def run_once(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> Any:
+    """Run one attempt of a job. Returns and raises the same as `run_job`."""
     pipeline = job.build()
     try:
         if job.failures is None:
-            _run_locally(pipeline)
-        else:
-            _run_remotely(pipeline, job.failures)
+            return _run_locally(pipeline)
+        return _run_remotely(pipeline, job.failures, submitted)
     except ClozelineError:
         raise
     except Exception as error:
@@ -162,10 +163,12 @@ def run_once(job: BeamJob) -> None:
         raise carried from None
 
 
-def _run_locally(pipeline: beam.Pipeline) -> None:
+def _run_locally(pipeline: beam.Pipeline) -> Any:
     try:
         with local_workers.supervised():
-            pipeline.run().wait_until_finish()
+            result = pipeline.run()
+            result.wait_until_finish()
+            return result
     except OSError as error:
         if error.errno not in REFUSED_BY_DISK:
             raise
@@ -175,7 +178,10 @@ def _run_locally(pipeline: beam.Pipeline) -> None:
         ) from error
 
 
-def _run_remotely(pipeline: beam.Pipeline, reported: Failures) -> None:
+def _run_remotely(pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None = None) -> Any:
     runner = runner_as_written(pipeline.options)  # before Beam empties the option, when it submits the job
     result = remote_jobs.submit(pipeline, runner)
+    if submitted is not None:
+        submitted(result)
     remote_jobs.follow(result, runner, pipeline.options, reported)
+    return result

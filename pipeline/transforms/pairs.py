@@ -25,6 +25,6 @@ class WritePairs(beam.PTransform):
             pbegin
             | "Shards" >> beam.Create([list(range(self.plan.num_shards))])
             | "Distribute" >> Distribute()
-            | "Build" >> call(build_pair_shard, self.plan)
+            | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
         )
         return pbegin | "Finish" >> call_once(publish_pairs, AsList(reports), self.plan, self.provenance)

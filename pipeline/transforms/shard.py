@@ -41,7 +41,7 @@ class ShardCorpora(beam.PTransform):
             pbegin
             | "Splits" >> beam.Create([self.splits])
             | "Distribute splits" >> Distribute()
-            | "Spread" >> call(write_runs, self.reading, job.num_shards, self.staging)
+            | "Spread" >> call(write_runs, self.reading, job.num_shards, self.staging, counted="run")
         )
         surveyed = pbegin | "Survey" >> call_once(
             plan_shards, AsList(runs), job.num_shards, job.max_bad_ratio, job.max_undecodable_ratio
@@ -54,7 +54,14 @@ class ShardCorpora(beam.PTransform):
             | "Shards" >> call(_shard_indices)
             | "Distribute shards" >> Distribute()
             | "Gather"
-            >> call(merge_shard, survey, near_duplicates_found, MergeOptions(job.dedup, job.seed), self.staging)
+            >> call(
+                merge_shard,
+                survey,
+                near_duplicates_found,
+                MergeOptions(job.dedup, job.seed),
+                self.staging,
+                counted="text",
+            )
         )
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(reports), self.provenance, self.staging)
 
