@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.metrics.metric import Metrics, MetricsFilter
 
 from pipeline.runtime.beam_internals import current_metrics
 from pipeline.runtime.counters import Report

@@ -92,7 +92,7 @@ class BeamJob:
         set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         try:
-            pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
+            pipeline = beam.Pipeline(options=options)
         except (ImportError, ValueError) as error:  # a package is missing, or flags do not fit together
             raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
 
@@ -102,17 +102,17 @@ class BeamJob:
         return pipeline
 
 
-def _runner_with_workers(options: PipelineOptions) -> Any:
-    """Return a local runner with several of our worker processes; None leaves the choice to Beam's options."""
-    direct = options.view_as(DirectOptions)
-    if runner_as_written(options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
-        return None
+def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
+    """Have a local job that uses several processes run in our worker processes, which end with the attempt."""
+    direct = pipeline.options.view_as(DirectOptions)
+    if runner_as_written(pipeline.options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
+        return
     if direct.direct_running_mode == "multi_threading":
-        return None
+        return
 
     # To Beam this mode means: the runner's own environment, as many times as there are workers.
     direct.direct_running_mode = "in_memory"
-    return beam_internals.runner_with_workers(local_workers.worker_command())
+    pipeline.runner = beam_internals.runner_with_workers(local_workers.worker_command(attempt))
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
@@ -126,10 +126,11 @@ def check_only(pipeline: beam.Pipeline) -> None:
         pipeline.run()
 
 
-def run_job(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> Any:
+def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
     """Run a job to its end and return Beam's result. When workers are lost, it is run again: see REMOTE_ATTEMPTS.
 
-    `submitted` is called with Beam's result of each attempt that runs on an engine, while it runs.
+    pipeline: the job as it was built, for the first attempt.
+    submitted: called with Beam's result of each attempt that runs on an engine, while it runs.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
     EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
@@ -138,18 +139,18 @@ def run_job(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> Any
     attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS
     for _ in range(attempts - 1):
         try:
-            return run_once(job, submitted)
+            return run_once(job, pipeline, submitted)
         except (WorkerLostError, EngineError) as error:
             if not error.may_pass:
                 raise
             reason = str(error).partition(FINISHED_PIECES)[0].strip()
             print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
-    return run_once(job, submitted)
+            pipeline = job.build()
+    return run_once(job, pipeline, submitted)
 
 
-def run_once(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> Any:
+def run_once(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
     """Run one attempt of a job. Returns and raises the same as `run_job`."""
-    pipeline = job.build()
     try:
         if job.failures is None:
             return _run_locally(pipeline)
@@ -165,7 +166,8 @@ def run_once(job: BeamJob, submitted: Callable[[Any], None] | None = None) -> An
 
 def _run_locally(pipeline: beam.Pipeline) -> Any:
     try:
-        with local_workers.supervised():
+        with local_workers.supervised() as attempt:
+            _use_own_workers(pipeline, attempt)
             result = pipeline.run()
             result.wait_until_finish()
             return result
