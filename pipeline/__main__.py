@@ -7,6 +7,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 
 from clozeline.installation import run_explained
 
@@ -21,14 +22,20 @@ def run() -> int:
 def end(code: int) -> None:
     """End the process with an exit code.
 
-    Exit handlers, which stop what Beam has started, run; what they log is noise by then. Tearing down the interpreter
-    would take a tenth of a second, and after a job on an engine it may wait for a worker's thread forever or abort.
+    Exit handlers, which stop what Beam has started, run. What they log, and what threads raise whose engine is gone, is
+    noise by then. Tearing down the interpreter would take a tenth of a second, and after a job on an engine it may wait
+    for a worker's thread forever, or abort.
     """
     logging.disable(logging.CRITICAL)
+    threading.excepthook = _ignore
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _ignore(arguments: threading.ExceptHookArgs) -> None:
+    pass
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sys
 
 from pipeline.arguments import JobParser
 from pipeline.flags import positive
+from pipeline.runtime.beam_import import import_beam
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError
 
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline.wor
         if set_in_environment(os.environ):
             os.execv(sys.executable, [sys.executable, "-m", "pipeline.worker", *words])
 
+        import_beam()
         if parsed.pool:
             from pipeline.runtime.worker_pool import serve
 

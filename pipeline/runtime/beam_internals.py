@@ -78,3 +78,10 @@ def job_identifier(result: Any) -> str:
     if callable(identifier):
         identifier = identifier()
     return str(identifier)
+
+
+def current_metrics(result: Any) -> Any:
+    """Return a job's metrics as they are now. The result of a job service would give its first answer again."""
+    if getattr(result, "_metrics", None) is not None and hasattr(result, "_job_service"):
+        result._metrics = None
+    return result.metrics()

@@ -59,9 +59,9 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
     with leases.held(output, work.staging.token) as lease:
         placement.decide(output, work.staging.job)
         work.prepare()
-        with progress.job_progress(command, work.staging, work.weights):
+        with progress.job_progress(command, work.staging, work.weights) as shown:
             try:
-                runner.run_job(job)
+                runner.run_job(job, pipeline, shown.follow)
             except JobStoppedError as stopped:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = stopped.still_runs

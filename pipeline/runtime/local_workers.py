@@ -6,10 +6,12 @@ Beam provides neither. Workers whose launcher was killed would wait for it forev
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +24,10 @@ from schemas.errors import ClozelineError, UsageError
 LAUNCHER = "CLOZELINE_LAUNCHER"
 """The environment variable that gives a worker the launcher's process id."""
 
-CHECK_SECONDS = 0.5  # how often a worker looks for its launcher; one system call
+ATTEMPT = "CLOZELINE_ATTEMPT"
+"""The environment variable that gives a worker a file which exists as long as the attempt that it works for."""
+
+CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt; two system calls
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
@@ -36,13 +41,18 @@ class WorkerLostError(ClozelineError):
     may_pass = True
 
 
-def worker_command() -> str:
-    """Return the shell command of a worker. `exec` makes the worker itself, not a shell, a child of the launcher."""
-    return f"{LAUNCHER}={os.getpid()} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
+def worker_command(attempt: str) -> str:
+    """Return the shell command of a worker; `attempt` is what `supervised` gives.
+
+    `exec` makes the worker itself, not a shell, a child of the launcher. Ctrl-C in a terminal reaches all processes
+    there; the worker ignores it, because it ends with the launcher, and a worker that ends earlier counts as lost.
+    """
+    variables = f"{LAUNCHER}={os.getpid()} {ATTEMPT}={shlex.quote(attempt)}"
+    return f"trap '' INT; {variables} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
 
 
 def end_with_launcher() -> None:
-    """Called in a worker: end this process as soon as the process that started it is gone.
+    """Called in a worker: end this process as soon as the launcher that started it, or its attempt, is gone.
 
     Raises UsageError when no launcher has started this process.
     """
@@ -53,25 +63,30 @@ def end_with_launcher() -> None:
             "workers itself; `python -m pipeline shard --help` says how."
         )
 
-    watch = threading.Thread(target=end_without, args=(int(value),), name="launcher watch", daemon=True)
-    watch.start()
+    arguments = (int(value), os.environ.get(ATTEMPT))
+    threading.Thread(target=end_without, args=arguments, name="launcher watch", daemon=True).start()
 
 
-def end_without(launcher: int) -> None:
-    """End this process as soon as `launcher`, the process that started it, is gone. Never returns."""
-    # An orphan gets another parent, whatever happens to the launcher's process id later.
-    while os.getppid() == launcher:
+def end_without(parent: int, attempt: str | None = None) -> None:
+    """End this process as soon as `parent`, the process that started it, or the file `attempt` is gone."""
+    # An orphan gets another parent, whatever happens to the parent's process id later.
+    while os.getppid() == parent and (attempt is None or os.path.exists(attempt)):
         time.sleep(CHECK_SECONDS)
     os._exit(1)
 
 
 @contextmanager
-def supervised() -> Iterator[None]:
-    """Raise WorkerLostError if a worker process is lost while the block runs in the main thread."""
-    watch = _WorkerWatch()
+def supervised() -> Iterator[str]:
+    """Raise WorkerLostError if a worker process is lost while the block runs in the main thread.
+
+    Gives the file that stands for this attempt; workers started with it do not outlive the block.
+    """
+    handle, attempt = tempfile.mkstemp(prefix="clozeline-attempt-")
+    os.close(handle)
+    watch = _WorkerWatch(attempt)
     threading.excepthook = watch.on_thread_error
     try:
-        yield
+        yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
         # An error of ours is the cause: after it, the workers that remain may end in any way.
         if is_carried(str(error)):
@@ -87,6 +102,12 @@ def supervised() -> Iterator[None]:
     finally:
         watch.done.set()
         threading.excepthook = watch.previous_hook
+        _remove(attempt)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 class _WorkerWatch:
@@ -96,7 +117,8 @@ class _WorkerWatch:
     exceptions, so they arrive at threading.excepthook.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
         self.lost = threading.Event()
         self.done = threading.Event()
         self.previous_hook = threading.excepthook
@@ -114,4 +136,5 @@ class _WorkerWatch:
 
     def _interrupt_a_hang(self) -> None:
         if not self.done.wait(GRACE_SECONDS):
+            _remove(self.attempt)  # Beam waits for the other workers as well, and some may wait for Beam
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

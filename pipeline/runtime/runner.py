@@ -9,6 +9,7 @@ import copy
 import errno
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,7 @@ class BeamJob:
         set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         try:
-            pipeline = beam.Pipeline(runner=_runner_with_workers(options), options=options)
+            pipeline = beam.Pipeline(options=options)
         except (ImportError, ValueError) as error:  # a package is missing, or flags do not fit together
             raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
 
@@ -101,17 +102,17 @@ class BeamJob:
         return pipeline
 
 
-def _runner_with_workers(options: PipelineOptions) -> Any:
-    """Return a local runner with several of our worker processes; None leaves the choice to Beam's options."""
-    direct = options.view_as(DirectOptions)
-    if runner_as_written(options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
-        return None
+def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
+    """Have a local job that uses several processes run in our worker processes, which end with the attempt."""
+    direct = pipeline.options.view_as(DirectOptions)
+    if runner_as_written(pipeline.options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
+        return
     if direct.direct_running_mode == "multi_threading":
-        return None
+        return
 
     # To Beam this mode means: the runner's own environment, as many times as there are workers.
     direct.direct_running_mode = "in_memory"
-    return beam_internals.runner_with_workers(local_workers.worker_command())
+    pipeline.runner = beam_internals.runner_with_workers(local_workers.worker_command(attempt))
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
@@ -125,8 +126,11 @@ def check_only(pipeline: beam.Pipeline) -> None:
         pipeline.run()
 
 
-def run_job(job: BeamJob) -> None:
-    """Run a job to its end. When it loses a worker, or its engine fails it, it is run again: see ATTEMPTS.
+def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
+    """Run a job to its end and return Beam's result. When workers are lost, it is run again: see REMOTE_ATTEMPTS.
+
+    pipeline: the job as it was built, for the first attempt.
+    submitted: called with Beam's result of each attempt that runs on an engine, while it runs.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
     EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
@@ -135,24 +139,22 @@ def run_job(job: BeamJob) -> None:
     attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS
     for _ in range(attempts - 1):
         try:
-            run_once(job)
-            return
+            return run_once(job, pipeline, submitted)
         except (WorkerLostError, EngineError) as error:
             if not error.may_pass:
                 raise
             reason = str(error).partition(FINISHED_PIECES)[0].strip()
             print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
-    run_once(job)
+            pipeline = job.build()
+    return run_once(job, pipeline, submitted)
 
 
-def run_once(job: BeamJob) -> None:
-    """Run one attempt of a job. Raises the same errors as `run_job`."""
-    pipeline = job.build()
+def run_once(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
+    """Run one attempt of a job. Returns and raises the same as `run_job`."""
     try:
         if job.failures is None:
-            _run_locally(pipeline)
-        else:
-            _run_remotely(pipeline, job.failures)
+            return _run_locally(pipeline)
+        return _run_remotely(pipeline, job.failures, submitted)
     except ClozelineError:
         raise
     except Exception as error:
@@ -162,10 +164,13 @@ def run_once(job: BeamJob) -> None:
         raise carried from None
 
 
-def _run_locally(pipeline: beam.Pipeline) -> None:
+def _run_locally(pipeline: beam.Pipeline) -> Any:
     try:
-        with local_workers.supervised():
-            pipeline.run().wait_until_finish()
+        with local_workers.supervised() as attempt:
+            _use_own_workers(pipeline, attempt)
+            result = pipeline.run()
+            result.wait_until_finish()
+            return result
     except OSError as error:
         if error.errno not in REFUSED_BY_DISK:
             raise
@@ -175,7 +180,10 @@ def _run_locally(pipeline: beam.Pipeline) -> None:
         ) from error
 
 
-def _run_remotely(pipeline: beam.Pipeline, reported: Failures) -> None:
+def _run_remotely(pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None = None) -> Any:
     runner = runner_as_written(pipeline.options)  # before Beam empties the option, when it submits the job
     result = remote_jobs.submit(pipeline, runner)
+    if submitted is not None:
+        submitted(result)
     remote_jobs.follow(result, runner, pipeline.options, reported)
+    return result

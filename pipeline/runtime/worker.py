@@ -10,6 +10,7 @@ import os
 import sys
 
 from pipeline.runtime import beam_internals, local_workers
+from pipeline.runtime.beam_import import import_beam
 from pipeline.runtime.carried_errors import is_carried
 from schemas.errors import UsageError
 
@@ -45,6 +46,7 @@ def main() -> None:
 
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher
+    import_beam()
     beam_internals.run_worker(sys.argv)
 
     # All work is handed over. Tearing down the interpreter would keep the user waiting for half a second.

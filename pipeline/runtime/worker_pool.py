@@ -25,7 +25,7 @@ from pipeline.runtime.local_workers import end_without
 from schemas.errors import UsageError
 
 PRELOADED = [
-    "apache_beam",
+    "pipeline.jobs",  # which imports Beam
     "apache_beam.runners.worker.sdk_worker_main",
     "pipeline.runtime.engine_worker",
     "pipeline.transforms.pairs",

@@ -20,19 +20,31 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.runtime import failures
+from pipeline.runtime import failures, metrics
 from pipeline.runtime.carried_errors import carried
 from pipeline.runtime.failures import Failures, Stopped
 from schemas.errors import ClozelineError
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
-    """Call a function for each element, with the element first and then `arguments`, side inputs among them."""
+def call(function: Callable[..., Any], *arguments: Any, counted: metrics.Kind | None = None) -> beam.PTransform:
+    """Call a function for each element, with the element first and then `arguments`, side inputs among them.
+
+    counted: what its reports are counted as; see runtime/metrics.py. The function returns a report or a list of them.
+    """
+    if counted is not None:
+        function = _counting(function, counted)
     return beam.FlatMap(_guarded(_as_list(function), failures.wired()), *arguments)
 
 
-def generate(function: Callable[..., Iterable[Any]], *arguments: Any) -> beam.PTransform:
-    """As `call`, for a function that returns or yields any number of elements for the one that it is given."""
+def generate(
+    function: Callable[..., Iterable[Any]], *arguments: Any, counted: metrics.Kind | None = None
+) -> beam.PTransform:
+    """As `call`, for a function that returns or yields any number of elements for the one that it is given.
+
+    With `counted` it returns a list of reports.
+    """
+    if counted is not None:
+        function = _counting(function, counted)
     return beam.FlatMap(_guarded(function, failures.wired()), *arguments)
 
 
@@ -85,6 +97,19 @@ def _has_stopped(values: tuple[Any, ...]) -> bool:
 def _as_list(function: Callable[..., Any]) -> Callable[..., list[Any]]:
     def called(element, *arguments):
         return [function(element, *arguments)]
+
+    return called
+
+
+def _counting(function: Callable[..., Any], kind: metrics.Kind) -> Callable[..., Any]:
+    """Wrap a function that returns a report, or a list of reports, of one piece."""
+
+    def called(element, *arguments):
+        returned = function(element, *arguments)
+        for report in returned if isinstance(returned, list) else [returned]:
+            metrics.count_report(kind, report)
+        metrics.count(f"{metrics.PIECES}/{kind}")
+        return returned
 
     return called
 

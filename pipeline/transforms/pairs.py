@@ -29,7 +29,7 @@ class WritePairs(beam.PTransform):
             | "Distribute parts" >> DistributeList()
             | "Shards" >> call(pair_tasks, self.plan)
             | "Distribute shards" >> DistributeList()
-            | "Build" >> call(build_pair_shard, self.plan)
+            | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
             | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
         )
         return pbegin | "Finish" >> call_once(publish_pairs, AsList(summaries), self.plan, self.provenance)

@@ -22,7 +22,7 @@ from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, p
 from pipeline.shard.split_plan import files_for, read_splits
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import add_text_reports, publish_text
-from pipeline.transforms.calls import Distribute, call_once, generate
+from pipeline.transforms.calls import Distribute, call, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
 from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
@@ -52,7 +52,7 @@ class ShardCorpora(beam.PTransform):
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Spread" >> generate(write_runs, self.reading, self.job.num_shards, self.staging)
+            | "Spread" >> generate(write_runs, self.reading, self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
         plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
@@ -67,6 +67,7 @@ class ShardCorpora(beam.PTransform):
         summaries = (
             pbegin
             | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
+            | "Count" >> call(_as_it_is, counted="text")
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
         )
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(summaries), self.provenance, self.staging)
@@ -77,6 +78,10 @@ class ShardCorpora(beam.PTransform):
         limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
         return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
+
+
+def _as_it_is(report: Report) -> Report:
+    return report
 
 
 def _plan_of_shards(survey: CorpusSurvey) -> Plan:

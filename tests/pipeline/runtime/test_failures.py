@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
 from pipeline.runtime import failures
@@ -114,7 +115,7 @@ def test_after_a_reported_error_no_side_input_is_missing_and_nothing_is_publishe
         options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_threading"]
         with (
             failures.collected(reported),
-            beam.Pipeline("FnApiRunner", beam.options.pipeline_options.PipelineOptions(options)) as pipeline,
+            beam.Pipeline("FnApiRunner", PipelineOptions(options)) as pipeline,
         ):
             _ = pipeline | Chain(numbers, place)
         assert reported.exist() == is_refused

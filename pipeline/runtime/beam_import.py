@@ -1,0 +1,29 @@
+"""Importing Beam without the clients of services that the pipeline never uses.
+
+Beam imports these packages wherever they are installed (one is a requirement of Beam itself), and does without them
+where they are not. They take a third of the time of the import: 0.8 s of CPU in the launcher and in each worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+UNUSED = ("boto3", "pymongo", "bson")
+"""The clients of S3 in Beam's own file systems (ours are fsspec's) and of MongoDB."""
+
+
+def import_beam() -> None:
+    """Import Beam, unless this process has done so. What it logs about packages that it does not find is not shown."""
+    hidden = [name for name in UNUSED if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # documented: importing the name fails
+
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import apache_beam  # noqa: F401
+    finally:
+        logging.disable(previous)
+        for name in hidden:
+            sys.modules.pop(name, None)

@@ -1,0 +1,68 @@
+"""Counters that engines show while a job runs, and that are equal to the manifest's ledger and totals once it is done.
+
+They are incremented from the reports that steps return. A piece that an earlier attempt finished returns its report
+too, and an engine drops what a failed attempt counted, so each piece counts once. No output depends on them: manifests
+are made from the reports themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from apache_beam.metrics.metric import Metrics, MetricsFilter
+
+from pipeline.runtime.beam_internals import current_metrics
+from pipeline.runtime.counters import Report
+
+NAMESPACE = "clozeline"
+PIECES = "pieces"
+"""How the counters of finished pieces begin; the kind of report follows."""
+
+_PROGRESS = ("pieces/run", "pieces/pairs")
+"""The counters of the steps that take most of the time of a job; one for each job."""
+
+Kind = Literal["run", "text", "pairs"]
+
+_OF_SHARD: dict[Kind, dict[str, str]] = {
+    "run": {},
+    "text": {"rows": "documents", "bytes": "bytes"},
+    "pairs": {"rows": "rows", "tokens": "tokens", "bytes": "bytes"},
+}
+"""By kind of report: which numbers of a shard's manifest entry are counted, and their counters' names."""
+
+_OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
+"""By kind of report: which of its own numbers are counted, under the same names."""
+
+
+def count_report(kind: Kind, report: Report) -> None:
+    """Count what a report says: its shard's rows, tokens and bytes, and what was dropped, by reason.
+
+    Does nothing outside of a Beam step.
+    """
+    for field, name in _OF_SHARD[kind].items():
+        count(name, report["shard"][field])
+    for name in _OF_REPORT[kind]:
+        count(name, report[name])
+    for reason, _, dropped in report.get("ledger", ()):
+        count(f"dropped/{reason}", dropped)
+
+
+def count(name: str, amount: int = 1) -> None:
+    """Add to a counter of the job. Does nothing outside of a Beam step."""
+    Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def read_counters(result: Any) -> dict[str, int]:
+    """Return the counters of a job by name, summed over its steps. `result` is Beam's; without counters yet: empty."""
+    found = current_metrics(result).query(MetricsFilter().with_namespace(NAMESPACE))
+    counters: dict[str, int] = {}
+    for counter in found["counters"]:
+        name = counter.key.metric.name
+        counters[name] = counters.get(name, 0) + (counter.result or 0)
+    return dict(sorted(counters.items()))
+
+
+def finished_pieces(result: Any) -> int:
+    """Return how many pieces of the step that a job's progress is measured by are finished, as far as is known."""
+    counters = read_counters(result)
+    return next((counters[name] for name in _PROGRESS if name in counters), 0)

@@ -1,0 +1,76 @@
+"""Beam's counters say what the manifest says, on local runners and on an engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.runtime import execution, runner
+from pipeline.runtime.metrics import read_counters
+from schemas.manifest import Manifest, read_manifest
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Beam's result of each job that is run."""
+    kept: list[Any] = []
+    run_job = runner.run_job
+
+    def keeping(*arguments: Any) -> Any:
+        kept.append(run_job(*arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(execution.runner, "run_job", keeping)
+    return kept
+
+
+def dropped(manifest: Manifest) -> dict[str, int]:
+    """The ledger, summed over sources, by the names of its counters."""
+    counts: Counter[str] = Counter()
+    for entry in manifest.ledger:
+        counts[f"dropped/{entry.reason}"] += entry.count
+    return dict(counts)
+
+
+def counted(result: Any) -> dict[str, int]:
+    return {name: value for name, value in read_counters(result).items() if not name.startswith("pieces/")}
+
+
+def check_shard(result: Any, folder: Path) -> None:
+    manifest = read_manifest(str(folder), "text")
+    size = sum(shard.bytes for shard in manifest.shards)
+    assert counted(result) == manifest.totals | {"bytes": size} | dropped(manifest)
+
+
+def check_pairs(result: Any, folder: Path) -> None:
+    manifest = read_manifest(str(folder), "pairs")
+    size = sum(shard.bytes for shard in manifest.shards)
+    assert counted(result) == manifest.totals | {"bytes": size} | dropped(manifest)
+
+
+@pytest.fixture(params=["FnApiRunner", "2 processes", "Prism"])
+def flags(request: pytest.FixtureRequest) -> list[str]:
+    if request.param == "Prism":
+        return ["--runner=prism", f"--prism_location={request.getfixturevalue('prism')}"]
+    return ["--direct_num_workers=2"] if request.param == "2 processes" else []
+
+
+def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Path, flags: list[str]) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"text": text, "source": f"s{i % 3}"}) for i, text in enumerate([*documents, *documents[:9]])]
+    corpus.write_text("\n".join([*lines, "{", json.dumps({"text": ""})]) + "\n")
+    text, pairs = tmp_path / "text", tmp_path / "pairs"
+
+    shard = ["shard", "--input", str(corpus), "--output", str(text), "--num_shards=4", "--dedup=exact"]
+    assert main([*shard, "--max_bad_ratio=0.1", *flags]) == 0
+    check_shard(results[-1], text)
+
+    make_pairs = ["pairs", "--text", str(text), "--vocab", str(vocab), "--output", str(pairs), "--objective=nsp"]
+    assert main([*make_pairs, *flags]) == 0
+    check_pairs(results[-1], pairs)
+    assert read_counters(results[-1])["pieces/pairs"] == 4
