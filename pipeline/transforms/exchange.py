@@ -8,7 +8,7 @@ Both expansions hand the same tables to the same function, so the outputs are eq
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,13 +46,16 @@ NO_ROWS: Block = (0, 0, 1, b"", b"")
 
 Consume = Callable[[int, Callable[[], list[pa.Table]], Any], Any]
 
+Elements = Any
+"""A PCollection. To type checkers, Beam's `|` returns something wider."""
+
 
 @dataclass(frozen=True)
 class Sent:
     """A stream whose lots are made for this exchange, from `elements`."""
 
     stream: Stream
-    elements: PCollection
+    elements: Elements
     maker: Maker
 
 
@@ -64,7 +67,7 @@ class Written:
     """
 
     stream: Stream
-    elements: PCollection
+    elements: Elements
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Relayed:
     """A stream that comes from pipeline/transforms/relay.py; `elements` are its blocks, or the entries of its runs."""
 
     stream: Stream
-    elements: PCollection
+    elements: Elements
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Exchange(beam.PTransform):
     plan: a single `Plan`.
     """
 
-    streams: list[Sent | Written | Relayed]
+    streams: Sequence[Sent | Written | Relayed]
     consume: Consume
     plan: AsSingleton
     shuffle: Shuffle
@@ -123,11 +126,11 @@ class Gather(beam.PTransform):
     more: blocks or entries besides those of the streams.
     """
 
-    streams: list[Sent | Written | Relayed]
+    streams: Sequence[Sent | Written | Relayed]
     plan: AsSingleton
     shuffle: Shuffle
     staging: Staging
-    more: list[PCollection]
+    more: list[Elements]
 
     def expand(self, pbegin: Any) -> PCollection:
         if self.shuffle == "service":
@@ -164,7 +167,7 @@ class Gather(beam.PTransform):
 
         return entries | "All entries" >> beam.Flatten() | "By group" >> beam.GroupByKey()
 
-    def _entries_of_written(self, source: Written, label: str) -> list[PCollection]:
+    def _entries_of_written(self, source: Written, label: str) -> list[Elements]:
         """The entries of runs as they are, and those of merged runs. One of the two is empty, as the plan says."""
         taken = generate(_entries_as_they_are, source.stream, self.plan)
         as_they_are = source.elements | f"{label} entries" >> _typed(taken)

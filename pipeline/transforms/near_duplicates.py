@@ -10,6 +10,7 @@ Documents to drop leave `check`, each small star and `finish` for the exchange t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -139,7 +140,7 @@ class _Graph:
         number = 1 + len(self._dropped)
         return Output(Stream(number, f"dropped-{number}", DROPPED_SCHEMA), SHARDS)
 
-    def _relay(self, sources: list[Sent | Written | Relayed], step: Step) -> list[Relayed]:
+    def _relay(self, sources: Sequence[Sent | Written | Relayed], step: Step) -> list[Relayed]:
         corpus = self._corpus
         gather = Gather(sources, self._document_plan, corpus.shuffle, corpus.staging, more=[])
         gathered = self._pbegin | f"Rows for {step.name}" >> gather

@@ -74,7 +74,7 @@ def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffl
         made = generate(_relay_runs, step, staging, plans)
 
     tags = [_tag(place) for place in range(len(step.outputs))]
-    typed = made.with_output_types(tuple[int, Any])  # see `_typed` in exchange.py
+    typed: Any = made.with_output_types(tuple[int, Any])  # see `_typed` in exchange.py
     elements_of_tag = gathered | step.name.capitalize() >> typed.with_outputs(*tags)
     return [Relayed(output.stream, elements_of_tag[tag]) for output, tag in zip(step.outputs, tags, strict=True)]
 

@@ -72,7 +72,7 @@ class ShardCorpora(beam.PTransform):
         )
         return pbegin | "Finish" >> call_once(publish_text, survey, AsList(summaries), self.provenance, self.staging)
 
-    def _survey(self, pbegin: Any, runs: PCollection) -> PCollection:
+    def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         job = self.job
         sharding = Sharding(job.num_shards, job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
         limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
