@@ -25,7 +25,7 @@ Place = Literal["here", "shared", "elsewhere"]
 
 LOGGER = logging.getLogger("clozeline.engines")
 
-KEEP_WORKERS_MILLIS = 10_000
+KEEP_WORKERS_MILLIS = 30_000
 """How long an engine keeps a worker that it needs no more, for the next step of the job.
 
 Beam's default is not at all, and then each step of a job starts its workers anew, which takes seconds. A worker that

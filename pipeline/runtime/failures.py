@@ -8,6 +8,8 @@ cancels the job and raises the error.
     OUTPUT/_unfinished-<job>/failed-<token>/failed.json    exists as soon as any step has failed
     OUTPUT/_unfinished-<job>/failed-<token>/<hash>.json    one for each different error
 
+After Ctrl-C the launcher writes there itself: Flink, for one, goes on with a job that its job server has canceled.
+
 The token is the attempt's, so an attempt meets neither the errors of earlier ones nor those of their last workers.
 """
 

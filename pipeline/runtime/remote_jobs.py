@@ -22,7 +22,7 @@ from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import is_this_machine
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
-from schemas.errors import ClozelineError, StorageError
+from schemas.errors import ClozelineError, StorageError, UsageError
 
 POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
 LOOK_SECONDS = 2.0  # how often it looks for errors that steps have reported; one request to an object store
@@ -124,7 +124,10 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
     try:
         failed = _wait(end, failures)
     except KeyboardInterrupt:
-        raise job.cancel() from None
+        stopped = job.cancel()
+        if not stopped.still_runs:
+            failures.report(UsageError(f"{job} was stopped by its user."))  # for engines that cancel in name only
+        raise stopped from None
 
     if failed is not None:
         job.cancel_quietly()

@@ -1,0 +1,99 @@
+"""A real Flink cluster on this machine, and a pool of workers for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.ranks import free_port
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+ENGINES = Path(os.environ.get("CLOZELINE_ENGINES", REPOSITORY.parent / "shared" / "engines"))
+JARS = ("flink-1.16.0-slim.jar", "beam-flink-job-server-2.56.0-slim.jar")
+START_SECONDS = 100
+
+
+@dataclass(frozen=True)
+class Flink:
+    """A cluster of two TaskManagers with two slots each, and the flags that send a job to it."""
+
+    folder: Path
+    flags: list[str]
+
+    def kill_task_manager(self, number: int) -> None:
+        """SIGKILL to a TaskManager, 1 or 2."""
+        os.kill(int((self.folder / f"taskmanager-{number}.pid").read_text()), signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def engines() -> Path:
+    """The folder with Flink's jars and the script that starts a cluster; skips where something is missing."""
+    missing = [str(ENGINES / name) for name in (*JARS, "flink.sh") if not (ENGINES / name).exists()]
+    if missing:
+        pytest.skip(f"no Flink: {missing[0]} does not exist (set CLOZELINE_ENGINES to the folder with the jars)")
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        pytest.skip("no Flink: there is no Java runtime (Debian: apt-get install openjdk-17-jre-headless)")
+    return ENGINES
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A pool of our workers, in another folder, and its address."""
+    folder = tmp_path_factory.mktemp("pool")
+    address = f"localhost:{free_port()}"
+    command = [sys.executable, "-m", "pipeline.worker", "--pool", "--port", address.partition(":")[2]]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, stdout=log, stderr=log
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while "workers wait at" not in (folder / "log").read_text():
+        assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+        time.sleep(0.1)
+    yield process, address
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def flink(engines: Path, pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """The cluster, with workers from the pool."""
+    folder = tmp_path_factory.mktemp("flink")
+    rest, job = free_ports(2)
+    script = ["bash", str(engines / "flink.sh")]
+    started = subprocess.run(
+        [*script, "start", str(folder), str(rest), str(job)],
+        env=os.environ | {"RESTARTS": "10"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=START_SECONDS,
+    )
+    try:
+        assert started.returncode == 0, started.stderr
+        workers = ["--environment_type=EXTERNAL", f"--environment_config={pool[1]}"]
+        yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job}", "--parallelism=2", *workers])
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([*script, "stop", str(folder)], check=False, timeout=30)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, and whose next ones are free as well."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = free_port()
+        if all(abs(port - other) > 1 for other in ports):
+            ports.append(port)
+    return ports

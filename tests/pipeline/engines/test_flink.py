@@ -1,0 +1,102 @@
+"""A real Flink cluster writes the bytes of a local run, also when it loses a TaskManager or a worker on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from schemas.manifest import FolderKind, read_manifest
+from tests.pipeline.engines.conftest import Flink
+
+SECONDS = 120
+"""After which a job counts as hung, on a busy machine too."""
+
+
+@pytest.fixture(scope="module")
+def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight files, so that two workers are busy for some seconds."""
+    folder = tmp_path_factory.mktemp("flink_corpus")
+    for number in range(8):
+        texts = [f"File {number}, part {part}. {text}" for part in range(8) for text in documents]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def local_text(command, large_corpus: Path) -> Path:
+    """The text shards of a local run."""
+    folder = large_corpus / "local" / "text"
+    assert command(*shard(large_corpus, folder)).returncode == 0
+    return folder
+
+
+def shard(corpus: Path, output: Path) -> list[str]:
+    return ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--num_shards=8"]
+
+
+def pairs(text: Path, vocab: Path, output: Path) -> list[str]:
+    objective = ["--objective=nsp", "--max_length=64", "--dupe_factor=2"]
+    return ["pairs", "--text", str(text), "--vocab", str(vocab), "--output", str(output), *objective]
+
+
+def run_and_disturb(arguments: list[str], output: Path, piece: str, disturb: Callable[[], None]) -> str:
+    """Run a command and call `disturb` once a first piece is finished. Returns what it printed on stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not list(output.glob(f"_unfinished-*/{piece}")):
+            assert process.poll() is None and time.monotonic() < deadline, "no piece was written"
+            time.sleep(0.02)
+
+        disturb()
+        _, shown = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, shown
+    assert "Traceback" not in shown
+    return shown
+
+
+def check_equal(output: Path, local: Path, kind: FolderKind) -> None:
+    """The folders have the same fingerprint and files, and nothing is left over."""
+    assert read_manifest(str(output), kind).fingerprint == read_manifest(str(local), kind).fingerprint
+    assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in local.iterdir())
+
+
+def test_a_killed_task_manager_leaves_no_trace(
+    flink: Flink, large_corpus: Path, local_text: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "text"
+    job = [*shard(large_corpus, output), *flink.flags]
+    run_and_disturb(job, output, "split-*.json", lambda: flink.kill_task_manager(1))
+    check_equal(output, local_text, "text")
+
+
+def test_a_killed_worker_leaves_no_trace(
+    command, flink: Flink, pool, local_text: Path, vocab: Path, tmp_path: Path
+) -> None:
+    """With the default cache of workers, Flink may give the dead worker out again until its restarts are used up."""
+    local = tmp_path / "local"
+    assert command(*pairs(local_text, vocab, local)).returncode == 0
+
+    def kill_worker() -> None:
+        workers = [child for child in psutil.Process(pool[0].pid).children(recursive=True) if child.num_threads() > 5]
+        os.kill(workers[0].pid, signal.SIGKILL)
+
+    output = tmp_path / "pairs"
+    run_and_disturb([*pairs(local_text, vocab, output), *flink.flags], output, "pairs-*.json", kill_worker)
+    check_equal(output, local, "pairs")
