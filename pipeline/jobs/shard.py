@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -17,10 +16,10 @@ from pipeline.runtime.staging import plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
 from pipeline.shard.inputs import Split, plan_splits
+from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
 from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.partition import report_name
-from pipeline.shard.split_plan import write_splits
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from schemas import storage
@@ -58,15 +57,17 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         splits=len(splits),
         job=job,
         reading=_read_options(job),
-        provenance=Provenance(recorded_options(job), inputs, job.seed),
+        provenance=Provenance(recorded_options(job), [], job.seed),
         shuffle=chosen_shuffle(job.shuffle, options),
         staging=staging,
     )
     weights = {report_name(split) + ".json": split.weight for split in splits}
-    work = Execution(
-        "text", "Shard corpora", graph, options, staging, weights, prepare=partial(write_splits, splits, staging)
-    )
-    return execute(work, "shard")
+
+    def prepare() -> None:
+        write_splits(splits, staging)
+        write_inputs(inputs, staging)
+
+    return execute(Execution("text", "Shard corpora", graph, options, staging, weights, prepare), "shard")
 
 
 def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:

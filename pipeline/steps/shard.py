@@ -9,6 +9,7 @@ from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_l
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
+from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION
@@ -36,7 +37,7 @@ def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance:
 
 
 def _manifest(survey: CorpusSurvey, folder: FolderSummary, provenance: Provenance, staging: Staging) -> Manifest:
-    inputs, input_parts = list_inputs(provenance.inputs, staging)
+    inputs, input_parts = list_inputs(read_inputs(staging), staging)
     sums = folder.sums
     return Manifest(
         format_version=FORMAT_VERSION,

@@ -16,10 +16,10 @@ from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Shuffle, Stream
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
+from pipeline.shard.job_files import files_for, read_splits
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import placements_of, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
-from pipeline.shard.split_plan import files_for, read_splits
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import add_text_reports, publish_text
 from pipeline.transforms.calls import Distribute, call, call_once, generate
@@ -36,7 +36,7 @@ class ShardCorpora(beam.PTransform):
     The one shuffle of the pipeline. Each split becomes runs, sorted by where documents go; the survey of all runs
     decides the number of shards; an exchange brings the documents of each shard together.
 
-    splits: their number. They lie in staging (pipeline/shard/split_plan.py).
+    splits: their number. They and the list of inputs lie in staging (pipeline/shard/job_files.py).
     """
 
     splits: int

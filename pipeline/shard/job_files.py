@@ -1,7 +1,9 @@
-"""The splits of a job as files in staging: a job's graph must not grow with the number of its inputs.
+"""What a job reads, as files in staging, because a job's graph must not grow with the number of its inputs.
 
-Each file holds up to SPLITS_PER_FILE splits as JSON. The launcher writes them before the graph runs, and workers read
-them, so the graph carries their number alone.
+    splits-00000.json    up to SPLITS_PER_FILE splits
+    inputs.json          the files, as the manifest will list them
+
+The launcher writes them before the graph runs, and workers read them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from collections.abc import Iterator
 
 from pipeline.runtime.staging import Staging
 from pipeline.shard.inputs import Split
+from schemas.manifest_entries import Input, decode_entries, encode_entries
 
 SPLITS_PER_FILE = 1024
+
+_INPUTS = "inputs.json"
 
 
 def _name(number: int) -> str:
@@ -37,3 +42,13 @@ def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
     for row in json.loads(staging.piece(_name(number))):
         split = Split.from_row(row)
         yield split.index, split
+
+
+def write_inputs(inputs: list[Input], staging: Staging) -> None:
+    """Write the list of inputs into staging."""
+    staging.put(_INPUTS, encode_entries(inputs))
+
+
+def read_inputs(staging: Staging) -> list[Input]:
+    """Return the list of inputs."""
+    return decode_entries(staging.piece(_INPUTS), "inputs")
