@@ -75,6 +75,7 @@ class Order:
         # Neighboring batches lie in the same block or in the next one, and each looks at the order several times.
         self._shuffled_rows = lru_cache(maxsize=2)(self._shuffle_rows)
         self._shuffled_shards = lru_cache(maxsize=4)(self._shuffle_shards)
+        self._block_bounds = lru_cache(maxsize=4)(self._find_block_bounds)
 
     def row_ranges(self, first: int, last: int) -> Iterator[RowRange]:
         """Yield the rows at places `first` to `last` - 1: one range for each block that these places touch.
@@ -120,7 +121,7 @@ class Order:
             return following
         return self.block(row_range.epoch + 1, 0)
 
-    def _block_bounds(self, epoch: int) -> Ints:
+    def _find_block_bounds(self, epoch: int) -> Ints:
         """Return the places in an epoch at which its blocks begin, and the epoch's end."""
         shards = self._shuffled_shards(epoch)
         first_shards = np.arange(0, len(shards), BLOCK_SHARDS)

@@ -1,11 +1,16 @@
 """The pipeline on s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
 import hashlib
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.shard import inputs
+from schemas.manifest import read_manifest
 from tests.object_store import KEYS, ObjectStore
 
 
@@ -81,3 +86,61 @@ def test_what_is_not_there_is_a_clear_error(run, store, bucket) -> None:
     assert done.returncode == 2 and "matches no file" in done.stderr
     done = run(*shard, "s3://nobucket/none.jsonl", **s3)
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+PASSES = 40
+"""Each of the three text shards gives so many pair shards, which takes long enough to be killed in the middle."""
+
+
+def start_pairs(store: ObjectStore, text: Path, vocab: Path, *flags: object) -> subprocess.Popen[str]:
+    """`pairs` with two workers, from a local folder into the bucket."""
+    words = ["--text", text, "--vocab", vocab, "--output", "s3://corpora/pairs", "--direct_num_workers=2"]
+    shape = ["--objective", "nsp", "--max_length", 32, "--dupe_factor", PASSES]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "pairs", *map(str, [*words, *shape, *flags])],
+        env=os.environ | KEYS | {"AWS_ENDPOINT_URL": store.endpoint},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def kill_in_the_middle(process: subprocess.Popen[str], store: ObjectStore, uploads: int) -> None:
+    """SIGKILL once so many shards have been uploaded."""
+    before = store.count("pairs/pairs-", "PUT")
+    deadline = time.monotonic() + 120
+    while store.count("pairs/pairs-", "PUT") < before + uploads:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+
+
+def test_two_killed_jobs_in_one_folder_and_then_the_first_one_again(command, store, bucket, text, vocab, tmp_path):
+    """The second one wrote over what the first one had uploaded, under the same names."""
+    kill_in_the_middle(start_pairs(store, text, vocab), store, 20)
+    kill_in_the_middle(start_pairs(store, text, vocab, "--seed", 7), store, 5)
+    left = [item.key for item in bucket.objects.filter(Prefix="pairs/pairs-")]
+    assert left and not list(bucket.objects.filter(Prefix="pairs/manifest.json"))
+
+    # The first one again: killed once more, so that it also continues its own work.
+    kill_in_the_middle(start_pairs(store, text, vocab), store, 10)
+    uploaded = store.count("pairs/pairs-", "PUT")
+    process = start_pairs(store, text, vocab)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    assert store.count("pairs/pairs-", "PUT") - uploaded <= 3 * PASSES - 8  # those of the two workers may be cut off
+
+    shape = ("--objective", "nsp", "--max_length", 32, "--dupe_factor", PASSES)
+    done = command("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / "pairs", *shape)
+    assert done.returncode == 0, done.stderr
+    expected = {shard.path: shard.sha256 for shard in read_manifest(str(tmp_path / "pairs"), "pairs").shards}
+    found = {}
+    for item in bucket.objects.filter(Prefix="pairs/"):
+        name = item.key.removeprefix("pairs/")
+        found[name] = hashlib.sha256(item.get()["Body"].read()).hexdigest()
+    assert {name: digest for name, digest in found.items() if name.endswith(".arrow")} == expected
+    others = {name for name in found if not name.endswith(".arrow")}
+    local = {str(path.relative_to(tmp_path / "pairs")) for path in (tmp_path / "pairs").rglob("*.*")}
+    assert others == {name for name in local if not name.endswith(".arrow")}

@@ -1,0 +1,106 @@
+"""Pairs from, and to, folders whose manifests lie in parts: the same bytes, and a graph that does not grow."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.options import PairsJob
+from pipeline.runtime import manifest_parts
+from pipeline.runtime.staging import Staging
+from pipeline.steps.pairs import PairsPlan, TextFolder, pair_tasks
+from schemas import fingerprints
+from schemas.errors import DataError
+from schemas.manifest import Manifest, read_manifest
+from schemas.manifest_entries import PART_ENTRIES
+from tests.large_folders import many_shards, write_parts
+
+
+@pytest.fixture
+def text_in_parts(text: Path, tmp_path: Path) -> Path:
+    """The text with its three shards listed in two parts."""
+    folder = shutil.copytree(text, tmp_path / "text")
+    manifest = read_manifest(str(folder), "text")
+    parts = write_parts(folder, "shards", manifest.shards, size=2)
+    (folder / "manifest.json").write_bytes(manifest.model_copy(update={"parts": parts}).to_json())
+    return folder
+
+
+def shard_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.arrow")}
+
+
+def make(command, text: Path, vocab: Path, out: Path) -> Manifest:
+    flags = ("--objective", "nsp", "--max_length", 32, "--dupe_factor", 2, "--direct_num_workers=1")
+    done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
+    assert done.returncode == 0, done.stderr
+    assert command("verify", out).returncode == 0
+    assert command("inspect", out).returncode == 0
+    return read_manifest(str(out), "pairs")
+
+
+def test_parts_of_the_text_change_nothing_of_the_pairs(command, text, text_in_parts, vocab, tmp_path) -> None:
+    whole = make(command, text, vocab, tmp_path / "whole")
+    in_parts = make(command, text_in_parts, vocab, tmp_path / "in_parts")
+    assert shard_files(tmp_path / "whole") == shard_files(tmp_path / "in_parts")
+    assert whole.model_copy(update={"inputs": []}) == in_parts.model_copy(update={"inputs": []})
+
+
+def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatch) -> None:
+    whole = make(command, text, vocab, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest_parts, "PART_ENTRIES", 4)
+        patch.setattr(fingerprints, "PART_ENTRIES", 4)
+        in_parts = make(command, text, vocab, tmp_path / "in_parts")
+        assert [part.count for part in in_parts.parts] == [4, 2]
+
+    assert shard_files(tmp_path / "whole") == shard_files(tmp_path / "in_parts")
+    assert in_parts.shards == whole.shards
+    for name in ("totals", "statistics", "ledger", "options"):
+        assert getattr(in_parts, name) == getattr(whole, name)
+    parts = {part.path for part in in_parts.parts}
+    folder = {path.name for path in (tmp_path / "in_parts").iterdir()}
+    assert folder == parts | {path.name for path in (tmp_path / "whole").iterdir()}
+
+
+def test_a_result_in_parts_is_replaced_without_a_trace(command, text, vocab, tmp_path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest_parts, "PART_ENTRIES", 4)
+        patch.setattr(fingerprints, "PART_ENTRIES", 4)
+        make(command, text, vocab, tmp_path / "out")
+    flags = ("--text", text, "--vocab", vocab, "--output", tmp_path / "out", "--objective", "sop", "--overwrite")
+    assert command("pairs", *flags).returncode == 0
+    assert not list((tmp_path / "out").glob("manifest-*"))
+    assert command("verify", tmp_path / "out").returncode == 0
+
+
+def plan_of(text: Path, manifest: Manifest, passes: int = 1) -> PairsPlan:
+    job = PairsJob(text=str(text), vocab="vocab", output="out", objective="nsp", dupe_factor=passes)
+    return PairsPlan(job, b"", "wordpiece", TextFolder.of(manifest), Staging("out", "job"))
+
+
+def test_each_text_shard_and_pass_is_one_pair_shard(text: Path, text_in_parts: Path) -> None:
+    manifest = read_manifest(str(text), "text")
+    for folder in (text, text_in_parts):
+        plan = plan_of(folder, read_manifest(str(folder), "text"), passes=3)
+        tasks = [task for part in range(plan.text_parts) for task in pair_tasks(part, plan)]
+        tasks.sort(key=lambda task: task.index)
+        assert [task.index for task in tasks] == list(range(9))
+        assert [task.text_shard for task in tasks] == manifest.shards * 3
+        assert [task.pass_number for task in tasks] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path, text_in_parts: Path) -> None:
+    manifest = read_manifest(str(text), "text").model_copy(update={"fingerprint": "ab"})
+    with pytest.raises(DataError, match="had ab when this job began"):
+        pair_tasks(0, plan_of(text_in_parts, manifest))
+
+
+def test_what_the_graph_holds_does_not_grow_with_the_text(text: Path, tmp_path: Path) -> None:
+    few = read_manifest(str(text), "text")
+    parts = write_parts(tmp_path, "shards", many_shards("text", 2 * PART_ENTRIES))
+    many = few.model_copy(update={"shards": [], "parts": parts})
+    assert len(pickle.dumps(plan_of(text, many))) <= len(pickle.dumps(plan_of(text, few))) + 10
