@@ -27,8 +27,8 @@ also written to OUTPUT/rejected/ with its file, its position and its first chara
 nothing is published. What cleaning changes inside a document is counted in the manifest's statistics.
 
 Smaller modules: `frames`, `gzip_members`, `zstd_frames` and `bzip2_blocks` read compressed files frame by frame, and
-`cut_points` finds the frames at which they can be cut; `ranges` reads files of a store; `recent` remembers; `record`
-and `limits` hold what the readers share; `undecodable` counts bytes outside the encoding, and `encoding_guess` with
-`alphabets` suggests the right one; `file_kinds` knows files that are not text; `languages` with `language_table`
-resolves --language; `summary` writes the closing lines of the command.
+`cut_points` finds the frames at which they can be cut; `ranges` reads files of a store, and `recent` remembers what was
+read; `record` and `limits` hold what the readers share; `undecodable` counts bytes outside the encoding, and
+`encoding_guess` with `alphabets` suggests the right one; `file_kinds` knows files that are not text; `languages` with
+`language_table` resolves --language; `summary` writes the closing lines of the command.
 """
