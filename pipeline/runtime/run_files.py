@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ Keys = NDArray[np.uint64]
 # Without Arrow's threads: to hand buffers of some kilobytes to them costs more time than the work, in both directions.
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
+_TAKEN_BUCKETS = 64
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
@@ -99,9 +100,8 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
     numbers, starts = np.unique(bucket_of_row, return_index=True)
     ends = np.append(starts, len(order))[1:]
 
-    in_order = rows.take(pa.array(order))
-    batches = [in_order.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
-    blocks = encode_blocks(batches, rows.schema)
+    bounds = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    blocks = encode_blocks(_buckets_of(rows, order, bounds), rows.schema)
     index = RunIndex(
         name=name,
         buckets=buckets,
@@ -113,7 +113,25 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
     return b"".join(blocks), index
 
 
-def encode_blocks(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
+def _buckets_of(
+    rows: pa.RecordBatch, order: NDArray[np.int64], bounds: list[tuple[int, int]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows `order[start:end]` of each bucket, for rising (start, end).
+
+    Many buckets at once, because each `take` costs as much as copying a small bucket, but not all, because rows may
+    fill a good part of a worker's memory.
+    """
+    for first in range(0, len(bounds), _TAKEN_BUCKETS):
+        together = bounds[first : first + _TAKEN_BUCKETS]
+        start_of_all = together[0][0]
+        end_of_all = together[-1][1]
+
+        taken = rows.take(pa.array(order[start_of_all:end_of_all]))
+        for start, end in together:
+            yield taken.slice(start - start_of_all, end - start)
+
+
+def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
     """Return each record batch as one Arrow IPC message. Readers know the schema, so no message repeats it."""
     sink = pa.BufferOutputStream()
     ends = [schema.serialize().size]  # the stream begins with the schema

@@ -37,6 +37,7 @@ class SentenceColumn:
         self._close_chunk()
         whole = pa.concat_arrays(self._chunks)
         self._chunks = [whole]  # so that the parts are free
+        pa.default_memory_pool().release_unused()
         return whole
 
     def __iter__(self) -> Iterator[list[str]]:
