@@ -17,7 +17,7 @@ from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 
 NAME = "manifest.json"
-FolderKind = Literal["text", "vocab", "pairs"]
+FolderKind = Literal["text", "counts", "vocab", "pairs"]
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -120,12 +120,26 @@ class _TextStatistics(_Needed):
     documents_by_source: dict[str, Count]
 
 
+class _CountsOptions(_Needed):
+    partitions: Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class _CountsStatistics(_Needed):
+    sources: list[str]
+    tallies: dict[str, list[list[Count]]]
+
+
+class _Counts(_Needed):
+    options: _CountsOptions
+    statistics: _CountsStatistics
+
+
 class _Text(_Needed):
     totals: _TextTotals
     statistics: _TextStatistics
 
 
-NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
+NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "counts": _Counts, "vocab": _Needed, "pairs": _Pairs}
 """What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
@@ -226,5 +240,8 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
 
 
 def _how_to_make(kind: FolderKind, folder: str) -> str:
+    if kind == "counts":
+        return f"Make it with `python -m pipeline vocab --text TEXT --counts {folder} ...`."
+
     job = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}[kind]
     return f"Make it with `python -m pipeline {job} --output {folder} ...`."

@@ -18,6 +18,7 @@ from schemas.manifest import FolderKind, Manifest, Shard
 
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*",
+    "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe)-\d+-of-\d+\.arrow",
     "vocab": r"vocab\.txt|vocab\.json|merges\.txt",
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*",
 }

@@ -258,17 +258,30 @@ def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArr
 
     Sorts AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for 16 bits and fewer.
     """
-    parts = []
+    counts = np.zeros(symbols, dtype=np.int64)
+    for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
+        symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
+        counts += np.bincount(symbols_of_part[symbols_of_part >= 0], minlength=symbols)
+
+    # Filled part by part: lists of parts would take the memory of all positions a second time.
+    positions = [np.empty(count, dtype=np.int32) for count in counts.tolist()]
+    filled = np.zeros(symbols, dtype=np.int64)
     for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
         symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
         position_M = np.flatnonzero(symbols_of_part >= 0).astype(np.int32) + np.int32(start)
         symbol_M = symbol_P[position_M].astype(np.min_scalar_type(symbols))
 
         sorted_M = position_M[np.argsort(symbol_M, kind="stable")]
-        boundaries = np.cumsum(np.bincount(symbol_M, minlength=symbols))[:-1]
-        parts.append(np.split(sorted_M, boundaries))
+        ends = np.cumsum(np.bincount(symbol_M, minlength=symbols))
+        first = 0
+        for symbol, end in enumerate(ends.tolist()):
+            if end > first:
+                at = filled[symbol]
+                positions[symbol][at : at + end - first] = sorted_M[first:end]
+                filled[symbol] = at + end - first
+            first = end
 
-    return [np.concatenate(positions) for positions in zip(*parts, strict=True)]
+    return positions
 
 
 def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
