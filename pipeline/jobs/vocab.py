@@ -7,7 +7,6 @@ Without, a single job counts what this vocabulary needs, and keeps the counts in
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions

@@ -95,7 +95,7 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
 
 def _amounts_below(tally: Tally, min_word_count: int, plan: VocabularyPlan) -> WordAmounts:
     """The amounts of the words that are too rare: out of the tally, or counted when the number is between two of it."""
-    rows = np.flatnonzero(THRESHOLDS == min_word_count)
+    rows = np.flatnonzero(min_word_count == THRESHOLDS)
     if len(rows):
         return words_below(tally, int(rows[0]))
 

@@ -1,7 +1,7 @@
 """The steps that count words: lots of text shards, partitions of all words, and a finished folder of counts.
 
-A folder of counts holds, for each set of rules, tables of COUNTS_BY_SOURCE_SCHEMA. A word is in the table that a hash of it names, so
-their number (`partitions`) bounds the size of each, and no word is in two of them.
+A folder of counts holds, for each set of rules, tables of COUNTS_BY_SOURCE_SCHEMA. A word is in the table that a hash
+of it names, so their number (`partitions`) bounds the size of each, and no word is in two of them.
 """
 
 from __future__ import annotations
