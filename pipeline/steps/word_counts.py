@@ -29,7 +29,7 @@ from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 LOT_BYTES = 512 << 20
 """Text whose counts are added up in one worker before they travel: half a minute of work."""
 
-MIN_LOTS = 64  # in a text of as many shards, so that all workers have something to do
+MIN_LOTS = 16  # of a text of as many shards, so that all workers have something to do
 
 PARTITION_BYTES = 256 << 20
 """Text behind a partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4% of a

@@ -9,6 +9,7 @@ Shape suffixes: B bytes of the text, R runs in the text, D distinct runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from schemas.ragged import offsets_of
 
 SPACE = 0x20
-TEXT_AT_ONCE = 8 << 20  # bytes of sentences whose runs are in memory at the same time, at some 10 bytes per byte
+CUT_AT_ONCE = 1 << 20  # bytes of sentences that are cut at once: their arrays stay in the processor's cache
+COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, in some 3 bytes per byte
 
 RUNS_SCHEMA = pa.schema([("run", pa.string()), ("source", pa.uint16()), ("count", pa.int64())])
 """How often each run occurs in a source. `source` is an index into a list of sources."""
@@ -26,21 +28,33 @@ RUNS_SCHEMA = pa.schema([("run", pa.string()), ("source", pa.uint16()), ("count"
 
 def count_runs(text: pa.Table, source_of_row: NDArray[np.uint16]) -> Iterator[pa.Table]:
     """Yield tables of RUNS_SCHEMA whose sum is the count of all runs in a text shard (shards.TEXT_SCHEMA)."""
+    pieces: list[_Piece] = []
+    size = 0
     for batch in text.to_batches():
-        yield from _count_batch(batch["sentences"], source_of_row[: batch.num_rows])
+        documents = batch["sentences"]
+        for start, end in _ranges(documents):
+            piece = _runs_of(documents[start:end], source_of_row[start:end])
+            pieces.append(piece)
+            size += piece.runs_R.nbytes
+            if size >= COUNTED_AT_ONCE:
+                yield _count_pieces(pieces)
+                pieces = []
+                size = 0
         source_of_row = source_of_row[batch.num_rows :]
 
-
-def _count_batch(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> Iterator[pa.Table]:
-    for start, end in _pieces(documents):
-        piece = documents[start:end]
-        sentences = piece.flatten()
-        sentences_of_row = piece.value_lengths().to_numpy(zero_copy_only=False)
-        yield count_sentence_runs(sentences, np.repeat(source_of_row[start:end], sentences_of_row))
+    yield _count_pieces(pieces)
 
 
-def _pieces(documents: pa.ListArray) -> list[tuple[int, int]]:
-    """Cut documents into ranges of rows of some TEXT_AT_ONCE bytes."""
+@dataclass(frozen=True)
+class _Piece:
+    """The runs of some documents, in order, and the source of each."""
+
+    runs_R: pa.StringArray
+    source_R: NDArray[np.uint16]
+
+
+def _ranges(documents: pa.ListArray) -> list[tuple[int, int]]:
+    """Cut documents into ranges of rows of some CUT_AT_ONCE bytes."""
     if len(documents) == 0:
         return []
 
@@ -49,32 +63,45 @@ def _pieces(documents: pa.ListArray) -> list[tuple[int, int]]:
     byte_of_sentence = offsets_of_strings(documents.values)
     bytes_before_row = byte_of_sentence[sentence_of_row] - byte_of_sentence[sentence_of_row[0]]
 
-    piece_of_row = bytes_before_row[:-1] // TEXT_AT_ONCE
+    piece_of_row = bytes_before_row[:-1] // CUT_AT_ONCE
     starts = np.flatnonzero(np.diff(piece_of_row, prepend=-1)).tolist()
     return list(zip(starts, [*starts[1:], len(documents)], strict=True))
 
 
-def count_sentence_runs(sentences: pa.StringArray, source_of_sentence: NDArray[np.uint16]) -> pa.Table:
-    """Return (RUNS_SCHEMA) the counts of the runs in some sentences. Each run of a source has one row."""
-    offsets = offsets_of_strings(sentences)
+def _runs_of(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> _Piece:
+    """Cut the sentences of some documents at spaces."""
+    sentences = documents.flatten()
     text_B = bytes_of_strings(sentences)
+    offsets = offsets_of_strings(sentences)
+    offsets = offsets - offsets[0]
     is_space_B = text_B == SPACE
 
     # A run begins where a sentence does and after each space. Runs between two spaces are empty.
     is_start_B1 = np.zeros(len(text_B) + 1, dtype=bool)
     is_start_B1[1:] = is_space_B
-    is_start_B1[offsets - offsets[0]] = True
+    is_start_B1[offsets] = True
     start_R1 = np.flatnonzero(is_start_B1)
     lengths_R = np.diff(start_R1) - is_space_B[start_R1[1:] - 1]
 
     # Without the spaces, the runs lie end to end, which is the form of an Arrow column.
     runs_R = strings_of(text_B[~is_space_B], lengths_R)
-    encoded = runs_R.dictionary_encode()
-    runs_D = encoded.dictionary
-    run_R = encoded.indices.to_numpy()
 
-    first_run_of_sentence = np.searchsorted(start_R1, offsets - offsets[0])
-    source_R = np.repeat(source_of_sentence, np.diff(first_run_of_sentence))
+    sentences_of_row = documents.value_lengths().to_numpy(zero_copy_only=False)
+    runs_of_sentence = np.diff(np.searchsorted(start_R1, offsets))
+    source_R = np.repeat(np.repeat(source_of_row, sentences_of_row), runs_of_sentence)
+    return _Piece(runs_R, source_R)
+
+
+def _count_pieces(pieces: list[_Piece]) -> pa.Table:
+    """Return (RUNS_SCHEMA) the counts of the runs in some pieces. Each run of a source has one row."""
+    if not pieces:
+        return RUNS_SCHEMA.empty_table()
+
+    # Arrow numbers the runs of all chunks with one hash table.
+    encoded = pa.chunked_array([piece.runs_R for piece in pieces], pa.string()).dictionary_encode()
+    runs_D = encoded.chunk(encoded.num_chunks - 1).dictionary
+    run_R = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    source_R = np.concatenate([piece.source_R for piece in pieces])
     distinct, source_of_distinct, counts = _count_pairs(run_R, source_R, len(runs_D))
 
     columns = [runs_D.take(pa.array(distinct)), pa.array(source_of_distinct), pa.array(counts)]
