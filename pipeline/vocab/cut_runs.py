@@ -59,7 +59,7 @@ class CutRuns:
 
 
 def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:
-    """Cut runs, which hold no space, into words."""
+    """Cut runs, which are not empty and hold no space, into words."""
     is_plain_R = _are_printable_ascii(runs)
     plain_runs = np.flatnonzero(is_plain_R)
     other_runs = np.flatnonzero(~is_plain_R)
