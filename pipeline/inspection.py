@@ -55,6 +55,9 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     if columns == shards.TEXT_SCHEMA.names:
         documents = shards.decode_table(data, path, shards.TEXT_SCHEMA)
         yield from islice(show_text(documents), rows)
+    elif columns == shards.COUNTS_BY_SOURCE_SCHEMA.names:
+        by_source = shards.decode_table(data, path, shards.COUNTS_BY_SOURCE_SCHEMA)
+        yield from show_counts(by_source.slice(0, rows))
     elif columns == shards.COUNTS_SCHEMA.names:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
         yield from show_counts(counts.slice(0, rows))
@@ -110,8 +113,8 @@ def verify(folder: str) -> Iterator[str]:
 
 
 def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
-    """Return the vocabulary of a folder, None for text. Raises DataError when it is not the one that is stated."""
-    if manifest.kind == "text":
+    """Return the vocabulary of a folder, None for text and counts. Raises DataError when it is not the one that is stated."""
+    if manifest.kind in ("text", "counts"):
         return None
     if manifest.kind == "pairs":
         return read_pairs_vocabulary(folder, manifest)
@@ -129,6 +132,8 @@ def row_schema(manifest: Manifest) -> pa.Schema:
     """Return the schema that the shards of a folder have."""
     if manifest.kind == "text":
         return shards.TEXT_SCHEMA
+    if manifest.kind == "counts":
+        return shards.COUNTS_BY_SOURCE_SCHEMA
     if manifest.kind == "vocab":
         return shards.COUNTS_SCHEMA
 

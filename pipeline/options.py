@@ -34,6 +34,16 @@ def _text() -> Any:
     return option(help="folder written by shard", check=folder, recorded=False)
 
 
+def _shuffle(what: str) -> Any:
+    return option(
+        "auto",
+        check=OneOf(("auto", "files", "merged", "service")),
+        help=f"how {what}: in files, in files that are merged first, or by the engine's own shuffle; auto decides by "
+        "the runner",
+        recorded=False,
+    )
+
+
 def _overwrite() -> Any:
     return switch(
         help="replace a finished result, which is kept until the new one is ready",
@@ -82,13 +92,7 @@ class ShardJob:
         help="number of text shards (default: one per 8 MB of text; in a large corpus, per --shard_megabytes)",
     )
     shard_megabytes: int = option(64, check=positive, help="maximum mean size of a shard, in MB of text")
-    shuffle: Shuffle | Literal["auto"] = option(
-        "auto",
-        check=OneOf(("auto", "files", "merged", "service")),
-        help="how documents travel to their shards: in files, in files that are merged first, or by the engine's own "
-        "shuffle; auto decides by the runner",
-        recorded=False,
-    )
+    shuffle: Shuffle | Literal["auto"] = _shuffle("documents travel to their shards")
     max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
     max_undecodable_ratio: float = option(
         MAX_UNDECODABLE_RATIO,
@@ -111,9 +115,18 @@ class ShardJob:
 
 @dataclass(frozen=True, kw_only=True)
 class VocabJob:
-    """Options of `vocab`: text shards to a vocabulary."""
+    """Options of `vocab`: text shards to word counts to a vocabulary."""
 
-    text: str = _text()
+    text: str | None = option(
+        None, help="folder written by shard; not needed with finished --counts", check=folder, recorded=False
+    )
+    counts: str | None = option(
+        None,
+        help="folder of word counts: written when --text is given and it is not finished, then read; vocabularies of "
+        "other sizes and kinds can be learned from it",
+        check=folder,
+        recorded=False,
+    )
     output: str = _output()
     model: Model = option(check=OneOf(("wordpiece", "bytebpe")), help="BERT's kind or RoBERTa's")
     size: int = option(check=positive, help="number of tokens, special tokens included")
@@ -122,6 +135,11 @@ class VocabJob:
         off_help="keep case and accents: the default of bytebpe",
     )
     min_frequency: int = option(2, check=positive, help="pairs that occur less often are not merged")
+    min_word_count: int = option(
+        1,
+        check=positive,
+        help="words that occur less often are left out of learning, to save memory; the ledger says how many",
+    )
     max_alphabet: int | None = option(
         None,
         check=positive,
@@ -132,11 +150,15 @@ class VocabJob:
         check=positive,
         help="round the size up to a multiple with [unusedN] tokens",
     )
+    shuffle: Shuffle | Literal["auto"] = _shuffle("counts of a word travel to each other")
     overwrite: bool = _overwrite()
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> VocabJob:
         """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
+        if "text" not in given and "counts" not in given:
+            raise UsageError("vocab needs --text, a folder written by shard, or --counts, a folder of word counts.")
+
         is_wordpiece = given["model"] == "wordpiece"
         if given.get("lowercase") and not is_wordpiece:
             raise UsageError("--lowercase changes nothing with --model bytebpe, which keeps every byte. Leave it out.")

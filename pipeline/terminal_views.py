@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.data_card import card, charts
@@ -15,6 +16,7 @@ from schemas.vocabulary import Vocabulary
 WIDTH = 100  # characters of a line, where lines are broken here
 LABEL_WIDTH = 12  # characters that the name before a line's content takes
 SHOWN_SENTENCES = 5  # of a document
+SHOWN_WORD_COUNTS = (2, 3, 5, 10)
 TOKENS_PER_LINE = 4  # of the commonest tokens
 
 
@@ -26,6 +28,8 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
 
     if manifest.kind == "pairs":
         yield from show_pair_statistics(manifest)
+    elif manifest.kind == "counts":
+        yield from show_rare_words(manifest)
     else:
         yield from show_statistics(manifest.statistics)
 
@@ -33,6 +37,22 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
         yield _labeled("left out", f"{entry.count:,} x {entry.reason} ({entry.source})")
     total_bytes = sum(shard.bytes for shard in manifest.shards)
     yield _labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
+
+
+def show_rare_words(manifest: Manifest) -> Iterator[str]:
+    """Yield the sources, and for each set of rules how many words each --min_word_count would leave out."""
+    from pipeline.vocab.rare_words import THRESHOLDS, all_words, words_below  # not needed for other kinds
+
+    yield _wrapped("sources", _as_text(manifest.statistics["sources"]))
+    for name, rows in manifest.statistics["tallies"].items():
+        tally = np.array(rows, dtype=np.int64)
+        total = all_words(tally)
+        yield f"{name}: {total.words:,} different words, {total.occurrences:,} occurrences"
+
+        for threshold in SHOWN_WORD_COUNTS:
+            below = words_below(tally, int(np.flatnonzero(threshold == THRESHOLDS)[0]))
+            share = below.occurrences / max(total.occurrences, 1)
+            yield f"    --min_word_count {threshold:<2} leaves out {below.words:,} of them, {share:.3%} of the text"
 
 
 def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:

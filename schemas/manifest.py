@@ -23,7 +23,7 @@ from schemas.many_files import concurrently
 __all__ = ["Input", "LedgerEntry", "Part", "Shard", "fingerprint"]  # so that callers need this module alone
 
 NAME = "manifest.json"
-FolderKind = Literal["text", "vocab", "pairs"]
+FolderKind = Literal["text", "counts", "vocab", "pairs"]
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
 NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
 """The types of pydantic's errors for a PlainName that is none; the second is that of a lone surrogate."""
@@ -108,12 +108,26 @@ class _TextStatistics(_Needed):
     documents_by_source: dict[str, Count]
 
 
+class _CountsOptions(_Needed):
+    partitions: Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class _CountsStatistics(_Needed):
+    sources: list[str]
+    tallies: dict[str, list[list[Count]]]
+
+
+class _Counts(_Needed):
+    options: _CountsOptions
+    statistics: _CountsStatistics
+
+
 class _Text(_Needed):
     totals: _TextTotals
     statistics: _TextStatistics
 
 
-NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "vocab": _Needed, "pairs": _Pairs}
+NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "counts": _Counts, "vocab": _Needed, "pairs": _Pairs}
 """What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
@@ -274,5 +288,8 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
 
 
 def _how_to_make(kind: FolderKind, folder: str) -> str:
+    if kind == "counts":
+        return f"Make it with `python -m pipeline vocab --text TEXT --counts {folder} ...`."
+
     job = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}[kind]
     return f"Make it with `python -m pipeline {job} --output {folder} ...`."

@@ -32,6 +32,9 @@ TEXT_SCHEMA = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("s
 COUNTS_SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 """word: one pre-token as the vocabulary's model sees it. count: its exact number of occurrences."""
 
+COUNTS_BY_SOURCE_SCHEMA = pa.schema([("word", pa.string()), ("source", pa.uint16()), ("count", pa.int64())])
+"""source: an index into the list of sources in the manifest of a folder of counts."""
+
 
 def token_type(vocabulary_size: int) -> pa.DataType:
     """Return the Arrow type of a token id: uint16, or uint32 above 65,536 tokens."""

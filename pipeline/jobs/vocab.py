@@ -1,133 +1,141 @@
-"""`python -m pipeline vocab`: words are counted on workers; the vocabulary is trained and published in the launcher."""
+"""`python -m pipeline vocab`: what is checked before the jobs start, and how their work is planned.
+
+With --counts there are two jobs: one makes the folder of counts unless it is finished, the other one learns from it.
+Without, a single job counts what this vocabulary needs, and keeps the counts in its staging while it runs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+import sys
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
 from pipeline.options import VocabJob
-from pipeline.runtime.engines import path_for_workers
+from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.publication import publish_output
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.vocab import counts_name, read_sums
-from pipeline.transforms.vocab import CountWords
-from pipeline.vocab.counting import most_frequent_first, reported_sources
-from pipeline.vocab.statistics import describe_vocabulary
-from pipeline.vocab.tokenizer_files import vocabulary_files
-from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary
-from schemas import FORMAT_VERSION, shards, storage
-from schemas.errors import DataError
-from schemas.manifest import Input, LedgerEntry, Manifest, Shard, read_manifest
-from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, parse_vocabulary
+from pipeline.steps.vocab import VocabularyPlan
+from pipeline.steps.word_counts import CountPlan, CountsPlace, name_of_lot_number, tally_of
+from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, MakeVocabulary, PublishCounts
+from pipeline.vocab.counting import reported_sources
+from pipeline.vocab.cut_runs import ALL_RULES, Rules
+from pipeline.vocab.rare_words import all_words, estimated_memory
+from schemas import manifest as manifests
+from schemas import storage
+from schemas.errors import UsageError
+from schemas.manifest import Input, Manifest, read_manifest
 
 NO_SEED = 0  # nothing here is random
+COUNT_VERSION = 1  # of the rules by which text is counted
 
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    text = read_manifest(job.text, "text")
-    source = Input(path=storage.printable(job.text), fingerprint=text.fingerprint)
+    text = read_manifest(job.text, "text") if job.text else None
+    input_bytes = text.totals["text_bytes"] if text else 0
+    options = beam_options(beam_arguments, known_flags, input_bytes)
+    if job.counts is None:
+        assert text is not None, "VocabJob.from_flags asks for one of both"
+        return _run_from_text(job, text, options)
+
+    if text is not None and _must_count(job, text):
+        counted = _run_counts(job, text, options)
+        if counted is None:  # a dry run
+            return None
+        options = beam_options(beam_arguments, known_flags, input_bytes)  # Beam empties some when it runs
+    return _run_from_counts(job, read_manifest(job.counts, "counts"), options)
+
+
+def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
+    """Count what this vocabulary needs, and learn it, in one job."""
+    source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
-    options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+    staging = _vocabulary_staging(job, {"text": text.fingerprint}, options)
 
-    job = replace(
-        job,
-        text=path_for_workers("--text", job.text, options),
-        output=path_for_workers("--output", job.output, options),
+    rules = Rules(job.model, job.lowercase)
+    count_plan = _count_plan(job, text, (rules,), options)
+    count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
+    place = CountsPlace("", rules, count_plan.partitions, staging)
+    plan = VocabularyPlan(job, place, count_plan.sources, staging)
+
+    min_ram = _min_ram(estimated_memory(count_plan.text_bytes), options)
+    graph = MakeVocabulary(plan, provenance, count, [], min_ram)
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _weights(count_plan, text)), "vocab")
+
+
+def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) -> Manifest | None:
+    """Learn from a finished folder of counts."""
+    folder = str(job.counts)
+    source = Input(path=storage.printable(folder), fingerprint=counts.fingerprint)
+    provenance = Provenance(recorded_options(job), [*counts.inputs, source], NO_SEED)
+    staging = _vocabulary_staging(job, {"counts": counts.fingerprint}, options)
+
+    rules = Rules(job.model, job.lowercase)
+    tally = tally_of(counts, rules)
+    place = CountsPlace(path_for_workers("--counts", folder, options), rules, counts.options["partitions"], staging)
+    plan = VocabularyPlan(job, place, counts.statistics["sources"], staging)
+    min_ram = _min_ram(all_words(tally).bytes_needed(), options)
+    graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, {}), "vocab")
+
+
+def _must_count(job: VocabJob, text: Manifest) -> bool:
+    """Whether the folder of counts has to be made first. Raises UsageError when it holds those of another text."""
+    folder = str(job.counts)
+    if not storage.exists(storage.join(folder, manifests.NAME)):
+        return True
+
+    counts = read_manifest(folder, "counts")
+    if counts.inputs and counts.inputs[0].fingerprint == text.fingerprint:
+        print(f"clozeline: {storage.printable(folder)} holds the counts of this text already.", file=sys.stderr)
+        return False
+    if job.overwrite:
+        return True
+    raise UsageError(
+        f"--counts {storage.printable(folder)} holds the counts of another text than --text {job.text}. Give another "
+        "folder, leave --text out to learn from these counts, or give --overwrite to count again."
     )
+
+
+def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
+    """Make a finished folder of counts, for all sets of rules."""
+    source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
+    provenance = Provenance({"version": COUNT_VERSION}, [source], NO_SEED)
+    output = path_for_workers("--counts", str(job.counts), options)
     identity = {"options": provenance.options, "text": text.fingerprint}
-    staging = plan_staging(job.output, "vocab", job.overwrite, identity, is_dry_run(options))
+    staging = plan_staging(output, "counts", job.overwrite, identity, is_dry_run(options))
 
-    sources = reported_sources(text.statistics["documents_by_source"])
-    graph = CountWords(text.shards, job, sources, staging)
-    weights = {f"{counts_name(shard)}.json": shard.bytes for shard in text.shards}
-    work = Execution("vocab", "Count words", graph, options, staging, weights)
-    finish = partial(_train_and_publish, job, sources, provenance, staging)
-    return execute(work, "vocab", finish)
+    plan = _count_plan(job, text, ALL_RULES, options)
+    graph = PublishCounts(CountWords(plan, chosen_shuffle(job.shuffle, options), staging), provenance)
+    return execute(Execution("counts", "Counts", graph, options, staging, _weights(plan, text)), "vocab")
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What is published: a trained vocabulary, its files by name, and the word counts it was trained on."""
-
-    trained: TrainedVocabulary
-    files: dict[str, bytes]
-    counts: pa.Table
+def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
+    output = path_for_workers("--output", job.output, options)
+    identity: dict[str, Any] = {"options": recorded_options(job), **made_from}
+    return plan_staging(output, "vocab", job.overwrite, identity, is_dry_run(options))
 
 
-def _train_and_publish(job: VocabJob, sources: list[str], provenance: Provenance, staging: Staging) -> None:
-    """Train and publish in the launcher: the workers, and the memory they used, are gone by now."""
-    counts = most_frequent_first(read_sums(staging))
-    if counts.num_rows == 0:
-        raise DataError(f"{job.text} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
-
-    options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
-    trained = train_vocabulary(counts, options)
-    files = vocabulary_files(trained, job.model, job.lowercase) | {COUNTS_FILE: shards.encode_table(counts)}
-    for name, data in files.items():
-        staging.put(name, data)
-
-    statistics = describe_vocabulary(files[TOKENIZER_FILE], read_sums(staging), sources)
-    result = _Result(trained, files, counts)
-    publish_output(staging, _manifest(result, statistics, provenance))
-
-
-def _manifest(result: _Result, statistics: dict[str, Any], provenance: Provenance) -> Manifest:
-    trained = result.trained
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        kind="vocab",
-        options=provenance.options,
-        inputs=provenance.inputs,
-        seed=provenance.seed,
-        fingerprint=parse_vocabulary(result.files[TOKENIZER_FILE], TOKENIZER_FILE).fingerprint,
-        shards=_shards(result),
-        totals={
-            "tokens": len(trained.tokens),
-            "merges": len(trained.merges),
-            "words": int(pc.sum(result.counts["count"]).as_py()),  # type: ignore[attr-defined]
-            "distinct_words": result.counts.num_rows,
-        },
-        statistics=statistics,
-        ledger=_ledger(trained),
+def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
+    return CountPlan(
+        text=path_for_workers("--text", str(job.text), options),
+        sources=reported_sources(text.statistics["documents_by_source"]),
+        rules=rules,
+        num_shards=len(text.shards),
+        text_bytes=text.totals["text_bytes"],
     )
 
 
-def _shards(result: _Result) -> list[Shard]:
-    """The manifest's entries: word counts have a row for each word, other files one for each token."""
-    entries = []
-    for name in sorted(result.files):
-        rows = result.counts.num_rows if name == COUNTS_FILE else len(result.trained.tokens)
-        entries.append(shard_entry_of_file(name, result.files[name], rows))
-    return entries
+def _weights(plan: CountPlan, text: Manifest) -> dict[str, int]:
+    """The bytes of text behind the report of each lot, for progress."""
+    weight = text.totals["text_bytes"] // max(plan.lots, 1)
+    return {f"{COUNTS_STREAM.name}-{name_of_lot_number(number)}.json": weight for number in range(plan.lots)}
 
 
-def shard_entry_of_file(name: str, data: bytes, rows: int) -> Shard:
-    """Return a file's entry in the manifest. The fingerprint of its content is that of its bytes."""
-    digest = storage.sha256(data)
-    return Shard(
-        path=name,
-        rows=rows,
-        tokens=0,
-        bytes=len(data),
-        sha256=digest,
-        fingerprint=digest[:32],
-    )
-
-
-def _ledger(trained: TrainedVocabulary) -> list[LedgerEntry]:
-    """What --max_alphabet left out, in characters of the text."""
-    left_out = sum(trained.cut_characters.values())
-    if left_out == 0:
-        return []
-
-    entry = LedgerEntry(reason="character left out of the alphabet", source="all", count=left_out)
-    return [entry]
+def _min_ram(needed: int, options: PipelineOptions) -> str:
+    """The resource hint of the learning step. Local runners start separate workers for a step with hints."""
+    return "" if runs_locally(options) else f"{-(-needed // (1 << 30))}GiB"

@@ -1,43 +1,135 @@
-"""The part of `vocab` that runs on workers, as a Beam graph."""
+"""`vocab` as Beam graphs: text to word counts, and word counts to a vocabulary."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, PCollection
+import pyarrow as pa
+from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.options import VocabJob
+from pipeline.runtime.counters import Report
+from pipeline.runtime.exchange import Lot, Maker, Shuffle, Stream
 from pipeline.runtime.staging import Staging
-from pipeline.steps.vocab import add_counts, count_words
-from pipeline.transforms.calls import DistributeList, call
-from pipeline.vocab.counting import PARTITIONS
-from schemas.manifest import Shard
+from pipeline.steps.provenance import Provenance
+from pipeline.steps.vocab import (
+    VocabularyPlan,
+    add_usages,
+    describe_partitions,
+    learn_vocabulary,
+    publish_vocabulary,
+)
+from pipeline.steps.word_counts import (
+    CountPlan,
+    TextLot,
+    add_counts,
+    add_tallies,
+    count_lot,
+    name_of_lot,
+    publish_counts,
+    read_lots,
+)
+from pipeline.transforms.calls import Distribute, DistributeList, call, call_once, generate
+from pipeline.transforms.exchange import Exchange, Plan, Sent
+from pipeline.vocab.counting import BY_RULES
+
+COUNTS_STREAM = Stream(0, "counts", BY_RULES)
+
+MAX_DESCRIBERS = 64
+"""Workers that describe the vocabulary at the same time. Reading tokenizer.json takes each of them some 50 ms."""
 
 
 @dataclass
 class CountWords(beam.PTransform):
-    """Text shards -> word counts of each shard -> sums over all shards, a partition of the words at a time.
+    """Lots of text shards -> word counts of each lot -> an exchange by word -> sums of each partition, in staging."""
 
-    sources: what the counts distinguish, besides words.
-    """
-
-    shards: list[Shard]
-    job: VocabJob
-    sources: list[str]
+    plan: CountPlan
+    shuffle: Shuffle
     staging: Staging
 
     def expand(self, pbegin: Any) -> PCollection:
-        counted = (
+        lots = (
             pbegin
-            | "Text shards" >> beam.Create([self.shards])
-            | "Distribute shards" >> DistributeList()
-            | "Count" >> call(count_words, self.job, self.sources, self.staging)
+            | "Text" >> beam.Create([None])
+            | "Lots" >> generate(read_lots, self.plan)
+            | "Distribute lots" >> Distribute()
         )
-        return (
+        exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
+        counted = Sent(COUNTS_STREAM, lots, Maker(name_of_lot, partial(_count_lot, plan=self.plan)))
+        add = partial(_add_counts, plan=self.plan, staging=self.staging)
+        return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
+
+
+def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[Lot]:
+    yield from count_lot(lot, plan)
+
+
+def _add_counts(
+    partition: int, read_tables: Callable[[], list[pa.Table]], _: Any, plan: CountPlan, staging: Staging
+) -> Report:
+    return add_counts(partition, read_tables, plan, staging)
+
+
+@dataclass
+class PublishCounts(beam.PTransform):
+    """Text -> a finished folder of counts, for all sets of rules."""
+
+    count: CountWords
+    provenance: Provenance
+
+    def expand(self, pbegin: Any) -> PCollection:
+        reports = pbegin | "Count words" >> self.count
+        return pbegin | "Finish" >> call_once(
+            publish_counts, AsList(reports), self.count.plan, self.provenance, self.count.staging
+        )
+
+
+@dataclass
+class MakeVocabulary(beam.PTransform):
+    """Counts -> a finished vocabulary. Learning is one step on one worker, which needs memory for all words.
+
+    count: counts the text first; None when the counts are finished, and `tally` says how many words they hold.
+    min_ram: what learning needs, as Beam's resource hint writes it; empty for a runner without resource hints.
+    """
+
+    plan: VocabularyPlan
+    provenance: Provenance
+    count: CountWords | None
+    tally: list[Any]
+    min_ram: str
+
+    def expand(self, pbegin: Any) -> PCollection:
+        learn = call_once(_learn, AsSingleton(self._tallies(pbegin)), self.plan)
+        if self.min_ram:
+            learn = learn.with_resource_hints(min_ram=self.min_ram)
+
+        learned = AsSingleton(pbegin | "Learn" >> learn)
+        usage = (
             pbegin
-            | "Partitions" >> beam.Create([list(range(PARTITIONS))])
+            | "Partitions" >> beam.Create([_groups(self.plan.counts.partitions)])
             | "Distribute partitions" >> DistributeList()
-            | "Add counts" >> call(add_counts, AsList(counted), self.staging)
+            | "Describe" >> call(describe_partitions, learned, self.plan)
+            | "Add usage" >> beam.CombineGlobally(add_usages)
         )
+        return pbegin | "Finish" >> call_once(
+            publish_vocabulary, learned, AsSingleton(usage), self.plan, self.provenance
+        )
+
+    def _tallies(self, pbegin: Any) -> PCollection:
+        if self.count is None:
+            return pbegin | "Tally" >> beam.Create([[self.tally]])
+        return pbegin | "Count words" >> self.count | "Tallies" >> beam.CombineGlobally(add_tallies)
+
+
+def _learn(tallies: list[Any], plan: VocabularyPlan) -> Report:
+    """Learn from the tally of the only set of rules that a vocabulary needs."""
+    return learn_vocabulary(tallies[0] if tallies else [], plan)
+
+
+def _groups(partitions: int) -> list[list[int]]:
+    """Divide partitions into groups that are described one after another."""
+    groups = max(1, min(MAX_DESCRIBERS, partitions // 8))
+    return [list(range(first, partitions, groups)) for first in range(groups)]

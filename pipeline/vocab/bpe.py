@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pipeline.vocab.pair_counts import MAX_PAIRS, PairCounts, pair_of
-from pipeline.vocab.symbol_array import SymbolArray, WordSymbols, sum_by_key
+from pipeline.vocab.symbol_array import FEW, SymbolArray, WordSymbols, sum_by_key
 
 Join = Callable[[str, str], str]
 """A function from the spellings of two neighboring symbols to the spelling of their merge."""
@@ -88,6 +88,10 @@ class BPETrainer:
         self.tokens.append(self._join(*merge))
 
         positions_M = self._symbols.find(left, right)
+        if len(positions_M) <= FEW:
+            self._pairs.add_few(self._symbols.replace_few(positions_M, left, right))
+            return
+
         keys, changes = self._symbols.replace(positions_M, left, right)
         keys_K, changes_K = sum_by_key(keys, changes)
         self._pairs.add(keys_K, changes_K)

@@ -1,37 +1,45 @@
-"""Exact word counts of text shards, by source.
+"""Exact word counts of text shards, by source and by sets of rules.
 
-The text of a shard is split at spaces into runs ("don't,"). Most runs repeat, so each distinct run is cut into words
-once, and its words are counted as often as the run occurred.
-
-Each shard's table of counts goes to a file that is divided into PARTITIONS by a hash of the word. A partition is then
-summed over all files, a few files at a time, so that memory is bounded by the number of distinct words. Counts are
-64-bit integers, and nothing is dropped before everything is summed.
+The text is split at spaces into runs (runs.py), and each distinct run is cut into words once for every set of rules
+(cut_runs.py). Counts are added up inside a worker before they travel: over a lot of neighboring shards, most runs
+repeat. Then an exchange brings all counts of a word together, by a hash of the word, and a partition of the words is
+added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pipeline.runtime.bucket_files import encode_buckets, read_buckets
-from pipeline.runtime.staging import Staging
-from pipeline.vocab.pretokenize import Cut
+from pipeline.vocab.cut_runs import Rules, cut_runs
+from pipeline.vocab.runs import RUNS_SCHEMA, bytes_of_strings, count_runs, offsets_of_strings
 from schemas import shards
+from schemas.ragged import places_of_ranges
 
-PARTITIONS = 16
 MAX_SOURCES = 64  # reported separately; the others are counted as one
 OTHERS = "(other sources)"
-DOCUMENTS_AT_ONCE = 256  # that are Python strings at the same time: about 2 MB
-FILES_AT_ONCE = 64  # whose tables of one partition are in memory at the same time
 
-BY_SOURCE = pa.schema([("word", pa.string()), ("source", pa.uint16()), ("count", pa.int64())])
-"""A table of counts. `source` is an index into the list that `sources_told_apart` returns."""
+MAX_RUN_BYTES = 96 << 20
+"""Most bytes of runs that are added up inside a worker before they are cut into words and sent on.
+
+This is what Beam calls combiner lifting. Beam's own (CombinePerKey) bounds the number of keys that a worker holds, not
+their bytes, and its keys would be Python objects. A bundle's size is the engine's choice as well, so a table for each
+bundle would leave nothing in staging that a restarted job finds again; a table for each lot of shards does.
+"""
+
+BY_SOURCE = shards.COUNTS_BY_SOURCE_SCHEMA
+"""A table of counts. `source` is an index into the list that `reported_sources` returns."""
+
+BY_RULES = pa.schema([("rules", pa.uint8()), *BY_SOURCE])
+"""Counts on their way to their partition. `rules` is an index into the rules that are counted."""
+
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_MIX_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+_SHIFT = np.uint64(31)
 
 
 def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
@@ -46,67 +54,131 @@ def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
     return largest
 
 
-def count_runs(texts: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count the runs of non-spaces in texts, which are lists of sentences."""
-    runs: Counter[str] = Counter()
-    for sentences in texts:
-        runs.update(chain.from_iterable(sentence.split(" ") for sentence in sentences))
-    return runs
+def count_texts(texts: Iterable[pa.Table], sources: Sequence[str], rules: Sequence[Rules]) -> Iterator[pa.RecordBatch]:
+    """Yield the word counts of text shards as BY_RULES.
+
+    A word has one row for each set of rules and source, in each batch. There is one batch unless the runs of the texts
+    exceed MAX_RUN_BYTES.
+    """
+    added = _AddedRuns()
+    for text in texts:
+        for counted in count_runs(text, _source_of_row(text, sources)):
+            added.add(counted)
+            if added.is_full():
+                yield words_of_runs(added.take(), rules)
+
+    yield words_of_runs(added.take(), rules)
 
 
-def words_of_runs(runs: Counter[str], cut: Cut) -> Counter[str]:
-    """Return the counts of words that follow from the counts of runs."""
-    words: Counter[str] = Counter()
-    for run, count in runs.items():
-        for word in cut(run):
-            words[word] += count
-    return words
-
-
-def count_shard(text: pa.Table, sources: Sequence[str], cut: Cut) -> pa.RecordBatch:
-    """Return the word counts of one text shard as BY_SOURCE."""
+def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]:
     # A source that is not in the list counts as OTHERS, which is last.
-    listed = pa.array(sources[:MAX_SOURCES])
+    listed = pa.array(sources[:MAX_SOURCES], pa.string())
     found = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
-    source_of_row = pc.fill_null(found, len(sources) - 1)
+    return pc.fill_null(found, len(sources) - 1).to_numpy().astype(np.uint16)  # type: ignore[attr-defined]
 
-    parts = [BY_SOURCE.empty_table()]
-    for source in pc.unique(source_of_row).to_pylist():  # type: ignore[attr-defined]
-        rows = text.filter(pc.equal(source_of_row, source))  # type: ignore[attr-defined]
-        counts = words_of_runs(count_runs(_read_sentences(rows)), cut)
 
-        words = pa.array(counts.keys(), pa.string())
-        source_of_word = pa.array(np.full(len(counts), source, np.uint16))
-        amounts = pa.array(counts.values(), pa.int64())
-        parts.append(pa.table([words, source_of_word, amounts], schema=BY_SOURCE))
+class _AddedRuns:
+    """Tables of runs, added up whenever as much has come as there was."""
+
+    def __init__(self) -> None:
+        self._tables = [RUNS_SCHEMA.empty_table()]
+        self._added_bytes = 0
+        self._new_bytes = 0
+
+    def add(self, counted: pa.Table) -> None:
+        """Add a table of RUNS_SCHEMA."""
+        self._tables.append(counted)
+        self._new_bytes += counted.nbytes
+        if self._new_bytes > self._added_bytes and len(self._tables) > 2:
+            self._add_up()
+
+    def is_full(self) -> bool:
+        """Whether the bound on memory is reached."""
+        return self._added_bytes + self._new_bytes > MAX_RUN_BYTES
+
+    def take(self) -> pa.Table:
+        """Return the sum of all that was added, and start over."""
+        if len(self._tables) > 2:
+            self._add_up()
+        taken = pa.concat_tables(self._tables)
+        self.__init__()
+        return taken
+
+    def _add_up(self) -> None:
+        total = sum_counts(pa.concat_tables(self._tables), ["run", "source"])
+        self._tables = [RUNS_SCHEMA.empty_table(), total]
+        self._added_bytes = total.nbytes
+        self._new_bytes = 0
+
+
+def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
+    """Return (BY_RULES) the counts of words that follow from the counts of runs (RUNS_SCHEMA)."""
+    # A run of several sources is cut once.
+    encoded = runs["run"].combine_chunks().dictionary_encode()
+    run_of_row = encoded.indices.to_numpy()
+    source_of_row = runs["source"].to_numpy()
+    count_of_row = runs["count"].to_numpy()
+    has_one_row_each = len(encoded.dictionary) == len(run_of_row)
+
+    parts = [BY_RULES.empty_table()]
+    for number, one in enumerate(rules):
+        cut = cut_runs(encoded.dictionary, one)
+        if has_one_row_each:
+            words = cut.words_K
+            rows = cut.run_K
+        else:
+            words, rows = _repeat_for_rows(cut.words_K, cut.run_K, run_of_row)
+
+        columns = [words, pa.array(source_of_row[rows]), pa.array(count_of_row[rows])]
+        counts = sum_counts(pa.table(columns, schema=BY_SOURCE), ["word", "source"])
+        numbers = pa.array(np.full(counts.num_rows, number, dtype=np.uint8))
+        parts.append(pa.table([numbers, *counts.columns], schema=BY_RULES))
 
     return one_batch(pa.concat_tables(parts))
 
 
-def _read_sentences(rows: pa.Table) -> Iterator[list[str]]:
-    """Yield the sentences of a few documents at a time: as Python strings a shard would take ten times its size."""
-    for start in range(0, rows.num_rows, DOCUMENTS_AT_ONCE):
-        documents = rows["sentences"].slice(start, DOCUMENTS_AT_ONCE)
-        yield pc.list_flatten(documents).to_pylist()  # type: ignore[attr-defined]
+def _repeat_for_rows(
+    words_K: pa.Array, run_K: NDArray[np.int64], run_of_row: NDArray[np.int32]
+) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Return the words of all rows, and the row of each, from the words of each distinct run."""
+    words_by_run = np.argsort(run_K, kind="stable")
+    words_in_run = np.bincount(run_K, minlength=int(run_of_row.max(initial=-1)) + 1)
+    first_of_run = np.cumsum(words_in_run) - words_in_run
+
+    places = places_of_ranges(first_of_run[run_of_row], words_in_run[run_of_row])
+    rows = np.repeat(np.arange(len(run_of_row)), words_in_run[run_of_row])
+    return words_K.take(pa.array(words_by_run[places])), rows
 
 
-def encode_partitions(counts: pa.RecordBatch) -> bytes:
-    """Return the bytes of a file of counts, one record batch for each partition."""
-    # A bucket file is divided by the highest bits of 64-bit hashes, and CRC-32 has 32 bits.
-    hashes = [zlib.crc32(word.encode()) for word in counts["word"].to_pylist()]
-    hashes_64 = np.array(hashes, dtype=np.uint64) << np.uint64(32)
-    return encode_buckets(counts, hashes_64, PARTITIONS)
+def keys_of_words(words: pa.StringArray) -> NDArray[np.uint64]:
+    """Return (words,) 64-bit hashes: polynomials of the bytes, mixed so that all bits of a key depend on all bytes.
+
+    Words that collide share a partition and are still counted apart, so the hash decides nothing else.
+    """
+    text = bytes_of_strings(words).astype(np.uint64)
+    offsets = offsets_of_strings(words).astype(np.int64)
+    starts = offsets[:-1] - offsets[0]
+    lengths = np.diff(offsets)
+    hashes = np.zeros(len(words), dtype=np.uint64)
+    if len(text) == 0:
+        return hashes
+
+    powers = np.full(int(lengths.max()), _HASH_FACTOR, dtype=np.uint64)
+    powers = np.multiply.accumulate(powers)  # modulo 2**64
+    place_in_word = np.arange(len(text)) - np.repeat(starts, lengths)
+    is_word = lengths > 0
+    hashes[is_word] = np.add.reduceat((text + np.uint64(1)) * powers[place_in_word], starts[is_word])
+
+    hashes ^= hashes >> _SHIFT
+    hashes *= _MIX_FACTOR
+    return hashes ^ (hashes >> _SHIFT)
 
 
-def add_partition(partition: int, names: Sequence[str], staging: Staging) -> pa.Table:
-    """Return the sum of one partition over all files, sorted by word and source."""
-    total = BY_SOURCE.empty_table()
-    for start in range(0, len(names), FILES_AT_ONCE):
-        names_at_once = names[start : start + FILES_AT_ONCE]
-        counts = read_buckets(names_at_once, partition, partition + 1, BY_SOURCE, staging)
-        total = sum_counts(pa.concat_tables([total, counts]), ["word", "source"])
-
-    return total.sort_by([("word", "ascending"), ("source", "ascending")])
+def add_partition(counts: pa.Table, number: int) -> pa.Table:
+    """Return (BY_SOURCE) the sum of the counts (BY_RULES) of one set of rules, sorted by word and source."""
+    rows = counts.filter(pc.equal(counts["rules"], number)).drop_columns(["rules"])  # type: ignore[attr-defined]
+    total = sum_counts(rows, ["word", "source"])
+    return total.sort_by([("word", "ascending"), ("source", "ascending")]).cast(BY_SOURCE)
 
 
 def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
@@ -115,11 +187,9 @@ def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 
-def most_frequent_first(partitions: Iterable[pa.Table]) -> pa.Table:
-    """Return the counts over all sources as shards.COUNTS: the most frequent word first, ties sorted by word."""
-    # No word is in two partitions, so it is enough to sum within each.
-    total = pa.concat_tables(sum_counts(by_source, ["word"]) for by_source in partitions)
-    return total.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS_SCHEMA)
+def most_frequent_first(counts: pa.Table) -> pa.Table:
+    """Return counts (shards.COUNTS_SCHEMA) sorted: the most frequent word first, ties by word."""
+    return counts.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS_SCHEMA)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -59,13 +59,25 @@ class PairCounts:
 
     def add(self, keys_K: Ints, changes_K: Ints) -> None:
         """Change the counts of distinct pairs after a merge."""
-        # Only pairs that hold the new symbol grow, and this is the one time they do: all of them arise in this merge.
-        # So a pair below the floor never rises above it later, and most pairs need no Python statement at all.
+        # See `add_few`. Here most pairs need no Python statement at all.
         is_relevant_K = (changes_K < 0) | (changes_K >= self.floor)
         relevant = zip(keys_K[is_relevant_K].tolist(), changes_K[is_relevant_K].tolist(), strict=True)
         for key, change in relevant:
             self._change(key, change)
 
+        self._keep_within_bound()
+
+    def add_few(self, changes: dict[int, int]) -> None:
+        """Do what `add` does, for the changes of a merge that took place at few positions."""
+        # Only pairs that hold the new symbol grow, and this is the one time they do: all of them arise in this merge.
+        # So a pair below the floor never rises above it later.
+        for key, change in changes.items():
+            if change < 0 or change >= self.floor:
+                self._change(key, change)
+
+        self._keep_within_bound()
+
+    def _keep_within_bound(self) -> None:
         pairs = len(self.counts)
         if pairs > self.max_pairs:
             all_keys_K = np.fromiter(self.counts.keys(), np.int64, pairs)

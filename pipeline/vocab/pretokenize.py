@@ -55,7 +55,7 @@ def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
 
 def word_cutter(model: Model, lowercase: bool) -> Cut:
     """Return a function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
-    return _with_fast_path(_library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
+    return _with_fast_path(library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
 
 
 def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
@@ -154,7 +154,7 @@ def _words(tokenizer: Any, text: str) -> list[str]:
     return [word for word, _ in _split_function(tokenizer)(normalized)]
 
 
-def _library_cutter(model: Model, lowercase: bool) -> Cut:
+def library_cutter(model: Model, lowercase: bool) -> Cut:
     """Return a cutter that follows the rules of vocabularies trained here."""
     split = pre_tokenizer(model).pre_tokenize_str
     if model == "bytebpe":

@@ -48,17 +48,56 @@ class Usage:
             used_V=np.zeros(vocabulary_size, dtype=np.int64),
         )
 
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum of both. One without any source has counted nothing."""
+        if len(self.words_S) == 0:
+            return other
+        if len(other.words_S) == 0:
+            return self
+        return Usage(
+            self.words_S + other.words_S,
+            self.tokens_S + other.tokens_S,
+            self.unknown_S + other.unknown_S,
+            self.used_V + other.used_V,
+        )
 
-def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sources: Sequence[str]) -> dict[str, Any]:
-    """Return statistics for the manifest: tokens per word and coverage, also by source, and which tokens stand out.
 
-    `counts` are tables of BY_SOURCE, any number of them.
-    """
-    vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
-    usage = Usage.empty(len(sources), vocabulary.size)
-    for by_source in counts:
-        add_usage(usage, tokenizer_json, vocabulary, by_source)
+class VocabularyUse:
+    """Encodes tables of word counts with one vocabulary."""
 
+    def __init__(self, tokenizer_json: bytes, sources: int):
+        """Read a tokenizer.json; the counts tell `sources` sources apart."""
+        self._vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
+        # Words are spelled as in the count table, so the model is applied without normalizing or cutting them again.
+        self._model_alone = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+        self.usage = Usage.empty(sources, self._vocabulary.size)
+
+    def add(self, by_source: pa.Table) -> None:
+        """Encode each distinct word of a BY_SOURCE table once, and add its counts to `usage`."""
+        usage = self.usage
+        encoded = by_source["word"].combine_chunks().dictionary_encode()
+        ids_K, pieces_N = encode_words(self._model_alone, encoded.dictionary.to_pylist())
+
+        word_of_token_K = np.repeat(np.arange(len(pieces_N)), pieces_N)
+        is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
+        is_unknown_N[word_of_token_K[ids_K == self._vocabulary.special_id("unk")]] = True
+
+        word_R = encoded.indices.to_numpy()
+        source_R = by_source["source"].to_numpy()
+        count_R = by_source["count"].to_numpy()
+
+        # add.at sums 64-bit integers; bincount with weights would round to floats.
+        np.add.at(usage.words_S, source_R, count_R)
+        np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
+        np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
+
+        count_N = np.zeros(len(pieces_N), dtype=np.int64)
+        np.add.at(count_N, word_R, count_R)
+        np.add.at(usage.used_V, ids_K, np.repeat(count_N, pieces_N))
+
+
+def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str]) -> dict[str, Any]:
+    """Return statistics for the manifest: tokens per word and coverage, also by source, and which tokens stand out."""
     by_source_name = {}
     rows = zip(sources, usage.words_S.tolist(), usage.tokens_S.tolist(), usage.unknown_S.tolist(), strict=True)
     for name, words, tokens, unknown in rows:
@@ -72,29 +111,6 @@ def describe_vocabulary(tokenizer_json: bytes, counts: Iterable[pa.Table], sourc
         "by_source": by_source_name,
         **describe_tokens(vocabulary, usage.used_V),
     }
-
-
-def add_usage(usage: Usage, tokenizer_json: bytes, vocabulary: Vocabulary, by_source: pa.Table) -> None:
-    """Encode each distinct word of a BY_SOURCE table once, and add its counts to `usage`."""
-    encoded = by_source["word"].combine_chunks().dictionary_encode()
-    ids_K, pieces_N = encode_words(tokenizer_json, encoded.dictionary.to_pylist())
-
-    word_of_token_K = np.repeat(np.arange(len(pieces_N)), pieces_N)
-    is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
-    is_unknown_N[word_of_token_K[ids_K == vocabulary.special_id("unk")]] = True
-
-    word_R = encoded.indices.to_numpy()
-    source_R = by_source["source"].to_numpy()
-    count_R = by_source["count"].to_numpy()
-
-    # add.at sums 64-bit integers; bincount with weights would round to floats.
-    np.add.at(usage.words_S, source_R, count_R)
-    np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
-    np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
-
-    count_N = np.zeros(len(pieces_N), dtype=np.int64)
-    np.add.at(count_N, word_R, count_R)
-    np.add.at(usage.used_V, ids_K, np.repeat(count_N, pieces_N))
 
 
 def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
@@ -123,12 +139,8 @@ def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
     }
 
 
-def encode_words(tokenizer_json: bytes, words: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return (ids_K of all words end to end, pieces_N: how many tokens each word has).
-
-    Words are spelled as in the count table, so the model is applied without normalizing or cutting them again.
-    """
-    model_alone = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+def encode_words(model_alone: Tokenizer, words: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return (ids_K of all words end to end, pieces_N: how many tokens each word has)."""
     ids = [np.zeros(0, dtype=np.int64)]
     pieces = [np.zeros(0, dtype=np.int64)]
 

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.vocab.pair_counts import Ints, pair_keys
+from pipeline.vocab.pair_counts import SYMBOL_BITS, Ints, pair_keys
 from schemas.ragged import offsets_of
 
 GAP = -1
@@ -56,6 +56,12 @@ INSIDE = -2
 ENDS = -3
 
 POSITIONS_AT_ONCE = 1 << 20  # positions sorted in one call, because numpy makes 64-bit copies of them
+
+FEW = 48
+"""Up to so many positions, a plain loop is faster than array operations, which cost some microseconds each.
+
+Most merges of a vocabulary take place at fewer than ten positions.
+"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,11 @@ class SymbolArray:
         # Of each symbol: its first positions, rising, some of them outdated.
         self._positions = positions_by_symbol(self._symbol_P, alphabet_size)
 
+        # The same memory as the arrays. Python reads a single element from a memoryview in half of the time.
+        self._symbol_view = memoryview(self._symbol_P)
+        self._word_view = memoryview(self._word_P)
+        self._counts_view = memoryview(self._counts_N)
+
     def count_pairs_after(self, left: int, min_frequency: int) -> tuple[Ints, Ints]:
         """Count the pairs whose left symbol is `left`.
 
@@ -111,6 +122,11 @@ class SymbolArray:
 
         Where a repeated symbol makes pairs overlap (aaa), these are the first, the third, and so on.
         """
+        is_left_rarer = len(self._positions[left]) <= len(self._positions[right])
+        rarer = left if is_left_rarer else right
+        if len(self._positions[rarer]) <= FEW and left != right:
+            return self._find_few(left, right, is_left_rarer)
+
         adjacent_M = self._find_overlapping(left, right)
         if left == right:
             return every_other(adjacent_M, self._lengths[left])
@@ -158,6 +174,60 @@ class SymbolArray:
         amounts = np.concatenate([amounts for _, amounts in changes])
         return keys, amounts
 
+    def replace_few(self, first_M: NDArray[np.int32], left: int, right: int) -> dict[int, int]:
+        """Do what `replace` does, one position after another. Returns the change of the count of each pair."""
+        new = len(self._lengths)
+        length_of_left = self._lengths[left]
+        length_of_pair = length_of_left + self._lengths[right]
+        self._lengths.append(length_of_pair)
+        self._positions.append(first_M)
+
+        symbols = self._symbol_view
+        merged = left << SYMBOL_BITS | right
+        changes = {merged: 0}
+        for first in first_M.tolist():
+            count = self._counts_view[self._word_view[first]]
+            changes[merged] -= count
+
+            # A pair directly before this one is merged by now, so that its symbol is the left neighbor.
+            before = symbols[first - 1]
+            if before != GAP:
+                neighbor = ENDS - before if before <= ENDS else before
+                _add_change(changes, neighbor << SYMBOL_BITS | left, -count)
+                _add_change(changes, neighbor << SYMBOL_BITS | new, count)
+
+            after = first + length_of_pair
+            neighbor = symbols[after]
+            if neighbor != GAP:
+                _add_change(changes, right << SYMBOL_BITS | neighbor, -count)
+                _add_change(changes, new << SYMBOL_BITS | neighbor, count)
+
+            # In the same order as in `replace`: symbols of one character have one position for both ends.
+            second = first + length_of_left
+            symbols[second - 1] = INSIDE
+            symbols[second] = INSIDE
+            symbols[first] = new
+            symbols[after - 1] = ENDS - new
+
+        return changes
+
+    def _find_few(self, left: int, right: int, is_left_rarer: bool) -> NDArray[np.int32]:
+        """Do what `_find_overlapping` does, one position after another."""
+        symbols = self._symbol_view
+        length = self._lengths[left]
+        if is_left_rarer:
+            positions = self._positions[left].tolist()
+            found = [first for first in positions if symbols[first] == left and symbols[first + length] == right]
+            return np.array(found, dtype=np.int32)
+
+        # A symbol of one character has only its first position, where its id can be read.
+        end_of_left = left if length == 1 else ENDS - left
+        positions = self._positions[right].tolist()
+        found = [
+            second - length for second in positions if symbols[second] == right and symbols[second - 1] == end_of_left
+        ]
+        return np.array(found, dtype=np.int32)
+
     def _current_positions(self, symbol: int) -> NDArray[np.int32]:
         """Return the first positions of a symbol, after removing those that are outdated."""
         positions = self._positions[symbol]
@@ -179,22 +249,39 @@ class SymbolArray:
         return right_positions[left_of_them == left] - length
 
 
+def _add_change(changes: dict[int, int], key: int, change: int) -> None:
+    changes[key] = changes.get(key, 0) + change
+
+
 def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArray[np.int32]]:
     """Return the positions of each symbol from 0 to `symbols` - 1, rising.
 
     Sorts AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for 16 bits and fewer.
     """
-    parts = []
+    counts = np.zeros(symbols, dtype=np.int64)
+    for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
+        symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
+        counts += np.bincount(symbols_of_part[symbols_of_part >= 0], minlength=symbols)
+
+    # Filled part by part: lists of parts would take the memory of all positions a second time.
+    positions = [np.empty(count, dtype=np.int32) for count in counts.tolist()]
+    filled = np.zeros(symbols, dtype=np.int64)
     for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
         symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
         position_M = np.flatnonzero(symbols_of_part >= 0).astype(np.int32) + np.int32(start)
         symbol_M = symbol_P[position_M].astype(np.min_scalar_type(symbols))
 
         sorted_M = position_M[np.argsort(symbol_M, kind="stable")]
-        boundaries = np.cumsum(np.bincount(symbol_M, minlength=symbols))[:-1]
-        parts.append(np.split(sorted_M, boundaries))
+        ends = np.cumsum(np.bincount(symbol_M, minlength=symbols))
+        first = 0
+        for symbol, end in enumerate(ends.tolist()):
+            if end > first:
+                at = filled[symbol]
+                positions[symbol][at : at + end - first] = sorted_M[first:end]
+                filled[symbol] = at + end - first
+            first = end
 
-    return [np.concatenate(positions) for positions in zip(*parts, strict=True)]
+    return positions
 
 
 def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:

@@ -9,10 +9,9 @@ Shape suffixes: N distinct words, T characters of all words, C code points (all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
@@ -54,55 +53,77 @@ class VocabularyOptions:
     pad_to_multiple: int = 1
 
 
-def train_vocabulary(counts: pa.Table, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a vocabulary from word counts (shards.COUNTS_SCHEMA).
+def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a vocabulary from words and their counts. Their order does not matter.
 
     Raises DataError if `options.size` cannot hold the special tokens and the alphabet.
     """
-    words = Words.of(counts)
     if options.model == "wordpiece":
-        trained = train_wordpiece(words, options.size, options.min_frequency, options.max_alphabet)
+        first = list(BERT_SPECIALS.values())
         last: list[str] = []
+        join = join_wordpieces
+        alphabet = _wordpiece_alphabet(words, options)
     else:
-        trained = train_bytebpe(words, options.size, options.min_frequency)
+        first = BYTEBPE_FIRST
         last = BYTEBPE_LAST
-
-    missing = -len(trained.tokens) % options.pad_to_multiple
-    unused = [f"[unused{i}]" for i in range(missing)]
-    others = trained.tokens[: len(trained.tokens) - len(last)]
-    return replace(trained, tokens=[*others, *unused, *last])
-
-
-def train_wordpiece(words: Words, size: int, min_frequency: int, max_alphabet: int | None) -> TrainedVocabulary:
-    """Train a WordPiece vocabulary.
-
-    The alphabet holds `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left
-    out as a whole: without it, their remaining pieces would be joined to tokens that no text holds.
-
-    Raises DataError if `size` is too small.
-    """
-    specials = list(BERT_SPECIALS.values())
-    alphabet_limit = max_alphabet or max(1, size // 2 - len(specials))
-    is_kept_C, cut = common_characters(words.count_characters(), alphabet_limit)
-    if max_alphabet is None:
-        check_coverage(words, cut, size)
+        join = join_bytes
+        alphabet = _bytebpe_alphabet(words, options)
 
     # Of each large array only one version is alive: the characters take as much memory as any array of the trainer.
-    words = trainable_words(words, is_kept_C)
-    symbols, alphabet = wordpiece_symbols(words)
     del words
+    trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
+    cut_characters = alphabet.cut_characters
+    del alphabet
 
-    needed = len(specials) + len(alphabet)
-    if needed > size:
+    trainer.train(options.size - len(first) - len(last), options.min_frequency)
+    missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
+    unused = [f"[unused{i}]" for i in range(missing)]
+    return TrainedVocabulary([*first, *trainer.tokens, *unused, *last], trainer.merges, cut_characters)
+
+
+@dataclass(frozen=True)
+class _Alphabet:
+    """The words as symbols, how each symbol is spelled, and the characters that got no symbol, with their counts."""
+
+    symbols: WordSymbols
+    spellings: list[str]
+    cut_characters: dict[str, int]
+
+
+def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
+    """Choose a WordPiece alphabet.
+
+    It holds `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left out as a
+    whole: without it, their remaining pieces would be joined to tokens that no text holds.
+    """
+    specials = len(BERT_SPECIALS)
+    limit = options.max_alphabet or max(1, options.size // 2 - specials)
+    is_kept_C, cut = common_characters(words.count_characters(), limit)
+    if options.max_alphabet is None:
+        check_coverage(words, cut, options.size)
+
+    symbols, alphabet = wordpiece_symbols(trainable_words(words, is_kept_C))
+    needed = specials + len(alphabet)
+    if needed > options.size:
         raise DataError(
-            f"--size {size} cannot hold {len(specials)} special tokens and an alphabet of {len(alphabet)} characters. "
-            f"Give at least {needed}."
+            f"--size {options.size} cannot hold {specials} special tokens and an alphabet of {len(alphabet)} "
+            f"characters. Give at least {needed}."
+        )
+    return _Alphabet(symbols, alphabet, cut)
+
+
+def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
+    """Return the alphabet of all bytes, with which no word is ever unknown."""
+    specials = len(BYTEBPE_FIRST) + len(BYTEBPE_LAST)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    needed = specials + len(alphabet)
+    if needed > options.size:
+        raise DataError(
+            f"--size {options.size} cannot hold {specials} special tokens and 256 bytes. Give at least {needed}."
         )
 
-    trainer = BPETrainer(symbols, alphabet, join_wordpieces)
-    del symbols
-    trainer.train(size - len(specials), min_frequency)
-    return TrainedVocabulary(specials + trainer.tokens, trainer.merges, cut)
+    symbols = WordSymbols(byte_symbols(words, alphabet), words.lengths_N, words.counts_N)
+    return _Alphabet(symbols, alphabet, {})
 
 
 def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
@@ -136,8 +157,9 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
     inner_code_points = {f"##{chr(point)}": point for point in np.flatnonzero(inner_C).tolist()}
     alphabet = sorted([*code_points, *inner_code_points])
 
-    initial_symbol_C = np.zeros(CODE_POINTS, dtype=np.int32)
-    inner_symbol_C = np.zeros(CODE_POINTS, dtype=np.int32)
+    symbol_type = np.min_scalar_type(len(alphabet))
+    initial_symbol_C = np.zeros(CODE_POINTS, dtype=symbol_type)
+    inner_symbol_C = np.zeros(CODE_POINTS, dtype=symbol_type)
     for symbol, token in enumerate(alphabet):
         if token in code_points:
             initial_symbol_C[code_points[token]] = symbol
@@ -157,26 +179,9 @@ def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:
     return counts_C
 
 
-def train_bytebpe(words: Words, size: int, min_frequency: int) -> TrainedVocabulary:
-    """Train a byte-level BPE vocabulary. Every byte has a token, so no word is ever unknown.
-
-    Raises DataError if `size` is too small.
-    """
-    specials = len(BYTEBPE_FIRST) + len(BYTEBPE_LAST)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    needed = specials + len(alphabet)
-    if needed > size:
-        raise DataError(f"--size {size} cannot hold {specials} special tokens and 256 bytes. Give at least {needed}.")
-
-    symbols = WordSymbols(byte_symbols(words, alphabet), words.lengths_N, words.counts_N)
-    trainer = BPETrainer(symbols, alphabet, join_bytes)
-    trainer.train(size - specials, min_frequency)
-    return TrainedVocabulary(BYTEBPE_FIRST + trainer.tokens + BYTEBPE_LAST, trainer.merges, {})
-
-
-def byte_symbols(words: Words, alphabet: Sequence[str]) -> NDArray[np.int32]:
+def byte_symbols(words: Words, alphabet: Sequence[str]) -> NDArray[np.uint8]:
     """Return (T,) each character as an index into the alphabet of bytes, whose characters are all below U+0200."""
-    symbol_of_code_point = np.zeros(0x200, dtype=np.int32)
+    symbol_of_code_point = np.zeros(0x200, dtype=np.uint8)
     code_points = [ord(character) for character in alphabet]
     symbol_of_code_point[code_points] = np.arange(len(alphabet))
     return look_up(symbol_of_code_point, words.characters_T)

@@ -5,6 +5,7 @@ Shape suffixes: N distinct words, T characters of all words, C code points (all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,10 @@ WORDS_AT_ONCE = 100_000  # words or characters per array operation, because nump
 class Words:
     """Distinct words end to end: word i is the next `lengths_N[i]` of `characters_T` and occurs `counts_N[i]` times.
 
-    A character is its code point.
+    A character is its code point, in 16 bits when all of these words allow it, otherwise in 32.
     """
 
-    characters_T: NDArray[np.uint32]
+    characters_T: NDArray[np.uint16] | NDArray[np.uint32]
     lengths_N: NDArray[np.int64]
     counts_N: NDArray[np.int64]
 
@@ -35,7 +36,18 @@ class Words:
         """Return the words of a table of word counts (shards.COUNTS)."""
         lengths_N = pc.utf8_length(counts["word"]).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
         characters_T = np.frombuffer(_text_of(counts).encode("utf-32-le"), np.uint32)
+        if characters_T.max(initial=0) < 1 << 16:
+            characters_T = characters_T.astype(np.uint16)
         return cls(characters_T, lengths_N, counts["count"].to_numpy())
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Words]) -> Words:
+        """Return all words of some parts, which have no word in common. Arrow's columns end at 2 GB; these do not."""
+        return cls(
+            np.concatenate([part.characters_T for part in parts]),
+            np.concatenate([part.lengths_N for part in parts]),
+            np.concatenate([part.counts_N for part in parts]),
+        )
 
     def count_characters(self) -> NDArray[np.int64]:
         """Return (C,) how often each character occurs in the corpus, exactly."""

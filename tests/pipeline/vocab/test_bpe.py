@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab import symbol_array
+from pipeline.vocab import bpe, symbol_array
 from pipeline.vocab.bpe import BPETrainer, Join, join_bytes, join_wordpieces
 from pipeline.vocab.pair_counts import MAX_PAIRS
 from pipeline.vocab.pretokenize import word_cutter
@@ -57,14 +57,22 @@ WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9
 
 
 @pytest.mark.parametrize("join", [join_bytes, join_wordpieces])
-@given(words=WORDS, size=st.integers(3, 30), max_pairs=st.sampled_from([2, 4, 16, MAX_PAIRS]))
-@settings(max_examples=300, deadline=None)
-def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int) -> None:
-    """However few pairs are kept and however often they are counted again."""
+@given(
+    words=WORDS,
+    size=st.integers(3, 30),
+    max_pairs=st.sampled_from([2, 4, 16, MAX_PAIRS]),
+    few=st.sampled_from([-1, 0, 2, 48]),
+)
+@settings(max_examples=400, deadline=None)
+def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int, few: int) -> None:
+    """However few pairs are kept, however often they are counted again, and in a loop or by array operations."""
     mark = "##" if join is join_wordpieces else ""
     split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
     trainer = trainer_of(split, join, max_pairs)
-    trainer.train(size, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symbol_array, "FEW", few)
+        patch.setattr(bpe, "FEW", few)
+        trainer.train(size, 1)
     assert (trainer.merges, trainer.tokens) == naive_merges(split, size, join)
 
 

@@ -1,26 +1,34 @@
 """Words are the library's, counts are exact, and how the text was cut into files and lots leaves no trace."""
 
 from collections import Counter
+from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.staging import Staging
-from pipeline.vocab import counting
+from pipeline.vocab import counting, runs
 from pipeline.vocab.counting import (
-    BY_SOURCE,
+    BY_RULES,
     add_partition,
-    count_runs,
-    count_shard,
-    encode_partitions,
+    count_texts,
+    keys_of_words,
     most_frequent_first,
     reported_sources,
-    words_of_runs,
+    sum_counts,
 )
+from pipeline.vocab.cut_runs import ALL_RULES, Rules, cut_runs
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, word_cutter
 from schemas import shards
+
+ANY_RUN = st.one_of(
+    st.text(),
+    st.text(st.characters(max_codepoint=0x7F)),
+    st.text("a'stvedlmrAZ09._-#"),
+    st.text("a'stvelr\u00e9\u4e2d\u3002"),
+)
 
 
 def test_words_are_bert_s_and_gpt2_s() -> None:
@@ -42,7 +50,7 @@ def test_ideographs_stand_alone_over_googles_ranges() -> None:
 
 
 @pytest.mark.parametrize(("model", "lowercase"), [("wordpiece", True), ("wordpiece", False), ("bytebpe", False)])
-@given(run=st.one_of(st.text(), st.text(st.characters(max_codepoint=0x7F)), st.text("a'stvedlmrAZ09._-#")))
+@given(run=ANY_RUN)
 @settings(max_examples=400, deadline=None)
 def test_any_run_is_cut_as_the_library_cuts_it(model, lowercase: bool, run: str) -> None:
     split = pre_tokenizer(model).pre_tokenize_str
@@ -50,10 +58,17 @@ def test_any_run_is_cut_as_the_library_cuts_it(model, lowercase: bool, run: str)
     assert word_cutter(model, lowercase)(run) == [word for word, _ in split(text)]
 
 
-def test_words_are_counted_as_often_as_they_occur() -> None:
-    runs = count_runs([["The cat, the dog."], ["THE end."]])
-    counts = words_of_runs(runs, word_cutter("wordpiece", lowercase=True))
-    assert counts == {"the": 3, "cat": 1, ",": 1, "dog": 1, ".": 2, "end": 1}
+@pytest.mark.parametrize("rules", ALL_RULES, ids=lambda rules: rules.name)
+@given(texts=st.lists(ANY_RUN, max_size=12))
+@settings(max_examples=300, deadline=None)
+def test_many_runs_are_cut_as_each_of_them_is(rules: Rules, texts: list[str]) -> None:
+    each = [run for text in texts if (run := text.replace(" ", ""))]
+    cut = word_cutter(rules.model, rules.lowercase)
+
+    found = cut_runs(pa.array(each, pa.string()), rules)
+
+    expected = Counter((i, word) for i, run in enumerate(each) for word in cut(run))
+    assert Counter(zip(found.run_K.tolist(), found.words_K.to_pylist(), strict=True)) == expected
 
 
 def text_table(rows: list[tuple[str, list[str]]]) -> pa.Table:
@@ -61,25 +76,89 @@ def text_table(rows: list[tuple[str, list[str]]]) -> pa.Table:
     return pa.Table.from_pylist(documents, shards.TEXT_SCHEMA)
 
 
-ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(st.text("ab '.", min_size=1), min_size=1)), max_size=9)
-
-
-@given(files=st.lists(ROWS, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
-def test_files_add_up_by_source(tmp_path_factory: pytest.TempPathFactory, files: list) -> None:
-    staging = Staging(str(tmp_path_factory.mktemp("counts")), "job")
-    cut = word_cutter("wordpiece", lowercase=True)
-    expected = Counter()
-    for i, rows in enumerate(files):
-        staging.put(f"{i}.arrow", encode_partitions(count_shard(text_table(rows), ["x", "y", "z"], cut)))
+def plain_counts(files: Iterable[list[tuple[str, list[str]]]], rules: Rules, sources: str) -> Counter:
+    """(word, source) -> count, a word at a time."""
+    cut = word_cutter(rules.model, rules.lowercase)
+    counts: Counter = Counter()
+    for rows in files:
         for source, sentences in rows:
-            words = words_of_runs(count_runs([sentences]), cut)
-            expected.update({(word, "xyz".index(source)): n for word, n in words.items()})
-    names = [f"{i}.arrow" for i in range(len(files))]
-    added = pa.concat_tables(add_partition(i, names, staging) for i in range(counting.PARTITIONS))
-    assert {(row["word"], row["source"]): row["count"] for row in added.to_pylist()} == expected
-    totals = [(row["count"], row["word"]) for row in most_frequent_first([added]).to_pylist()]
-    assert totals == sorted(totals, key=lambda pair: (-pair[0], pair[1]))
+            words = [word for sentence in sentences for run in sentence.split(" ") for word in cut(run)]
+            counts.update((word, sources.index(source)) for word in words)
+    return counts
+
+
+def as_counter(added: pa.Table) -> Counter:
+    return Counter({(row["word"], row["source"]): row["count"] for row in added.to_pylist()})
+
+
+def test_words_are_counted_as_often_as_they_occur() -> None:
+    text = text_table([("x", ["The cat, the dog.", "THE end."])])
+    added = add_partition(pa.Table.from_batches(count_texts([text], ["x"], ALL_RULES)), 0)
+    assert {row["word"]: row["count"] for row in added.to_pylist()} == {
+        "the": 3,
+        "cat": 1,
+        ",": 1,
+        "dog": 1,
+        ".": 2,
+        "end": 1,
+    }
+
+
+SENTENCE = st.text("ab '.\u00e9\u4e2d", min_size=1)
+ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(SENTENCE, min_size=1)), max_size=9)
+
+
+@given(
+    files=st.lists(ROWS, min_size=1, max_size=4),
+    cut_at_once=st.sampled_from([1, 7, 1 << 20]),
+    counted_at_once=st.sampled_from([1, 20, 1 << 20]),
+    run_bytes=st.sampled_from([0, 100, 1 << 20]),
+)
+@settings(max_examples=150, deadline=None)
+def test_shards_add_up_by_source_and_rules(files: list, cut_at_once: int, counted_at_once: int, run_bytes: int) -> None:
+    """However much text is cut or counted at once, and however often counts leave a worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "CUT_AT_ONCE", cut_at_once)
+        patch.setattr(runs, "COUNTED_AT_ONCE", counted_at_once)
+        patch.setattr(counting, "MAX_RUN_BYTES", run_bytes)
+        batches = list(count_texts(map(text_table, files), ["x", "y", "z"], ALL_RULES))
+
+    counts = pa.Table.from_batches(batches, BY_RULES)
+    for number, rules in enumerate(ALL_RULES):
+        added = add_partition(counts, number)
+        assert as_counter(added) == plain_counts(files, rules, "xyz")
+        assert added.num_rows == 0 or added["word"].to_pylist() == sorted(added["word"].to_pylist())
+
+
+def test_slices_of_columns_are_counted_as_copies_are() -> None:
+    rows = [("x", ["one two", "three"]), ("x", ["four  five "]), ("x", ["six"])]
+    whole = text_table(rows)
+    for start, end in ((0, 3), (1, 3), (1, 2), (2, 2)):
+        part = whole.slice(start, end - start)
+        batches = list(count_texts([part], ["x"], ALL_RULES))
+        added = add_partition(pa.Table.from_batches(batches, BY_RULES), 0)
+        assert as_counter(added) == plain_counts([rows[start:end]], ALL_RULES[0], "x")
+
+
+def test_the_most_frequent_word_comes_first_and_ties_are_sorted() -> None:
+    text = text_table([("x", ["b b a a c", "d d d"])])
+    added = add_partition(pa.Table.from_batches(count_texts([text], ["x"], ALL_RULES)), 0)
+    listed = most_frequent_first(sum_counts(added, ["word"]))
+    assert listed["word"].to_pylist() == ["d", "a", "b", "c"]
+
+
+@given(words=st.lists(st.text(max_size=40), max_size=30))
+def test_equal_words_have_equal_keys_wherever_they_lie(words: list[str]) -> None:
+    together = keys_of_words(pa.array(words, pa.string()))
+    alone = [int(keys_of_words(pa.array(["x", word, "y"]).slice(1, 1))[0]) for word in words]
+    assert together.tolist() == alone
+
+
+def test_keys_spread_words_evenly() -> None:
+    keys = keys_of_words(pa.array([f"word{i}" for i in range(16_000)]))
+    assert len(set(keys.tolist())) == 16_000
+    in_bucket = np.bincount((keys >> np.uint64(60)).astype(int), minlength=16)
+    assert in_bucket.min() > 800 and in_bucket.max() < 1200
 
 
 def test_rare_sources_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +166,5 @@ def test_rare_sources_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     sources = reported_sources({"a": 5, "b": 1, "c": 9, "d": 1})
     assert sources == ["a", "c", counting.OTHERS]
     table = text_table([("a", ["one"]), ("b", ["two"]), ("d", ["two"]), ("c", ["one"])])
-    found = pa.Table.from_batches([count_shard(table, sources, word_cutter("wordpiece", True))], BY_SOURCE).to_pylist()
-    assert sorted((row["word"], row["source"], row["count"]) for row in found) == [
-        ("one", 0, 1),
-        ("one", 1, 1),
-        ("two", 2, 2),
-    ]
+    added = add_partition(pa.Table.from_batches(count_texts([table], sources, ALL_RULES)), 0)
+    assert as_counter(added) == {("one", 0): 1, ("one", 1): 1, ("two", 2): 2}

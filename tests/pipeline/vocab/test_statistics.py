@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.steps.vocab import add_usages
 from pipeline.vocab.counting import BY_SOURCE
-from pipeline.vocab.statistics import compare_vocabularies, describe_vocabulary
+from pipeline.vocab.statistics import VocabularyUse, compare_vocabularies, describe_usage
 from schemas.manifest import read_manifest
+from schemas.vocabulary import read_vocabulary
 
 
 def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
@@ -16,7 +18,12 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     data = (vocab / "tokenizer.json").read_bytes()
     rows = [("the", 0, 3), ("\u4e2d", 1, 1), ("the", 1, 1)]
     by_source = pa.Table.from_pylist([dict(zip(BY_SOURCE.names, row, strict=True)) for row in rows], BY_SOURCE)
-    described = describe_vocabulary(data, [by_source], ["a", "b"])
+    parts = []
+    for part in (by_source.slice(0, 1), by_source.slice(1)):
+        use = VocabularyUse(data, 2)
+        use.add(part)
+        parts.append(use.usage)
+    described = describe_usage(read_vocabulary(str(vocab)), add_usages(parts), ["a", "b"])
     assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
     assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
     assert sum(source["words"] for source in told["by_source"].values()) == told_words(vocab)

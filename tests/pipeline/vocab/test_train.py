@@ -2,13 +2,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary
+from pipeline.vocab.words import Words
 from schemas import shards
 from schemas.errors import DataError
 
 
 def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS_SCHEMA)
-    return train_vocabulary(table, VocabularyOptions(*options, **more))
+    return train_vocabulary(Words.of(table), VocabularyOptions(*options, **more))
 
 
 def test_layouts() -> None:
@@ -60,3 +61,16 @@ def test_a_corpus_of_one_word() -> None:
 def test_a_word_longer_than_encoding_takes_teaches_nothing() -> None:
     trained = train(["x" * 101, "ab"], [10**6, 2], "wordpiece", 40, 2)
     assert trained.tokens[5:] == ["##b", "a", "ab"] and trained.cut_characters == {}
+
+
+@pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
+def test_the_order_of_words_changes_nothing(model) -> None:
+    """Words come from partitions, and partitions depend on the size of the text."""
+    last = "\U00020000low" if model == "wordpiece" else "\u0120low"
+    words = ["low", "lower", "lowest", "newer", "wider", last]
+    counts = [5, 3, 2, 6, 3, 1]
+    table = pa.table([words, counts], schema=shards.COUNTS_SCHEMA)
+    parts = [Words.of(table.slice(i, 1)) for i in (3, 0, 5, 2, 1, 4)]
+
+    options = VocabularyOptions(model, 300, 1)
+    assert train_vocabulary(Words.concatenate(parts), options) == train_vocabulary(Words.of(table), options)

@@ -1,0 +1,174 @@
+"""How many words are rare, and whether all words fit into the memory of the worker that learns from them.
+
+A *tally* is an int64 array (THRESHOLDS + 1, 3). Row t says of the words that occur less often than THRESHOLDS[t]: how
+many different ones there are, how many characters they have, and how often they occur in the text. The last row says
+the same of all words. The tallies of two partitions add up to that of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from schemas.errors import DataError
+
+Tally = NDArray[np.int64]
+
+
+def _thresholds() -> NDArray[np.int64]:
+    """Return every number up to 32, then steps of an eighth."""
+    numbers = list(range(1, 33))
+    while numbers[-1] < 1_000_000:
+        numbers.append(numbers[-1] * 9 // 8)
+    return np.array(numbers, dtype=np.int64)
+
+
+THRESHOLDS = _thresholds()
+
+BYTES_PER_WORD = 24
+BYTES_PER_CHARACTER = 19
+"""Most memory that learning takes, measured at a million and at four million different words of 16 characters (311 and
+283 bytes a word). BASE_BYTES comes on top."""
+
+BASE_BYTES = 300 << 20
+
+MAX_POSITIONS = 2**31 - 2
+"""Characters and gaps that the trainer can number with 32 bits."""
+
+USED_SHARE = 0.8  # of the memory that is free, for the estimate is not exact and the worker does other things as well
+ASSUMED_MEMORY = 4 << 30  # bytes, where the system does not say
+
+
+def estimated_memory(text_bytes: int) -> int:
+    """Return what learning will probably need, before the words are counted. Large for a small text.
+
+    Heaps' law, with constants that fit web text of 16 GB (10 million different words) to 10 TB (480 million): words =
+    10 million * (text bytes / 16 GB) ** 0.6, of 9 characters each.
+    """
+    words = int(10_000_000 * (text_bytes / 16e9) ** 0.6)
+    return WordAmounts(words, 9 * words, 0).bytes_needed()
+
+
+def tally_words(counts: pa.Table) -> Tally:
+    """Return the tally of distinct words and their counts (shards.COUNTS_SCHEMA)."""
+    counts_N = counts["count"].to_numpy()
+    characters_N = pc.utf8_length(counts["word"]).to_numpy()  # type: ignore[attr-defined]
+
+    # The first threshold that a word is below, or the last row.
+    row_N = np.searchsorted(THRESHOLDS, counts_N, side="right")
+    tally = empty_tally()
+    np.add.at(tally[:, 0], row_N, 1)
+    np.add.at(tally[:, 1], row_N, characters_N)
+    np.add.at(tally[:, 2], row_N, counts_N)
+    return tally.cumsum(axis=0)
+
+
+def empty_tally() -> Tally:
+    """Return the tally of no words."""
+    return np.zeros((len(THRESHOLDS) + 1, 3), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class WordAmounts:
+    """Numbers of different words, of their characters, and of their occurrences in the text."""
+
+    words: int
+    characters: int
+    occurrences: int
+
+    def bytes_needed(self) -> int:
+        """Return the memory that learning from these words takes."""
+        return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
+
+    def fits(self, memory: int) -> bool:
+        """Return whether learning from these words fits into so many bytes."""
+        return self.bytes_needed() <= memory and self.words + self.characters <= MAX_POSITIONS
+
+    def minus(self, other: WordAmounts) -> WordAmounts:
+        """Return the amounts without those of words that are among these."""
+        return WordAmounts(
+            self.words - other.words,
+            self.characters - other.characters,
+            self.occurrences - other.occurrences,
+        )
+
+
+def all_words(tally: Tally) -> WordAmounts:
+    """Return the amounts of all words."""
+    return WordAmounts(*tally[-1].tolist())
+
+
+def words_below(tally: Tally, row: int) -> WordAmounts:
+    """Return the amounts of the words that occur less often than THRESHOLDS[row]."""
+    return WordAmounts(*tally[row].tolist())
+
+
+def check_fit(tally: Tally, left_out: WordAmounts, memory: int) -> None:
+    """Raise DataError unless the words that are not left out fit into `memory` bytes.
+
+    The error names the --min_word_count that would fit, and what it would leave out.
+    """
+    total = all_words(tally)
+    kept = total.minus(left_out)
+    if kept.fits(memory):
+        return
+
+    needed = (
+        f"Learning from {kept.words:,} different words with {kept.characters:,} characters takes "
+        f"{kept.bytes_needed() / 1e9:.1f} GB, and this worker has {memory / 1e9:.1f} GB for it. Give workers more "
+        "memory"
+    )
+    for row, threshold in enumerate(THRESHOLDS.tolist()):
+        below = words_below(tally, row)
+        if below.words < total.words and total.minus(below).fits(memory):
+            share = below.occurrences / total.occurrences
+            raise DataError(
+                f"{needed}, or leave rare words out of learning: --min_word_count {threshold} fits and leaves out "
+                f"{below.words:,} of {total.words:,} different words, which are {share:.3%} of the text."
+            )
+    raise DataError(f"{needed}: no --min_word_count makes them fit.")
+
+
+def listed_from(tally: Tally, limit: int) -> int:
+    """Return the lowest threshold that at most `limit` words reach."""
+    words_at_least = tally[-1, 0] - tally[:-1, 0]
+    fitting = np.flatnonzero(words_at_least <= limit)
+    return int(THRESHOLDS[fitting[0]]) if len(fitting) else int(THRESHOLDS[-1])
+
+
+def available_memory() -> int:
+    """Return the bytes that learning may take on this machine: a share of what the system and the container leave."""
+    free = [_free_on_machine(), _free_in_container()]
+    known = [amount for amount in free if amount is not None]
+    return int(min(known, default=ASSUMED_MEMORY) * USED_SHARE)
+
+
+def _free_on_machine() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _free_in_container() -> int | None:
+    """What a container's limit leaves, by version 2 of Linux's control groups, then by version 1."""
+    places = [
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ]
+    for limit, usage in places:
+        try:
+            return int(Path(limit).read_text()) - int(Path(usage).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return None
