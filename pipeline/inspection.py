@@ -113,7 +113,7 @@ def verify(folder: str) -> Iterator[str]:
 
 
 def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
-    """Return the vocabulary of a folder, None for text and counts. Raises DataError when it is not the one that is stated."""
+    """Return the vocabulary of a folder, None for text and counts. Raises DataError when it is not the one stated."""
     if manifest.kind in ("text", "counts"):
         return None
     if manifest.kind == "pairs":

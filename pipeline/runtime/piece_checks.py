@@ -30,7 +30,7 @@ def check_pieces(staging: Staging, manifest: Manifest, generation: str = "") -> 
 
     Raises StorageError for the first piece that differs, after the reports of all such pieces are dropped.
     """
-    prefix = "" if manifest.kind == "vocab" else f"{manifest.kind}-"
+    prefix = f"{manifest.kind}-" if manifest.kind in ("text", "pairs") else ""
     staged = storage.sizes(staging.url(""), prefix)
     in_place = storage.sizes(staging.output, prefix)
     trusted = generation != "" and _generation(staging) == generation
