@@ -111,7 +111,7 @@ def ends_of_rows(parts: SentenceParts, room: int) -> Ints:
 
 def _begins_of_rows(end_P: Ints) -> Ints:
     """Return (R + 1,) the part with which each row begins, and the number of parts."""
-    end_of = memoryview(np.ascontiguousarray(end_P))  # gives plain integers
+    end_of = np.ascontiguousarray(end_P).data  # gives plain integers
     begins = [0]
     while begins[-1] < len(end_P):
         begins.append(end_of[begins[-1]])

@@ -106,17 +106,17 @@ class EncodedCorpus:
     @cached_property
     def sentence_offsets(self) -> Sequence[int]:
         """sentence_offsets_N1 for code that reads one element at a time."""
-        return memoryview(self.sentence_offsets_N1)
+        return self.sentence_offsets_N1.data
 
     @cached_property
     def document_offsets(self) -> Sequence[int]:
         """document_offsets_D1 for code that reads one element at a time."""
-        return memoryview(self.document_offsets_D1)
+        return self.document_offsets_D1.data
 
     @cached_property
     def document_ids(self) -> Sequence[int]:
         """document_ids_D for code that reads one element at a time."""
-        return memoryview(self.document_ids_D)
+        return self.document_ids_D.data
 
 
 class PairRow(NamedTuple):

@@ -9,6 +9,7 @@ Shape suffixes: B rows, T tokens, K masked positions of all rows, V the vocabula
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +73,7 @@ def positions_in_rows(masks: Masks, rows: RowBatch) -> NDArray[np.int64]:
     return masks.positions_K - np.repeat(rows.offsets_R1[:-1], masks_per_row_B)
 
 
-def interleave_variants(values: list[NDArray[np.unsignedinteger]], drawn: list[Masks]) -> pa.ListArray:
+def interleave_variants(values: Sequence[NDArray[np.integer]], drawn: list[Masks]) -> pa.ListArray:
     """Return for each row the list of its variants, each a list of values.
 
     `values` has one array per variant, with one value per mask of all rows.

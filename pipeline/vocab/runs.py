@@ -127,7 +127,7 @@ def _count_pairs(
 
 def strings_of(text_B: NDArray[np.uint8], lengths: Sequence[int] | NDArray[np.int64]) -> pa.StringArray:
     """Return strings that lie end to end in `text_B`, by their lengths in bytes."""
-    offsets = offsets_of(lengths).astype(np.int32)
+    offsets = offsets_of(np.asarray(lengths)).astype(np.int32)
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text_B))
 
 

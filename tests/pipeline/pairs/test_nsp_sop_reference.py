@@ -184,7 +184,7 @@ def plain_pairs(
         # A generator, because truncating one row draws random numbers before the next row does.
         made = plain_sop(sentences, j, target, draws)
         if pairing.objective == "nsp":
-            made = plain_nsp(documents, corpus.document_ids, j, target, draws)
+            made = plain_nsp(documents, list(corpus.document_ids), j, target, draws)
 
         for a, b, label, document_a, document_b in made:
             ledger[CUT, j] += max(0, len(a) + len(b) - room)

@@ -11,6 +11,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
 from pipeline.runtime.exchange import (
@@ -77,7 +78,7 @@ def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
         runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([plan]))
         consumed = pipeline | Exchange([made, runs], consume, decided, shuffle, staging)
-        _ = consumed | "Write" >> beam.io.WriteToText(str(folder / "out"), shard_name_template="")
+        _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
     return sorted(json.loads(line) for line in (folder / "out").read_text().splitlines())
 
 
