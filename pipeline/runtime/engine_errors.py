@@ -52,15 +52,20 @@ CAUSES = (
         "The workers' Python has no {0}. Install `clozeline[pipeline]`, of the launcher's version, where they run.",
     ),
     Cause(
-        r'Cannot run program "([^"]+)"',
-        "The engine cannot start its workers with {0}. The command in --environment_config must be an executable "
-        "file at the same path on every machine of the engine.",
+        r'Cannot run program "[^"]+"|java.io.IOException: error=(?:2|8|13),',
+        "The engine cannot start its workers. The command in --environment_config must be one executable file, without "
+        "arguments, at the same path on every machine of the engine.",
+    ),
+    Cause(
+        r"Process died with exit code (?!137|143)(\d+)",  # those of SIGKILL and SIGTERM
+        "A worker ended with exit code {0}. Start the command in --environment_config by hand on a machine of the "
+        "engine, with --help, to see whether it works there; the engine's log may say more.",
     ),
     Cause(
         r"(?s)(UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused",
-        "The engine cannot reach its workers ({0}, connection refused). Workers of LOOPBACK run in the launcher, which "
-        "must be on the engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which "
-        "must listen at --environment_config as seen from the engine.",
+        "A connection inside the engine was refused ({0}). Workers of LOOPBACK run in the launcher, which must be on "
+        "the engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which must listen "
+        "at --environment_config as seen from the engine; and the job server must reach Flink's or Spark's master.",
     ),
     Cause(
         r"You must specify a --job_endpoint",

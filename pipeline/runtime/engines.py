@@ -103,10 +103,17 @@ def _engine_is_here(options: PipelineOptions) -> bool:
     if runner == "prism" or _starts_its_engine(runner, options):
         return True
 
-    values = options.get_all_options()
-    if runner == "flink":
-        return is_this_machine(values["flink_master"])
-    return runner == "spark" and is_this_machine(values["spark_master_url"])
+    address = cluster_address(options)[1]
+    return address is not None and is_this_machine(address)
+
+
+def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
+    """Return the flag that names the cluster of Flink or Spark, and its address; None where the runner starts one."""
+    runner = short_runner_name(options)
+    flag = "spark_master_url" if runner == "spark" else "flink_master"
+    if runner not in ("flink", "spark") or _starts_its_engine(runner, options):
+        return f"--{flag}", None
+    return f"--{flag}", str(options.get_all_options()[flag])
 
 
 def is_this_machine(address: str) -> bool:

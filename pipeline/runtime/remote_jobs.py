@@ -19,7 +19,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from pipeline.runtime.beam_internals import FINISHED_STATES, job_identifier
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import is_this_machine
+from pipeline.runtime.engines import cluster_address, is_this_machine
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -59,6 +59,8 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
     _check_answers("--job_endpoint", endpoint, "Start the job server there, or give the HOST:PORT of one that runs.")
     _check_pool(pipeline.options)
+    if not endpoint:
+        _check_answers(*cluster_address(pipeline.options), "Start the cluster, or give the HOST:PORT of one that runs.")
 
     try:
         with _own_interrupts():

@@ -55,6 +55,10 @@ ENGINES = {
         ["--runner=flink", "--environment_type=EXTERNAL", "--environment_config=localhost:9"],
         "python -m pipeline.worker --pool --port 9",
     ),
+    "no-cluster": (
+        ["--runner=flink", "--flink_master=localhost:9", f"--flink_job_server_jar={__file__}"],
+        "Nothing answers at --flink_master localhost:9",
+    ),
     "flink-without-java": (
         ["--runner=flink", f"--flink_job_server_jar={__file__}", "--job_server_java_launcher=/nowhere/java"],
         "Install a Java runtime",

@@ -1,0 +1,124 @@
+"""Names of runners, and Beam's options that follow from the runner unless the user gives them."""
+
+from __future__ import annotations
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions, StandardOptions
+
+from pipeline.runtime.engine_errors import explain
+from pipeline.runtime.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
+from pipeline.runtime.runner import beam_options
+from schemas.errors import UsageError
+
+NAMES = {
+    "flink": "FlinkRunner",
+    "FLINKRUNNER": "FlinkRunner",
+    "Spark": "SparkRunner",
+    "prismRunner": "PrismRunner",
+    "dataflow": "DataflowRunner",
+    "fnapi": "FnApiRunner",
+    "some.module.Runner": "some.module.Runner",
+}
+
+
+@pytest.mark.parametrize(("written", "expected"), NAMES.items())
+def test_a_runner_is_known_by_its_plain_name(written: str, expected: str) -> None:
+    options = beam_options([f"--runner={written}", "--job_endpoint=localhost:1"], [], 0)
+    assert options.view_as(StandardOptions).runner == expected
+
+
+def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"--runner FlinkRuner is unknown. Did you mean FlinkRunner\?"):
+        beam_options(["--runner", "FlinkRuner"], [], 0)
+
+
+def portable(*flags: str) -> PortableOptions:
+    return beam_options(list(flags), [], 0).view_as(PortableOptions)
+
+
+HERE = [
+    ["--runner=portable", "--job_endpoint=localhost:8099"],
+    ["--runner=flink", "--job_endpoint=127.0.0.1:8099"],
+    ["--runner=flink", "--flink_master=http://localhost:8081"],
+    ["--runner=flink"],
+    ["--runner=spark"],
+    ["--runner=spark", "--spark_master_url=spark://localhost:7077"],
+    ["--runner=prism"],
+]
+
+
+@pytest.mark.parametrize("flags", HERE, ids=" ".join)
+def test_an_engine_on_this_machine_gets_workers_in_the_launcher(flags: list[str]) -> None:
+    options = portable(*flags)
+    assert options.environment_type == "LOOPBACK"
+    assert options.environment_cache_millis == KEEP_WORKERS_MILLIS
+    assert options.job_server_timeout == JOB_SERVER_TIMEOUT
+
+
+def test_flags_that_the_user_gives_win() -> None:
+    given = ["--environment_cache_millis=5", "--job-server-timeout=7", "--environment_type", "PROCESS"]
+    options = portable("--runner=prism", *given, '--environment_config={"command": "x"}')
+    assert options.environment_type == "PROCESS"
+    assert options.environment_config == '{"command": "x"}'
+    assert int(options.environment_cache_millis) == 5
+    assert options.job_server_timeout == 7
+
+    options = beam_options(["--runner=prism", "--save_main_session"], [], 0)
+    assert options.view_as(SetupOptions).save_main_session is True
+
+
+def test_local_jobs_keep_beams_options() -> None:
+    found = beam_options([], [], 0).view_as(PortableOptions)
+    default = PipelineOptions([]).view_as(PortableOptions)
+    assert found.environment_type == default.environment_type
+    assert found.job_server_timeout == default.job_server_timeout
+
+
+@pytest.mark.parametrize("address", ["--job_endpoint=far:8099", "--flink_master=far:8081"])
+def test_containers_without_clozeline_are_refused(address: str) -> None:
+    with pytest.raises(UsageError, match=r"EXTERNAL.*PROCESS.*DOCKER"):
+        portable("--runner=flink", address)
+    assert portable("--runner=flink", address, "--environment_config=image").environment_type is None
+
+
+SAID = {
+    "network buffers": (
+        "Pipeline job-7 failed in state FAILED: java.io.IOException: Insufficient number of network buffers: required "
+        "512, but only 220 available. The total number of network buffers is currently set to 256 of 32768 bytes each.",
+        "too few network buffers (required 512, but only 220 available)",
+        False,
+    ),
+    "docker": (
+        'java.io.IOException: Cannot run program "docker": error=2, No such file or directory',
+        "there is no Docker",
+        False,
+    ),
+    "worker command": (
+        "Pipeline job-7 failed in state FAILED: java.io.IOException: error=2, No such file or directory",
+        "cannot start its workers",
+        False,
+    ),
+    "failing worker": ("java.lang.IllegalStateException: Process died with exit code 1", "exit code 1.", False),
+    "killed worker": ("java.lang.IllegalStateException: Process died with exit code 137", "was lost", True),
+    "package": (
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pipeline.steps'",
+        "The workers' Python has no pipeline.",
+        False,
+    ),
+    "canceled": ("Pipeline job-7 failed in state CANCELLED: unknown error", "was canceled on the engine", False),
+    "lost worker": (
+        "Pipeline job-7 failed in state FAILED: org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: "
+        "org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: CANCELLED: call already cancelled",
+        "A worker, or the machine that it ran on, was lost (org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeE",
+        True,
+    ),
+    "fault of a step": ("Traceback (most recent call last):\n  x\nKeyError: 'a'", "KeyError: 'a'.", False),
+    "something else": ("java.lang.IllegalStateException: no leader", "IllegalStateException: no leader.", True),
+}
+
+
+@pytest.mark.parametrize(("text", "expected", "may_pass"), SAID.values(), ids=SAID)
+def test_what_engines_say_is_explained(text: str, expected: str, may_pass: bool) -> None:
+    explained = explain(RuntimeError(text))
+    assert expected in explained.text and "\n" not in explained.text
+    assert explained.may_pass == may_pass

@@ -1,0 +1,122 @@
+"""Workers for engines: how they are started by hand, and when a pool and its workers end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
+
+from pipeline.runtime.worker_environment import WORKER_ENVIRONMENT
+from tests.trainer.ranks import free_port
+
+SECONDS = 120
+
+
+def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
+    done = run("python", "-m", "pipeline.worker", timeout=SECONDS)
+    assert done.returncode == 2
+    assert "--pool" in done.stderr and "Traceback" not in done.stderr
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
+    """A pool, its address and its log."""
+    port = free_port()
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.worker", "--pool", "--port", str(port)],
+            env=os.environ | {"PYTHONPATH": os.getcwd()},
+            cwd=tmp_path,
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or "workers wait at" in log.read_text(), "no pool")
+        yield process, f"127.0.0.1:{port}", log
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def control() -> Iterator[str]:
+    """The address of an engine that accepts connections and gives no work."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = grpc.server(ThreadPoolExecutor(4))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0)
+
+
+def start_worker(address: str, name: str, control: str) -> None:
+    endpoint = endpoints_pb2.ApiServiceDescriptor(url=control)
+    request = beam_fn_api_pb2.StartWorkerRequest(worker_id=name, provision_endpoint=endpoint)
+    with grpc.insecure_channel(address) as channel:
+        answer = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(request, timeout=SECONDS)
+    assert not answer.error
+
+
+def stop_worker(address: str, name: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        stub.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id=name), timeout=SECONDS)
+
+
+def below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_a_worker_that_no_engine_answers_ends_and_the_pool_goes_on(pool, control: str) -> None:
+    process, address, _ = pool
+    before = len(below(process))
+    start_worker(address, "1-1", control)
+    wait_for(lambda: len(below(process)) == before, "the worker did not end")
+    stop_worker(address, "1-1")
+    assert process.poll() is None
+
+
+def test_workers_have_the_environment_of_local_ones(pool) -> None:
+    environment = psutil.Process(pool[0].pid).environ()
+    assert {name: environment.get(name) for name in WORKER_ENVIRONMENT} == WORKER_ENVIRONMENT
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_the_processes_of_a_pool_end_with_it(pool, number: signal.Signals, code: int) -> None:
+    process, address, log = pool
+    silent = f"127.0.0.1:{free_port()}"  # an engine that is not there yet; workers wait for it
+    for name in ("1-1", "2-1"):
+        start_worker(address, name, silent)
+    family = below(process)
+    assert len(family) >= 3, log.read_text()
+
+    process.send_signal(number)
+    assert process.wait(timeout=SECONDS) == code
+    _, alive = psutil.wait_procs(family, timeout=15)
+    assert not alive, log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_two_pools_do_not_share_a_port(pool, run) -> None:
+    port = pool[1].rpartition(":")[2]
+    done = run("python", "-m", "pipeline.worker", "--pool", "--port", port, timeout=SECONDS)
+    assert done.returncode == 2
+    assert "the port is in use" in done.stderr and "Traceback" not in done.stderr
