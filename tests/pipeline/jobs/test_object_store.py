@@ -88,7 +88,7 @@ def test_what_is_not_there_is_a_clear_error(run, store, bucket) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
-PASSES = 40
+PASSES = 16
 """Each of the three text shards gives so many pair shards, which takes long enough to be killed in the middle."""
 
 
@@ -119,18 +119,18 @@ def kill_in_the_middle(process: subprocess.Popen[str], store: ObjectStore, uploa
 
 def test_two_killed_jobs_in_one_folder_and_then_the_first_one_again(command, store, bucket, text, vocab, tmp_path):
     """The second one wrote over what the first one had uploaded, under the same names."""
-    kill_in_the_middle(start_pairs(store, text, vocab), store, 20)
-    kill_in_the_middle(start_pairs(store, text, vocab, "--seed", 7), store, 5)
+    kill_in_the_middle(start_pairs(store, text, vocab), store, 8)
+    kill_in_the_middle(start_pairs(store, text, vocab, "--seed", 7), store, 3)
     left = [item.key for item in bucket.objects.filter(Prefix="pairs/pairs-")]
     assert left and not list(bucket.objects.filter(Prefix="pairs/manifest.json"))
 
     # The first one again: killed once more, so that it also continues its own work.
-    kill_in_the_middle(start_pairs(store, text, vocab), store, 10)
+    kill_in_the_middle(start_pairs(store, text, vocab), store, 6)
     uploaded = store.count("pairs/pairs-", "PUT")
     process = start_pairs(store, text, vocab)
     printed, _ = process.communicate(timeout=240)
     assert process.returncode == 0, printed
-    assert store.count("pairs/pairs-", "PUT") - uploaded <= 3 * PASSES - 8  # those of the two workers may be cut off
+    assert store.count("pairs/pairs-", "PUT") - uploaded <= 3 * PASSES - 4  # the last two may have no report yet
 
     shape = ("--objective", "nsp", "--max_length", 32, "--dupe_factor", PASSES)
     done = command("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / "pairs", *shape)
