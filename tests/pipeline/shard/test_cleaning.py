@@ -1,11 +1,12 @@
+import re
 import unicodedata
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import MAX_MARKS, MAX_UNBROKEN_CHARACTERS, clean, drop_long_words
+from pipeline.shard.cleaning import MAX_MARKS, MAX_UNBROKEN_CHARACTERS, clean, cut_marks, drop_long_words
 
 
 def cleaned(text: str) -> tuple[str, dict[str, int]]:
@@ -30,6 +31,53 @@ def test_clean_text_is_plain_and_stays_so(text: str) -> None:
     assert not any(unicodedata.category(c) in ("Cc", "Cs") and c != "\n" for c in plain)
     assert not any(c.isspace() and c not in " \n" for c in plain)
     assert cleaned(plain) == (plain, {})
+
+
+RULES = (
+    ("line ends made plain", "\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]", "\n"),
+    ("control characters removed", "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]", ""),
+    ("spaces made plain", "[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]", " "),
+    ("undecodable bytes removed", "\ufffd", ""),
+)
+
+
+def plain_clean(text: str) -> tuple[str, dict[str, int]]:
+    """Every rule for every text, one after another."""
+    counts: Counter[str] = Counter()
+    for rule, pattern, replacement in RULES:
+        text, times = re.subn(pattern, replacement, text)
+        if times:
+            counts[rule] += times
+
+    text = cut_marks(text, counts)
+    composed = unicodedata.normalize("NFC", text)
+    if composed != text:
+        counts["composed (NFC)"] += 1
+        composed = cut_marks(composed, counts)
+    return composed, dict(counts)
+
+
+SPECIAL = "\r\n\v\x1c\x1e\x1f\x85\u2028\t \xa0\u3000\ufeff\0\x7f\ufffd\u0301\u0323e\u1100\u1161\u11a8\u0f73\ud800"
+WILD = st.one_of(st.text(st.sampled_from(SPECIAL)), st.text(st.characters(exclude_categories=())))
+PADDINGS = ("", "a" * 300, "\u4e2d" * 300)  # mostly ASCII, and mostly not
+
+
+@given(
+    st.one_of(st.text(st.sampled_from(SPECIAL)), st.text(st.characters(exclude_categories=()))),
+    st.sampled_from(PADDINGS),
+)
+@settings(max_examples=400, deadline=None)
+def test_short_cuts_change_nothing(text: str, padding: str) -> None:
+    assert cleaned(padding + text) == plain_clean(padding + text)
+
+
+def test_a_text_that_is_left_alone_is_composed_whatever_its_characters() -> None:
+    """Which characters compose comes from Unicode's tables; a new version of them may add some."""
+    for code_point in (*range(0x80, 0x20000), *range(0x2F700, 0x2FB00)):  # all others neither compose nor decompose
+        character = chr(code_point)
+        text = f"{character}e{character}\u1112\u1161{character}"
+        if clean(text, Counter()) == text:
+            assert unicodedata.is_normalized("NFC", text), f"U+{code_point:04X}"
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))

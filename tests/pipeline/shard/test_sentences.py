@@ -1,10 +1,16 @@
+import itertools
+import re
 from collections import Counter
 
-from hypothesis import given
+import pyarrow as pa
+import sentencex
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
-from pipeline.shard.sentences import paragraphs, split_sentences
+from pipeline.shard.sentence_column import SentenceColumn
+from pipeline.shard.sentences import paragraphs, split_ideographic, split_sentences
+from schemas.shards import TEXT_SCHEMA
 
 
 def test_wrapped_lines_are_joined_and_headings_are_not() -> None:
@@ -54,3 +60,70 @@ def test_no_character_is_lost_but_spaces(text: str) -> None:
     found = split_sentences(cleaned, "en", "sentencex")
     assert "".join("".join(found).split()) == "".join(cleaned.split())
     assert all(sentence == " ".join(sentence.split()) and sentence for sentence in found)
+
+
+def plain_unwrap(lines: list[str]) -> list[str]:
+    """Joins lines one by one; a line break is a wrap if the next word would not have fitted on the line."""
+    width = max(map(len, lines))
+    joined = [lines[0].strip()]
+    for previous, line in itertools.pairwise(lines):
+        text = line.strip()
+        first_word = text.split(" ")[0]
+        fits = len(previous.rstrip()) + 1 + len(first_word) <= width
+        if text and " " in previous.strip() and (text[0].islower() or not fits):
+            joined[-1] += " " + text
+        else:
+            joined.append(text)
+    return joined
+
+
+WORDS = st.lists(st.sampled_from(["a", "B", " ", "word ", "Word "]), max_size=8)
+LINES = st.lists(WORDS.map("".join), min_size=2, max_size=6)
+
+
+@given(LINES)
+@settings(deadline=None)
+def test_lines_are_joined_as_by_a_plain_loop(lines: list[str]) -> None:
+    lines = [line[:120] or "x" for line in lines]  # an empty line would end the block
+    assert paragraphs("\n".join(lines)) == plain_unwrap(lines)
+
+
+WITH_FULL_STOPS = st.text(
+    st.sampled_from("\u3002\uff01\uff1f!?\u2026\u201d\u300d\uff09\uff0c,:\u4e2da1 ."), max_size=20
+)
+
+
+@given(st.lists(WITH_FULL_STOPS, max_size=4))
+@settings(deadline=None)
+def test_ideographic_cuts_are_those_of_each_sentence(sentences: list[str]) -> None:
+    end = re.compile("[!?…]*[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
+    expected = []
+    for sentence in sentences:
+        start = 0
+        for match in end.finditer(sentence):
+            expected.append(sentence[start : match.end()])
+            start = match.end()
+        expected.append(sentence[start:])
+
+    found = split_ideographic(sentences)
+    assert [part for part in found if part] == [part for part in expected if part]
+
+
+@given(st.lists(st.sampled_from(["One. ", "\u4f60\u597d\u3002", "two", "\n", "\n\n", "  ", "\u201d"])))
+@settings(deadline=None)
+def test_no_sentence_of_the_library_has_a_line_break_inside(parts: list[str]) -> None:
+    """Sentences are joined by line breaks to cut them all at once."""
+    joined = "\n\n".join(paragraphs("".join(parts)))
+    assert not any("\n" in sentence.strip() for sentence in sentencex.segment("zh", joined))
+
+
+def test_a_column_of_sentences_is_the_list_of_documents() -> None:
+    documents = [[f"Sentence {i}.", "\u4e2d" * (i % 5 + 1)] for i in range(700)]
+    column = SentenceColumn()
+    assert column.to_arrow().to_pylist() == list(column) == []
+
+    for document in documents:
+        column.append(document, text_bytes=5000)  # so that there are several chunks
+    assert list(column) == documents
+    assert column.to_arrow().equals(pa.array(documents, TEXT_SCHEMA.field("sentences").type))
+    assert list(column) == documents
