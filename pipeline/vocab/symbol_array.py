@@ -98,9 +98,9 @@ class SymbolArray:
         self._positions = positions_by_symbol(self._symbol_P, alphabet_size)
 
         # The same memory as the arrays. Python reads a single element from a memoryview in half of the time.
-        self._symbol_view = memoryview(self._symbol_P)
-        self._word_view = memoryview(self._word_P)
-        self._counts_view = memoryview(self._counts_N)
+        self._symbol_view = self._symbol_P.data
+        self._word_view = self._word_P.data
+        self._counts_view = self._counts_N.data
 
     def count_pairs_after(self, left: int, min_frequency: int) -> tuple[Ints, Ints]:
         """Count the pairs whose left symbol is `left`.
