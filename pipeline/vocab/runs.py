@@ -8,8 +8,9 @@ Shape suffixes: B bytes of the text, R runs in the text, D distinct runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +126,7 @@ def _count_pairs(
     return np.concatenate(runs), np.concatenate(sources), np.concatenate(counts)
 
 
-def strings_of(text_B: NDArray[np.uint8], lengths: Sequence[int] | NDArray[np.int64]) -> pa.StringArray:
+def strings_of(text_B: NDArray[np.uint8], lengths: NDArray[Any]) -> pa.StringArray:
     """Return strings that lie end to end in `text_B`, by their lengths in bytes."""
     offsets = offsets_of(np.asarray(lengths)).astype(np.int32)
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text_B))

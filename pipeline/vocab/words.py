@@ -27,7 +27,7 @@ class Words:
     A character is its code point, in 16 bits when all of these words allow it, otherwise in 32.
     """
 
-    characters_T: NDArray[np.uint16 | np.uint32]
+    characters_T: NDArray[Any]
     lengths_N: NDArray[np.int64]
     counts_N: NDArray[np.int64]
 
