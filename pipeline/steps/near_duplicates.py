@@ -40,6 +40,11 @@ UNION_FIND_DOCUMENTS = 4_000_000
 ROUNDS = 3
 """Rounds of large and small stars for more documents than that."""
 
+SMALL_INPUT_BYTES = 1 << 30
+"""A job with less input has no stars in its graph, because even an exchange without rows takes a tenth of a second.
+Its documents are fewer than UNION_FIND_DOCUMENTS, unless they are very short or highly compressed; then one worker
+connects them all the same, and needs more memory."""
+
 ReadTables = Callable[[], list[pa.Table]]
 
 
@@ -70,6 +75,11 @@ def plan_near_duplicates(survey: CorpusSurvey, run_buckets: int) -> NearDuplicat
     )
 
 
+def rounds_for(input_bytes: int) -> int:
+    """Return how many rounds of stars the graph of a job has."""
+    return ROUNDS if input_bytes >= SMALL_INPUT_BYTES else 0
+
+
 def pair_bands(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
     """Pair the documents that share a band. Output 0: requests."""
     (table,) = read_tables()
@@ -87,7 +97,9 @@ def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Itera
         yield 0, (rows["to"].to_numpy(), rows)
 
 
-def check_pairs(bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, seed: int) -> Iterator[Addressed]:
+def check_pairs(
+    bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, seed: int, rounds: int
+) -> Iterator[Addressed]:
     """Connect similar documents. Outputs: 0 documents to drop, 1 edges for the last step, 2 edges for large stars."""
     (delivered,) = read_tables()
     pairs = similarity.similar_pairs(delivered)
@@ -95,7 +107,7 @@ def check_pairs(bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, s
 
     stars = components.small_stars(Edges(pairs.smaller, pairs.larger), pairs.centers)
     yield 0, dropped_lot(stars.dropped, seed)
-    if plan.is_small:
+    if plan.is_small or rounds == 0:
         yield 1, _last_lot(stars)
     else:
         yield 2, _lot_for_large_stars(stars)

@@ -1,6 +1,7 @@
 """Near-duplicates as a Beam graph: from the bands and signatures of all runs to the documents to drop.
 
-Every arrow is an exchange: 4 that always work, and 2 for each round of stars, which stay empty for a small corpus.
+Every arrow is an exchange. There are 4, and 2 more for each round of stars (3 rounds, none for a small input). Which
+way the edges take is decided while the job runs, by the number of documents; the other exchanges stay empty.
 
     bands -> pair -> send (with the signatures of all documents) -> check --------------------------> finish
                                                                     check -> (large -> small) x 3 -> finish
@@ -28,7 +29,7 @@ from pipeline.shard.near_duplicates.components import EDGE_SCHEMA
 from pipeline.shard.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_SCHEMA
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps import near_duplicates as steps
-from pipeline.steps.near_duplicates import ROUNDS, plan_near_duplicates
+from pipeline.steps.near_duplicates import plan_near_duplicates
 from pipeline.transforms.calls import call_once
 from pipeline.transforms.exchange import Gather, Plan, Relayed, Sent, Written
 from pipeline.transforms.relay import Output, Plans, Step, relay
@@ -45,11 +46,12 @@ placements."""
 class Corpus:
     """What the graph is built for.
 
-    survey: a single CorpusSurvey. seed: draws the placements.
+    survey: a single CorpusSurvey. seed: draws the placements. rounds: of stars, 0 for a small input.
     """
 
     survey: AsSingleton
     seed: int
+    rounds: int
     shuffle: Shuffle
     staging: Staging
 
@@ -77,11 +79,11 @@ class _Graph:
     def build(self) -> list[Relayed]:
         requested = self._pair()
         delivered = self._send(requested)
-        few_edges, edges = self._check(delivered)
-        for number in range(ROUNDS):
-            edges = self._round(edges, number)
+        few_edges, *more = self._check(delivered)
+        for number in range(self._corpus.rounds):
+            more = [self._round(more[0], number)]
 
-        sources = [few_edges, edges]
+        sources = [few_edges, *more]
         finish = partial(steps.finish, seed=self._corpus.seed)
         step = Step("near-finish", finish, LAST, _streams(sources), [self._output_of_dropped()])
         self._dropped += self._relay(sources, step)
@@ -107,18 +109,17 @@ class _Graph:
         (delivered,) = self._relay([Written(signatures, indexes), requested], step)
         return delivered
 
-    def _check(self, delivered: Relayed) -> tuple[Relayed, Relayed]:
-        """Edges for the last step, and edges for large stars. One of the two is empty, as the plan says."""
-        outputs = [
-            self._output_of_dropped(),
-            Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST),
-            Output(Stream(0, "edges", EDGE_SCHEMA), STARS),
-        ]
-        check = partial(steps.check_pairs, seed=self._corpus.seed)
+    def _check(self, delivered: Relayed) -> list[Relayed]:
+        """Edges for the last step and, with rounds of stars, for the first. One is empty, as the plan says."""
+        outputs = [self._output_of_dropped(), Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST)]
+        if self._corpus.rounds:
+            outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
+
+        check = partial(steps.check_pairs, seed=self._corpus.seed, rounds=self._corpus.rounds)
         step = Step("near-check", check, DOCUMENTS, [delivered.stream], outputs)
-        dropped, few_edges, edges = self._relay([delivered], step)
+        dropped, *edges = self._relay([delivered], step)
         self._dropped.append(dropped)
-        return few_edges, edges
+        return edges
 
     def _round(self, edges: Relayed, number: int) -> Relayed:
         """The edges that are left after one round of large and small stars."""
@@ -126,7 +127,7 @@ class _Graph:
         step = Step(f"near-large-{number}", steps.make_large_stars, STARS, [edges.stream], [at_larger_ends])
         (large,) = self._relay([edges], step)
 
-        is_last = number == ROUNDS - 1
+        is_last = number == self._corpus.rounds - 1
         left = Output(Stream(0, "small-stars", EDGE_SCHEMA), STARS)
         if is_last:
             left = Output(Stream(1, "small-stars", EDGE_SCHEMA), LAST)

@@ -20,6 +20,7 @@ from pipeline.shard.job_files import files_for, read_splits
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import placements_of, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
+from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import add_text_reports, publish_text
 from pipeline.transforms.calls import Distribute, call, call_once, generate
@@ -60,7 +61,8 @@ class ShardCorpora(beam.PTransform):
         documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
         streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
         if self.reading.near_duplicates:
-            corpus = Corpus(survey, self.job.seed, self.shuffle, self.staging)
+            rounds = rounds_for(sum(file.bytes for file in self.provenance.inputs))
+            corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
             streams += near_duplicates_to_drop(runs, corpus)
 
         merge = partial(_write_shard, options=MergeOptions(self.job.dedup, self.job.seed), staging=self.staging)
