@@ -27,7 +27,7 @@ from pipeline.vocab.rare_words import all_words, estimated_memory
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.manifest import Input, Manifest, read_manifest
+from schemas.manifest import Input, Manifest, read_manifest, read_root
 
 NO_SEED = 0  # nothing here is random
 COUNT_VERSION = 1  # of the rules by which text is counted
@@ -35,19 +35,21 @@ COUNT_VERSION = 1  # of the rules by which text is counted
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    text = read_manifest(job.text, "text") if job.text else None
-    input_bytes = text.totals["text_bytes"] if text else 0
-    options = beam_options(beam_arguments, known_flags, input_bytes)
-    if job.counts is None:
-        assert text is not None, "VocabJob.from_flags asks for one of both"
-        return _run_from_text(job, text, options)
+    if job.text is not None:
+        text = read_root(job.text, "text")
+        options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+        if job.counts is None:
+            return _run_from_text(job, text, options)
 
-    if text is not None and _must_count(job, text):
-        counted = _run_counts(job, text, options)
-        if counted is None:  # a dry run
-            return None
-        options = beam_options(beam_arguments, known_flags, input_bytes)  # Beam empties some when it runs
-    return _run_from_counts(job, read_manifest(job.counts, "counts"), options)
+        if _must_count(job, text):
+            counted = _run_counts(job, text, options)
+            if counted is None:  # a dry run
+                return None
+
+    # Options are made for each job, because Beam empties some of them when it runs.
+    counts = read_manifest(str(job.counts), "counts")
+    options = beam_options(beam_arguments, known_flags, sum(shard.bytes for shard in counts.shards))
+    return _run_from_counts(job, counts, options)
 
 
 def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
@@ -125,7 +127,8 @@ def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options
         text=path_for_workers("--text", str(job.text), options),
         sources=reported_sources(text.statistics["documents_by_source"]),
         rules=rules,
-        num_shards=len(text.shards),
+        num_shards=text.num_shards,
+        num_parts=max(1, len(text.parts_of("shards"))),
         text_bytes=text.totals["text_bytes"],
     )
 

@@ -23,7 +23,8 @@ from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.rare_words import Tally, all_words, tally_words
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
+from schemas.manifest_entries import PART_ENTRIES
 from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 
 LOT_BYTES = 512 << 20
@@ -44,20 +45,23 @@ class CountPlan:
     """What is counted, and how the work is divided.
 
     text: the folder, as workers open it. sources: what the counts tell apart, besides words.
+    num_parts: in which the list of its shards lies, 1 when its manifest has no parts.
     """
 
     text: str
     sources: list[str]
     rules: tuple[Rules, ...]
     num_shards: int
+    num_parts: int
     text_bytes: int
 
     @property
     def shards_per_lot(self) -> int:
-        """The number of text shards of each lot but the last."""
+        """The number of text shards of each lot but the last: a power of two, so that parts of a manifest divide."""
         by_size = LOT_BYTES * self.num_shards // max(self.text_bytes, 1)
-        by_number = -(-self.num_shards // MIN_LOTS)
-        return max(1, min(by_size, by_number))
+        by_number = self.num_shards // MIN_LOTS
+        wanted = max(1, min(by_size, by_number, PART_ENTRIES))
+        return 1 << (wanted.bit_length() - 1)
 
     @property
     def lots(self) -> int:
@@ -80,12 +84,19 @@ class TextLot:
     shards: list[Shard]
 
 
-def read_lots(_: Any, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
-    """Yield (number, lot) for all lots of a text. Its list of shards is read here, on a worker, from its manifest."""
-    entries = read_manifest(plan.text, "text").shards
-    for number in range(plan.lots):
-        first = number * plan.shards_per_lot
-        yield number, TextLot(number, entries[first : first + plan.shards_per_lot])
+def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
+    """Yield (number, lot) for the lots of one part of the text's manifest, which workers read.
+
+    A manifest without parts counts as one part.
+    """
+    root = read_root(plan.text, "text")
+    parts = root.parts_of("shards")
+    entries = read_part(plan.text, parts[part]) if parts else root.shards
+    before = sum(earlier.count for earlier in parts[:part])
+
+    for start in range(0, len(entries), plan.shards_per_lot):
+        number = (before + start) // plan.shards_per_lot
+        yield number, TextLot(number, entries[start : start + plan.shards_per_lot])
 
 
 def name_of_lot(lot: TextLot) -> str:

@@ -5,5 +5,4 @@ element in memory. All outputs follow from what the functions are given: which w
 often leaves no trace.
 
 The job's last step publishes the result, on a worker: so a job on an engine finishes even when its launcher is gone.
-(`vocab` trains in the launcher, after its graph has counted the words.)
 """

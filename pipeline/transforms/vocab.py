@@ -53,7 +53,8 @@ class CountWords(beam.PTransform):
     def expand(self, pbegin: Any) -> PCollection:
         lots = (
             pbegin
-            | "Text" >> beam.Create([None])
+            | "Text parts" >> beam.Create([list(range(self.plan.num_parts))])
+            | "Distribute parts" >> DistributeList()
             | "Lots" >> generate(read_lots, self.plan)
             | "Distribute lots" >> Distribute()
         )
