@@ -55,6 +55,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
     graph = ShardCorpora(
         splits=len(splits),
+        input_bytes=input_bytes,
         job=job,
         reading=_read_options(job),
         provenance=Provenance(recorded_options(job), [], job.seed),

@@ -38,9 +38,11 @@ class ShardCorpora(beam.PTransform):
     decides the number of shards; an exchange brings the documents of each shard together.
 
     splits: their number. They and the list of inputs lie in staging (pipeline/shard/job_files.py).
+    input_bytes: of all inputs, as they are stored.
     """
 
     splits: int
+    input_bytes: int
     job: ShardJob
     reading: ReadOptions
     provenance: Provenance
@@ -61,7 +63,7 @@ class ShardCorpora(beam.PTransform):
         documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
         streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
         if self.reading.near_duplicates:
-            rounds = rounds_for(sum(file.bytes for file in self.provenance.inputs))
+            rounds = rounds_for(self.input_bytes)
             corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
             streams += near_duplicates_to_drop(runs, corpus)
 
