@@ -21,7 +21,6 @@ import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from pipeline.runtime.engine_worker import Endpoints, work
-from pipeline.runtime.local_workers import end_without
 from schemas.errors import UsageError
 
 PRELOADED = [
@@ -164,8 +163,16 @@ def _do_nothing() -> None:
 
 
 def _run_worker(endpoints: Endpoints) -> None:
-    """What a forked process does: work, and end when the fork server does, which ends with its pool."""
+    """What a forked process does: work, and end when the pool does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the pool, which stops its workers
-    threading.Thread(target=end_without, args=(os.getppid(),), name="pool watch", daemon=True).start()
+    threading.Thread(target=_end_with_pool, name="pool watch", daemon=True).start()
     with contextlib.suppress(UsageError):  # the engine is gone before it was asked for the job
         work(endpoints)
+
+
+def _end_with_pool() -> None:
+    # The process that forked this one lives as long as any of its children; the pool is what started them.
+    pool = multiprocessing.parent_process()
+    if pool is not None:
+        pool.join()
+        os._exit(1)
