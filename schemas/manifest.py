@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 from schemas.fingerprints import fingerprint
-from schemas.manifest_entries import Count, Hex, Input, LedgerEntry, Listed, Part, Shard, decode_entries
+from schemas.manifest_entries import Count, FolderKind, Hex, Input, LedgerEntry, Listed, Part, Shard, decode_entries
+from schemas.manifest_needs import NEEDED
 from schemas.many_files import concurrently
 
-__all__ = ["Input", "LedgerEntry", "Part", "Shard", "fingerprint"]  # so that callers need this module alone
+# So that callers need this module alone.
+__all__ = ["FolderKind", "Input", "LedgerEntry", "Part", "Shard", "fingerprint"]
 
 NAME = "manifest.json"
-FolderKind = Literal["text", "counts", "vocab", "pairs"]
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
 NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
 """The types of pydantic's errors for a PlainName that is none; the second is that of a lone surrogate."""
@@ -69,66 +70,6 @@ class Manifest(_Strict):
         for part in self.parts:
             content[part.holds] = []
         return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-class _Needed(BaseModel):
-    """Fields that readers need; a manifest may hold others as well."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _PairOptions(_Needed):
-    objective: Literal["nsp", "sop", "full_sentences", "doc_sentences"]
-    max_length: Annotated[int, Field(gt=0, lt=2**31)]
-    static_masks: Count = 0
-    vocabulary: Hex
-    vocabulary_size: Annotated[int, Field(gt=0, lt=2**31)]
-
-
-class _PairTotals(_Needed):
-    rows: Count
-    tokens: Count
-
-
-class _PairStatistics(_Needed):
-    lengths: list[Count]
-
-
-class _Pairs(_Needed):
-    options: _PairOptions
-    totals: _PairTotals
-    statistics: _PairStatistics
-
-
-class _TextTotals(_Needed):
-    text_bytes: Count
-
-
-class _TextStatistics(_Needed):
-    documents_by_source: dict[str, Count]
-
-
-class _CountsOptions(_Needed):
-    partitions: Annotated[int, Field(gt=0, lt=2**31)]
-
-
-class _CountsStatistics(_Needed):
-    sources: list[str]
-    tallies: dict[str, list[list[Count]]]
-
-
-class _Counts(_Needed):
-    options: _CountsOptions
-    statistics: _CountsStatistics
-
-
-class _Text(_Needed):
-    totals: _TextTotals
-    statistics: _TextStatistics
-
-
-NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "counts": _Counts, "vocab": _Needed, "pairs": _Pairs}
-"""What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
 
 
 def read_manifest(folder: str, kind: FolderKind) -> Manifest:
