@@ -84,7 +84,7 @@ def test_a_million_random_edges() -> None:
     ids = random_ids(1_000_000)
     edges = edges_between(rng.choice(ids, 1_000_000), rng.choice(ids, 1_000_000))
 
-    found, left = dropped_by_stars(edges, 16, rounds=3)
+    found, left = dropped_by_stars(edges, 8, rounds=3)
     assert found == union_find(edges)
     assert left < 25_000
 
@@ -92,7 +92,7 @@ def test_a_million_random_edges() -> None:
 def test_a_long_path() -> None:
     ids = random_ids(200_000)
     edges = edges_between(ids[:-1], ids[1:])
-    found, left = dropped_by_stars(edges, 16, rounds=3)
+    found, left = dropped_by_stars(edges, 8, rounds=3)
     assert found == set(ids.tolist()) - {int(ids.min())}
     assert left < 12_000
 
