@@ -17,7 +17,7 @@ from pipeline.runtime import failures
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.calls import Distribute, call, call_once, generate
+from pipeline.transforms.calls import DistributeList, call, call_once, generate
 from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 
 SECONDS = 60
@@ -97,7 +97,7 @@ class Chain(beam.PTransform):
         kept = (
             pbegin
             | beam.Create([self.numbers])
-            | Distribute()
+            | DistributeList()
             | "Refuse" >> call(refuse_three)
             | "Twice" >> generate(twice)
         )
