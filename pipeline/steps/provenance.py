@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.runtime.counters import Report, add_ledgers
+from pipeline.runtime.counters import add_ledgers
 from schemas.manifest import Input, LedgerEntry
 
 
@@ -23,8 +23,3 @@ def ledger_entries(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> list[Le
     """Add up ledgers to what the manifest records: one entry for each reason and source, sorted."""
     added = add_ledgers(ledgers)
     return [LedgerEntry(reason=reason, source=source, count=count) for reason, source, count in added]
-
-
-def by_path(reports: list[Report]) -> list[Report]:
-    """Sort the reports of shards by path: they arrive in any order."""
-    return sorted(reports, key=lambda report: report["shard"]["path"])

@@ -53,7 +53,7 @@ def wait_for_workers(process: subprocess.Popen[str], output: Path) -> list[psuti
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[0]
-        if any(output.glob("_unfinished-*/run-*.arrow")):
+        if any(output.glob("_unfinished-*/run-*.run")):
             return psutil.Process(process.pid).children(recursive=True)
         time.sleep(0.02)
     raise AssertionError("no piece was written in time")

@@ -220,9 +220,9 @@ def test_raising_a_limit_that_is_judged_at_the_end_makes_no_piece_again(command,
     source.write_text('{"text": "The cat ran. It sat."}\n' * 4 + "{\n")
     flags = ("shard", "--input", source, "--output", tmp_path / "out", "--direct_num_workers=1")
     assert command(*flags).returncode == 3
-    (staged,) = (tmp_path / "out").glob("_unfinished-*/run-*.arrow")
+    (staged,) = (tmp_path / "out").glob("_unfinished-*/run-*[0-9].run")
     made = staged.stat().st_mtime_ns
     assert command(*flags, "--max_bad_ratio", 0.1).returncode == 3
     assert command(*flags, "--max_undecodable_ratio", 0.1).returncode == 3
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "out").glob("_unfinished-*/run-*.arrow")] == [made]
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "out").glob("_unfinished-*/run-*[0-9].run")] == [made]
     assert command(*flags, "--max_bad_ratio", 0.5).returncode == 0
