@@ -32,7 +32,8 @@ from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
 from pipeline.pairs.encoded import EncodedStrings, Ints, JoinedWords, concatenate, merge_encoded
-from pipeline.pairs.encoding_cache import MISSING, EncodingCache
+from pipeline.pairs.encoding_cache import EncodingCache
+from pipeline.pairs.key_table import MISSING
 from pipeline.pairs.pieces import PieceRules, bytes_of, cut_into_pieces
 from pipeline.pairs.word_cutting import WordCutter
 from schemas.ragged import offsets_of
@@ -41,7 +42,7 @@ from schemas.vocabulary import Model
 CHUNK_BYTES = 2 << 20
 
 # A cache that holds more is cleared. Most shards have fewer distinct pieces, of six characters on average.
-MAX_CACHED_PIECES = 500_000  # about 100 MB with their words
+MAX_CACHED_PIECES = 1_000_000  # about 100 MB with their words
 MAX_CACHED_BYTES = 64 << 20  # characters and ids: in languages without spaces pieces are long, and there are few
 
 
@@ -101,38 +102,35 @@ class Encoder:
     def _numbers_of_pieces(self, distinct: pa.Array) -> Ints:
         """Return (D,) the numbers of distinct pieces in the cache, after those that it lacks were encoded."""
         cached_bytes = self._pieces.bytes + self._words.bytes
-        if len(self._pieces.numbers) > MAX_CACHED_PIECES or cached_bytes > MAX_CACHED_BYTES:
+        if len(self._pieces) > MAX_CACHED_PIECES or cached_bytes > MAX_CACHED_BYTES:
             self._clear_caches()
 
-        strings = distinct.to_pylist()
-        numbers_D = self._pieces.find(strings)
+        numbers_D = self._pieces.find(distinct)
         missing = np.flatnonzero(numbers_D == MISSING)
         pieces = distinct.take(pa.array(missing))
 
         # `joined_words` looks at the words of one run after the other, so there is nothing to gain from many at once.
         is_plain = self._cutter.is_plain(pieces) & (self._joined_words is None)
-        plain = missing[is_plain]
-        numbers_D[plain] = self._add_plain_pieces([strings[i] for i in plain], pieces.filter(pa.array(is_plain)))
-
-        others = missing[~is_plain]
-        numbers_D[others] = self._add_other_pieces([strings[i] for i in others])
+        numbers_D[missing[is_plain]] = self._add_plain_pieces(pieces.filter(pa.array(is_plain)))
+        numbers_D[missing[~is_plain]] = self._add_other_pieces(pieces.filter(pa.array(~is_plain)))
         return numbers_D
 
-    def _add_plain_pieces(self, strings: list[str], pieces: pa.Array) -> Ints:
-        """Encode pieces of printable ASCII, given in both forms, and return their numbers in the cache."""
+    def _add_plain_pieces(self, pieces: pa.Array) -> Ints:
+        """Encode pieces of printable ASCII and return their numbers in the cache."""
         words = self._cutter.cut_plain(pieces)
         encoded_words = self._encode_words(words.strings)
-        return self._pieces.add(strings, _joined_to_pieces(encoded_words, words.counts_P, None))
+        return self._pieces.add(pieces, _joined_to_pieces(encoded_words, words.counts_P, None))
 
-    def _add_other_pieces(self, pieces: list[str]) -> Ints:
+    def _add_other_pieces(self, pieces: pa.Array) -> Ints:
         """Encode pieces of any characters and return their numbers in the cache."""
-        words_of_piece = self._cutter.cut_any(pieces)
+        strings = pieces.to_pylist()
+        words_of_piece = self._cutter.cut_any(strings)
         words = list(chain.from_iterable(words_of_piece))
         encoded_words = self._encode_words(pa.array(words, pa.string()))
 
         joined_W = None
         if self._joined_words is not None:
-            runs = self._cutter.runs_of(pieces)
+            runs = self._cutter.runs_of(strings)
             joined = map(self._joined_words, runs, words_of_piece)
             joined_W = np.fromiter(chain.from_iterable(joined), bool, len(words))
 
@@ -141,12 +139,11 @@ class Encoder:
 
     def _encode_words(self, words: pa.Array) -> EncodedStrings:
         numbered = words.dictionary_encode()
-        strings = numbered.dictionary.to_pylist()
+        numbers_D = self._words.find(numbered.dictionary)
 
-        numbers_D = self._words.find(strings)
         missing = np.flatnonzero(numbers_D == MISSING)
-        unknown = [strings[i] for i in missing]
-        numbers_D[missing] = self._words.add(unknown, self._tokenize(unknown))
+        unknown = numbered.dictionary.take(pa.array(missing))
+        numbers_D[missing] = self._words.add(unknown, self._tokenize(unknown.to_pylist()))
         return self._words.look_up(numbers_D[numbered.indices.to_numpy()])
 
     def _tokenize(self, words: list[str]) -> EncodedStrings:

@@ -9,11 +9,12 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.pairs.encoded import EncodedStrings, Ints
-
-MISSING = -1
+from pipeline.pairs.key_table import MISSING, KeyTable, keys_of
+from pipeline.pairs.pieces import bytes_of
 
 
 class EncodingCache:
@@ -24,12 +25,17 @@ class EncodingCache:
 
     def __init__(self, with_joined: bool = False):
         """Make an empty cache. `with_joined`: strings come with `joined_T`."""
-        self.numbers: dict[str, int] = {}
-        self.bytes = 0
+        self.bytes = 0  # of strings and ids
+        self._numbers_of_keys = KeyTable()
+        self._numbers_of_others: dict[str, int] = {}  # strings that are too long for a key
         self._ids = GrowingArray(np.int32)
         self._offsets = GrowingArray(np.int64)
         self._offsets.append(np.zeros(1, dtype=np.int64))
         self._joined = GrowingArray(np.bool_) if with_joined else None
+
+    def __len__(self) -> int:
+        """Return the number of strings."""
+        return len(self._offsets.values) - 1
 
     @property
     def encoded(self) -> EncodedStrings:
@@ -37,25 +43,35 @@ class EncodingCache:
         joined_T = None if self._joined is None else self._joined.values
         return EncodedStrings(self._ids.values, self._offsets.values, joined_T)
 
-    def find(self, strings: list[str]) -> Ints:
+    def find(self, strings: pa.Array) -> Ints:
         """Return (N,) the numbers of strings, MISSING for those that the cache does not hold."""
-        return np.fromiter(map(self.numbers.get, strings, repeat(MISSING)), np.int64, len(strings))
+        keys, has_key_N = keys_of(strings)
+        numbers_N = np.full(len(strings), MISSING)
+        numbers_N[has_key_N] = self._numbers_of_keys.find(keys[has_key_N])
 
-    def add(self, strings: list[str], encoded: EncodedStrings) -> Ints:
+        others = strings.filter(pa.array(~has_key_N)).to_pylist()
+        found = map(self._numbers_of_others.get, others, repeat(MISSING))
+        numbers_N[~has_key_N] = np.fromiter(found, np.int64, len(others))
+        return numbers_N
+
+    def add(self, strings: pa.Array, encoded: EncodedStrings) -> Ints:
         """Add N different strings that the cache does not hold, and return their numbers, (N,).
 
         `encoded` are these strings, in the same order.
         """
-        first = len(self.numbers)
-        end = first + len(strings)
-        self.numbers.update(zip(strings, range(first, end), strict=True))
-        self.bytes += sum(map(len, strings)) + encoded.ids_T.nbytes
+        first = len(self)
+        numbers_N = np.arange(first, first + len(strings))
+        keys, has_key_N = keys_of(strings)
+        self._numbers_of_keys.add(keys[has_key_N], numbers_N[has_key_N])
+        others = strings.filter(pa.array(~has_key_N)).to_pylist()
+        self._numbers_of_others.update(zip(others, numbers_N[~has_key_N].tolist(), strict=True))
 
+        self.bytes += len(bytes_of(strings)[0]) + encoded.ids_T.nbytes
         self._offsets.append(self._offsets.values[-1] + encoded.offsets_N1[1:])
         self._ids.append(encoded.ids_T)
         if self._joined is not None and encoded.joined_T is not None:
             self._joined.append(encoded.joined_T)
-        return np.arange(first, end)
+        return numbers_N
 
     def look_up(self, numbers_N: Ints) -> EncodedStrings:
         """Return the ids of strings by their numbers."""

@@ -117,12 +117,18 @@ def build_pair_shard(task: PairTask, plan: PairsPlan) -> Report:
     pairing = PairingOptions(job.objective, job.max_length, job.short_seq_prob, job.seed)
     masking = Masking(job.masking, job.mask_prob, job.max_predictions)
     options = PairOptions(pairing, job.static_masks, masking)
-    vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
+    vocabulary = _vocabulary(plan.tokenizer_json)
 
     with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
         target = PairShard(name, job.text, task.text_shard, task.pass_number)
         data, report = build_shard(target, encoder, vocabulary, options)
     return plan.staging.keep_shard(name, data, report)
+
+
+@lru_cache(maxsize=1)
+def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
+    """Return the vocabulary, read once in a process: it takes up to 0.2 s. Threads may share it."""
+    return parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from pipeline.pairs import encoding
 from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.encoding_cache import MISSING, EncodingCache
+from pipeline.pairs.encoding_cache import EncodingCache
+from pipeline.pairs.key_table import MISSING, KeyTable
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import SPECIALS, Model
@@ -100,6 +101,14 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
             assert list(zip(encoded.ids_T.tolist(), encoded.joined_T.tolist(), strict=True)) == expected
 
 
+def held(cache: EncodingCache) -> list[str]:
+    """Which of the strings of the next test a cache holds."""
+    candidates = [" a", " b", "a", "ab", "b", "c"]
+    found = [string for string in candidates if cache.find(pa.array([string]))[0] != MISSING]
+    assert len(found) == len(cache)
+    return found
+
+
 def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before new ones are added, and only when there are more than allowed; their words go with them."""
     monkeypatch.setattr(encoding, "MAX_CACHED_PIECES", 2)
@@ -107,7 +116,7 @@ def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     known = []
     for text in ("a", "b", "c", "ab", "a b"):
         encoder.encode(pa.array([text]))
-        known.append((sorted(encoder._pieces.numbers), sorted(encoder._words.numbers)))
+        known.append((held(encoder._pieces), held(encoder._words)))
         cached = encoder._pieces.encoded
         assert cached.joined_T is not None
         assert len(cached.joined_T) == len(cached.ids_T)
@@ -120,7 +129,7 @@ def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.Mo
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
     for letter in "abcd":
         encoder.encode(pa.array([letter * 90]))
-        assert len(encoder._pieces.numbers) == 1
+        assert len(encoder._pieces) == 1
 
 
 def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,29 +147,54 @@ def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [["ab", ".", ",", "c"], ["b"]]
 
 
-@given(lots=st.lists(st.dictionaries(st.text("ab", max_size=3), st.lists(st.integers(0, 9), max_size=4)), max_size=4))
-@settings(max_examples=20, deadline=None)
+STRINGS = st.one_of(
+    st.text("ab", max_size=3),
+    st.sampled_from(
+        ["", "\0", "a\0", "a" * 8, "a" * 9, "b" * 16, "b" * 16 + "\0", "b" * 17, "\u4e2d" * 5, "\u4e2d" * 6]
+    ),
+    st.text(max_size=20),
+)
+
+
+@given(lots=st.lists(st.dictionaries(STRINGS, st.lists(st.integers(0, 9), max_size=4)), max_size=4))
+@settings(max_examples=100, deadline=None)
 def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
     cache = EncodingCache()
     plain: dict[str, list[int]] = {}
     for lot in lots:
         strings = list(lot)
-        is_new = (cache.find(strings) == MISSING).tolist()
+        is_new = (cache.find(pa.array(strings, pa.string())) == MISSING).tolist()
         assert is_new == [string not in plain for string in strings]
         new = [string for string in strings if string not in plain]
         ids = [i for string in new for i in lot[string]]
         lengths = np.array([len(lot[string]) for string in new], np.int64)
-        numbers = cache.add(new, EncodedStrings(np.array(ids, np.int32), offsets_of(lengths), None))
-        assert numbers.tolist() == cache.find(new).tolist()
+        encoded = EncodedStrings(np.array(ids, np.int32), offsets_of(lengths), None)
+        numbers = cache.add(pa.array(new, pa.string()), encoded)
+        assert numbers.tolist() == list(range(len(plain), len(plain) + len(new)))
         plain |= {string: lot[string] for string in new}
+        assert len(cache) == len(plain)
 
         strings = [*reversed(plain), *plain]
-        numbers_R = cache.find(strings)
+        numbers_R = cache.find(pa.array(strings, pa.string()))
         ids_T, offsets_R1, joined_T = cache.look_up(numbers_R)
         assert ids_T.tolist() == [i for string in strings for i in plain[string]]
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
         assert offsets_R1[0] == 0 and joined_T is None
         assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
+
+
+def test_a_table_finds_its_keys_while_it_grows() -> None:
+    """Thousands of keys, many of which want the same slot, and none that was not added."""
+    table = KeyTable()
+    rng = np.random.default_rng(0)
+    keys = np.unique(rng.integers(0, 300, (40_000, 2), dtype=np.uint64), axis=0)
+    rng.shuffle(keys)
+    half = len(keys) // 2
+    for start in range(0, half, 1000):
+        numbers = np.arange(start, min(start + 1000, half))
+        table.add(keys[numbers], numbers)
+        assert table.find(keys[: numbers[-1] + 1]).tolist() == list(range(numbers[-1] + 1))
+    assert (table.find(keys[half:]) == MISSING).all()
 
 
 def test_a_pool_lends_each_encoder_to_one_at_a_time() -> None:
