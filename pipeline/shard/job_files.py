@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from pipeline.runtime.staging import Staging
 from pipeline.shard.inputs import Split
+from schemas import storage
 from schemas.manifest_entries import Input, decode_entries, encode_entries
 
 SPLITS_PER_FILE = 1024
@@ -49,6 +50,8 @@ def write_inputs(inputs: list[Input], staging: Staging) -> None:
     staging.put(_INPUTS, encode_entries(inputs))
 
 
-def read_inputs(staging: Staging) -> list[Input]:
-    """Return the list of inputs."""
+def read_inputs(staging: Staging) -> list[Input] | None:
+    """Return the list of inputs; None when it is gone, as it is once the job has published."""
+    if not storage.exists(staging.url(_INPUTS)):
+        return None
     return decode_entries(staging.piece(_INPUTS), "inputs")

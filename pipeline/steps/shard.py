@@ -13,7 +13,8 @@ from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION
-from schemas.manifest import Manifest
+from schemas.errors import StorageError
+from schemas.manifest import Input, Manifest, read_root
 
 
 def add_text_reports(reports: list[Report]) -> Report:
@@ -31,19 +32,34 @@ def add_text_reports(reports: list[Report]) -> Report:
 def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance: Provenance, staging: Staging) -> None:
     """Publish the text shards that `summaries` describe, and the excerpts of rejected records."""
     folder = summarize_folder(summaries, add_text_reports)
-    manifest = _manifest(survey, folder, provenance, staging)
+    inputs = read_inputs(staging)
+    if inputs is None:
+        _check_published(staging, folder.fingerprint("text"))
+        return
+
+    manifest = _manifest(survey, folder, provenance, inputs, staging)
     rejected = {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
     publish_output(staging, manifest, rejected, folder.generation)
 
 
-def _manifest(survey: CorpusSurvey, folder: FolderSummary, provenance: Provenance, staging: Staging) -> Manifest:
-    inputs, input_parts = list_inputs(read_inputs(staging), staging)
+def _check_published(staging: Staging, fingerprint: str) -> None:
+    """Raises StorageError unless an earlier attempt at this step has published, and removed what was unfinished."""
+    if read_root(staging.output, "text").fingerprint != fingerprint:
+        raise StorageError(
+            f"{staging.url('')} was removed while the job used it. Nothing was published. Run the same command again."
+        )
+
+
+def _manifest(
+    survey: CorpusSurvey, folder: FolderSummary, provenance: Provenance, inputs: list[Input], staging: Staging
+) -> Manifest:
+    listed, input_parts = list_inputs(inputs, staging)
     sums = folder.sums
     return Manifest(
         format_version=FORMAT_VERSION,
         kind="text",
         options=provenance.options | {"num_shards": survey.num_shards},
-        inputs=inputs,
+        inputs=listed,
         seed=provenance.seed,
         fingerprint=folder.fingerprint("text"),
         shards=folder.shards,
