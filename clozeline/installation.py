@@ -27,7 +27,7 @@ USAGE_ERROR = 2
 OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
 EXTRAS = {
-    "pipeline": ("apache_beam", "datasketch", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
+    "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
     "trainer": ("deepspeed", "safetensors", "tensorboard", "tomli_w", "torch", "tqdm"),
     "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),

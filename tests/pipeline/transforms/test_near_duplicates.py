@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 import pytest
+from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
 from pipeline.runtime.exchange import Shuffle
@@ -72,7 +73,7 @@ def dropped(folder: Path, documents: dict[int, list[str]], survey: CorpusSurvey,
         for place, stream in enumerate(streams):
             assert stream.stream.number == place + 1
         consumed = pipeline | Exchange(streams, consume, plan, shuffle, staging)
-        _ = consumed | "Write" >> beam.io.WriteToText(str(folder / "out"), shard_name_template="")
+        _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
 
     by_step: list[set[int]] = [set() for _ in streams]
     for line in (folder / "out").read_text().splitlines():
