@@ -17,7 +17,7 @@ from pipeline.options import PairsJob, ShardJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from pipeline.terminal import one_line, print_lines
 from schemas import storage
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest
 
 DESCRIPTION = """\
@@ -53,6 +53,13 @@ class Invocation:
         """Raises UsageError for the commands that take no flags of Beam."""
         if self.other_arguments:
             raise unknown_flags(self.other_arguments, self.known_flags, what="argument")
+
+    def refuse_misspelled(self, missing: list[str]) -> None:
+        """Raises UsageError when a flag that is not the command's own is close to one that is missing."""
+        for argument in self.other_arguments:
+            name = argument.partition("=")[0]
+            if argument.startswith("--") and nearest_name(name, missing):
+                raise unknown_flags([argument], missing)
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,10 @@ def _run_shard(invocation: Invocation) -> None:
 def _run_vocab(invocation: Invocation) -> None:
     from pipeline.jobs.vocab import run
 
-    job = VocabJob.from_flags(invocation.given(VocabJob))
+    given = invocation.given(VocabJob)
+    if "text" not in given and "counts" not in given:
+        invocation.refuse_misspelled(["--text", "--counts"])
+    job = VocabJob.from_flags(given)
     manifest = run(job, invocation.other_arguments, invocation.known_flags)
     if manifest is None:
         return

@@ -120,7 +120,7 @@ def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> Corpu
     text_bytes = added["text_bytes"]
     num_shards = sharding.num_shards or shards_for(text_bytes, sharding.shard_bytes)
     if text_bytes > num_shards * MAX_SHARD_BYTES:
-        raise _too_few_shards(f"{text_bytes:,} bytes of text in {num_shards:,} shards", text_bytes)
+        raise _too_few_shards(num_shards, f"{text_bytes:,} bytes of text in {num_shards:,} shards", text_bytes)
 
     # Runs are cut into at most RUN_BUCKETS, or exactly into the shards that the user wants.
     too_fine = sharding.num_shards is None and num_shards > RUN_BUCKETS
@@ -157,16 +157,17 @@ def check_shard_bytes(text_bytes: int, name: str) -> None:
     """Raise DataError if the documents of a shard have more bytes of text than Arrow holds."""
     if text_bytes > MAX_SHARD_BYTES:
         shards = int(name.rpartition("-")[2].removesuffix(".arrow"))
-        raise _too_few_shards(f"{name} has {text_bytes:,} bytes of text", text_bytes * shards)
+        raise _too_few_shards(shards, f"{name} has {text_bytes:,} bytes of text", text_bytes * shards)
 
 
-def _too_few_shards(found: str, total_text_bytes: int) -> DataError:
+def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:
     """Return the error for shards of more text than Arrow holds; `total_text_bytes` is of all shards, or estimated."""
     # Half full on average, because shards differ in size.
-    advised = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
+    half_full = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
+    advised = max(num_shards + 1, half_full)
     return DataError(
-        f"--num_shards is too small: {found}, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing was published. Give "
-        f"--num_shards {advised} or more, or leave the flag out."
+        f"--num_shards {num_shards} is too few: {found}, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing was "
+        f"published. Give --num_shards {advised} or more, or leave the flag out."
     )
 
 

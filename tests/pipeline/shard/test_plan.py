@@ -111,5 +111,5 @@ def test_more_shards_than_a_run_has_buckets_need_merged_runs() -> None:
 
 def test_too_few_shards_are_refused_with_a_number_that_is_enough() -> None:
     added = add_runs([report(1)]) | {"text_bytes": 3 << 31}
-    with pytest.raises(DataError, match=r"--num_shards is too small: .* in 2 shards.* Give --num_shards 7 or more"):
+    with pytest.raises(DataError, match=r"--num_shards 2 is too few: .* in 2 shards.* Give --num_shards 7 or more"):
         plan_shards(added, Sharding(2, 64 * MB), LIMITS)
