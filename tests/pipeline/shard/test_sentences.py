@@ -114,7 +114,7 @@ def test_ideographic_cuts_are_those_of_each_sentence(sentences: list[str]) -> No
 def test_no_sentence_of_the_library_has_a_line_break_inside(parts: list[str]) -> None:
     """Sentences are joined by line breaks to cut them all at once."""
     joined = "\n\n".join(paragraphs("".join(parts)))
-    assert not any("\n" in sentence.strip() for sentence in sentencex.segment("zh", joined))
+    assert not any("\n" in sentence.strip() for sentence in sentencex.segment("zh", joined))  # type: ignore[attr-defined]
 
 
 def test_a_column_of_sentences_is_the_list_of_documents() -> None:
