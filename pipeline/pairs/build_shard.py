@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.pairs.encoded import EncodedStrings
+from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import (
@@ -25,7 +26,7 @@ from pipeline.pairs.layout import (
     lay_sentences,
     to_columns,
 )
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions
+from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, PairingOptions
 from pipeline.pairs.pairs_in_step import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from pipeline.pairs.statistics import RowStatistics

@@ -27,8 +27,6 @@ which they are drawn decides the rows: do not change it.
 
 This file states the rules, one document after the other. As documents do not depend on each other, pairs_in_step.py
 applies the same rules to many at once, and gives back the few that are longer than all others.
-
-Shape suffixes: N sentences, D documents, R rows. N1 and D1 have one element more than N and D.
 """
 
 from __future__ import annotations
@@ -36,12 +34,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipeline.pairs.encoded_corpus import EncodedCorpus
 from schemas.randomness import Draws, key
 
 Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
@@ -78,45 +73,6 @@ class DocumentState:
     position: int
     target: int
     draws: Draws
-
-
-@dataclass(frozen=True)
-class EncodedCorpus:
-    """Where the sentences and documents of a shard are in its array of tokens.
-
-    Sentence i is tokens sentence_offsets_N1[i] : sentence_offsets_N1[i + 1], and document j is sentences
-    document_offsets_D1[j] : document_offsets_D1[j + 1]. Every document has a sentence and every sentence a token.
-    """
-
-    sentence_offsets_N1: NDArray[np.int64]
-    document_offsets_D1: NDArray[np.int64]
-    document_ids_D: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, sentence_offsets: Any, document_offsets: Any, document_ids: Any) -> EncodedCorpus:
-        """Make a corpus from any sequences of integers."""
-        return cls(
-            np.asarray(sentence_offsets, dtype=np.int64),
-            np.asarray(document_offsets, dtype=np.int64),
-            np.asarray(document_ids, dtype=np.uint64),
-        )
-
-    # Reading one element of a memoryview gives a plain int, and takes a third of the time of a numpy array.
-
-    @cached_property
-    def sentence_offsets(self) -> Sequence[int]:
-        """sentence_offsets_N1 for code that reads one element at a time."""
-        return self.sentence_offsets_N1.data
-
-    @cached_property
-    def document_offsets(self) -> Sequence[int]:
-        """document_offsets_D1 for code that reads one element at a time."""
-        return self.document_offsets_D1.data
-
-    @cached_property
-    def document_ids(self) -> Sequence[int]:
-        """document_ids_D for code that reads one element at a time."""
-        return self.document_ids_D.data
 
 
 class PairRow(NamedTuple):

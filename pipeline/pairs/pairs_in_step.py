@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.pairs.draws_in_step import DrawsInStep
+from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.nsp_sop import (
     ALONE,
     CUT,
@@ -26,13 +28,11 @@ from pipeline.pairs.nsp_sop import (
     TOO_SHORT,
     DocumentLedger,
     DocumentState,
-    EncodedCorpus,
     PairingOptions,
     PairRow,
     document_key,
     rows_of_document,
 )
-from schemas.randomness import U64, Draws, numbers
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -98,22 +98,21 @@ class _PairsInStep:
         keys = [document_key(self._pairing, self._pass_number, document_id) for document_id in ids]
 
         self.document_A = documents
-        self._key_A = np.array(keys, dtype=np.uint64)
-        self._drawn_A = np.zeros(len(documents), dtype=np.int64)
+        self._draws = DrawsInStep(np.array(keys, dtype=np.uint64))
         self._position_A = corpus.document_offsets_D1[documents]
         self._last_A = corpus.document_offsets_D1[documents + 1]
         self._target_A = np.full(len(documents), self._max_tokens, dtype=np.int64)
 
         # Short rows reduce the mismatch with fine-tuning, where texts are often shorter (comment in Google's code).
-        uniform_A = (self._draw() >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        uniform_A = (self._draws.numbers() >> np.uint64(11)).astype(np.float64) * 2.0**-53
         is_short_A = uniform_A < self._pairing.short_seq_prob
-        self._target_A[is_short_A] = 2 + self._below(self._max_tokens - 1, is_short_A)
+        self._target_A[is_short_A] = 2 + self._draws.below(self._max_tokens - 1, is_short_A)
 
     def make_next_rows(self) -> None:
         """Make the next row of each document, and drop the documents that this finishes."""
         start_A, end_A = self._chunks()
-        middle_A = start_A + 1 + self._below(end_A - start_A - 1)
-        is_high_A = self._draw() >= _HALF
+        middle_A = start_A + 1 + self._draws.below(end_A - start_A - 1)
+        is_high_A = self._draws.numbers() >= _HALF
 
         if self._pairing.objective == "nsp":
             rows = self._nsp_rows(start_A, middle_A, end_A, is_high_A)
@@ -127,9 +126,7 @@ class _PairsInStep:
     def finish_one_by_one(self) -> None:
         """Make the remaining rows of all documents that are not finished."""
         for a, j in enumerate(self.document_A.tolist()):
-            draws = Draws(int(self._key_A[a]))
-            draws.skip(int(self._drawn_A[a]))
-            state = DocumentState(int(self._position_A[a]), int(self._target_A[a]), draws)
+            state = DocumentState(int(self._position_A[a]), int(self._target_A[a]), self._draws.of_one(a))
 
             rows = []
             for row, cut in rows_of_document(self._corpus, j, self._pairing, self._max_tokens, state):
@@ -172,7 +169,7 @@ class _PairsInStep:
         other = self._other_documents(random)
         first = self._corpus.document_offsets_D1[other]
         last = self._corpus.document_offsets_D1[other + 1]
-        b_start = first + self._below(last - first, random)
+        b_start = first + self._draws.below(last - first, random)
         length_a = self._tokens[middle] - self._tokens[start]
         b_end = self._sentences_until(b_start, last, self._target_A[random] - length_a)
 
@@ -206,11 +203,11 @@ class _PairsInStep:
         """Draw for each of these documents another one, until its id differs."""
         ids_D = self._corpus.document_ids_D
         own = ids_D[self.document_A[which]]
-        other = self._below(len(ids_D), which)
+        other = self._draws.below(len(ids_D), which)
 
         again = np.flatnonzero(ids_D[other] == own)
         while len(again) > 0:
-            other[again] = self._below(len(ids_D), which[again])
+            other[again] = self._draws.below(len(ids_D), which[again])
             again = again[ids_D[other[again]] == own[again]]
         return other
 
@@ -233,52 +230,19 @@ class _PairsInStep:
         from_b = (in_turns + 1) // 2 + np.where(length_b >= length_a, until_equal, 0)
         from_a = excess - from_b
 
-        front_b = self._fair_coins(from_b, long)
-        front_a = self._fair_coins(from_a, long)
+        front_b = self._draws.fair_coins(from_b, long)
+        front_a = self._draws.fair_coins(from_a, long)
         rows[long, 0] += front_a
         rows[long, 1] -= from_a - front_a
         rows[long, 2] += front_b
         rows[long, 3] -= from_b - front_b
-
-    def _fair_coins(self, coins: Ints, which: Ints) -> Ints:
-        """Return how many of these numbers of fair coins show heads, as `nsp_sop.fair_coins` does."""
-        heads = np.zeros(len(coins), dtype=np.int64)
-        left = coins.copy()
-        tossing = np.flatnonzero(left)
-        while len(tossing) > 0:
-            tossed = np.minimum(left[tossing], 64)
-            unused = (64 - tossed).astype(np.uint64)
-            bits = self._draw(which[tossing]) << unused
-            heads[tossing] += np.bitwise_count(bits)
-
-            left[tossing] -= tossed
-            tossing = tossing[left[tossing] > 0]
-        return heads
-
-    def _draw(self, which: Ints | Bools | slice = slice(None)) -> U64:
-        """Return the next random number of each of these documents, each named once."""
-        drawn = numbers(self._key_A[which], self._drawn_A[which])
-        self._drawn_A[which] += 1
-        return drawn
-
-    def _below(self, limit: Ints | int, which: Ints | Bools | slice = slice(None)) -> Ints:
-        """Return the next draw of each of these documents as an integer in [0, limit), as `Draws.below` does.
-
-        That is number * limit >> 64, here in two halves of 32 bits because the product has up to 96. limit < 2**32.
-        """
-        number = self._draw(which)
-        limits = np.asarray(limit).astype(np.uint64)
-        low = (number & np.uint64(0xFFFFFFFF)) * limits >> np.uint64(32)
-        high = (number >> np.uint64(32)) * limits
-        return ((high + low) >> np.uint64(32)).astype(np.int64)
 
     def _keep(self, is_kept_A: Bools) -> None:
         """Drop the documents that are finished."""
         if is_kept_A.all():
             return
         self.document_A = self.document_A[is_kept_A]
-        self._key_A = self._key_A[is_kept_A]
-        self._drawn_A = self._drawn_A[is_kept_A]
+        self._draws = self._draws.only(is_kept_A)
         self._position_A = self._position_A[is_kept_A]
         self._last_A = self._last_A[is_kept_A]
         self._target_A = self._target_A[is_kept_A]

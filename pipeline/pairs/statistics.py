@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.layout import NO_PAIR_LABEL, EncodedDocuments, RowBatch, RowLayout
-from pipeline.pairs.nsp_sop import EncodedCorpus, Objective
+from pipeline.pairs.nsp_sop import Objective
 from schemas.randomness import U64, mix
 from schemas.vocabulary import Vocabulary
 
