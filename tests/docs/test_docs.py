@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from pipeline import cli as pipeline_cli
+from pipeline.runtime import beam_internals
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import Command, made
 from tests.docs.conftest import SMALL_RUN, Sandbox
@@ -180,7 +181,8 @@ def test_flags_in_the_text_exist() -> None:
     known = (
         LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
     )
-    known |= {"verbose", "rows", "no_lowercase", "help"}
+    known |= {"verbose", "rows", "no_lowercase", "help", "pool", "port", "host"}
+    known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
     for page in PAGES:
         for flag in re.findall(r"(?<![-\w<!])--([a-z]\w*)", PAGES[page]):
             assert flag in known, (page, flag)
