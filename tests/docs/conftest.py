@@ -72,7 +72,8 @@ class Sandbox:
         """Return a command for the small corpus."""
         small = list(words)
         if "--size" in small:
-            small[small.index("--size") + 1] = "160"
+            # Byte-level BPE has a token for each of the 256 bytes.
+            small[small.index("--size") + 1] = "300" if "bytebpe" in small else "160"
         if "--config" in small:
             small += [word for key, value in SMALL_RUN.items() for word in ("--set", f"{key}={value}")]
 
