@@ -225,4 +225,6 @@ class _DocumentLines:
         return self._text_offset
 
     def _excerpt(self) -> str:
-        return excerpt_of(b"".join(self._lines[:_EXCERPT_LINES]))
+        # Blank lines may have arrived together or one by one, so lines are counted in what they joined to.
+        first_lines = b"".join(self._lines[:_EXCERPT_LINES]).splitlines(keepends=True)[:_EXCERPT_LINES]
+        return excerpt_of(b"".join(first_lines))
