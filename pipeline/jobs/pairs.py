@@ -11,6 +11,7 @@ from pipeline.options import PairsJob
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan, TextFolder
@@ -53,11 +54,8 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
     graph = WritePairs(plan, Provenance(recorded | removed_dropout(dropout), inputs, job.seed))
-    weights = {}
-    for index in range(plan.num_shards):
-        report = f"{plan.shard_name(index)}.json"
-        weights[report] = text.shards[index % len(text.shards)].bytes
-    return execute(Execution("pairs", "Write pairs", graph, options, staging, weights), "pairs")
+    work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
+    return execute(Execution("pairs", "Write pairs", graph, options, staging, work), "pairs")
 
 
 def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:

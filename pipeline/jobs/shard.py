@@ -11,6 +11,7 @@ from pipeline.flags import recorded_options
 from pipeline.options import ShardJob
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import plan_staging
 from pipeline.shard.documents import ReadOptions
@@ -19,7 +20,6 @@ from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
 from pipeline.shard.listing import InputFile, matching_files
-from pipeline.shard.partition import report_name
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from schemas import storage
@@ -62,13 +62,13 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         shuffle=chosen_shuffle(job.shuffle, options),
         staging=staging,
     )
-    weights = {report_name(split) + ".json": split.weight for split in splits}
+    work = Work("split-", len(splits), input_bytes)
 
     def prepare() -> None:
         write_splits(splits, staging)
         write_inputs(inputs, staging)
 
-    return execute(Execution("text", "Shard corpora", graph, options, staging, weights, prepare), "shard")
+    return execute(Execution("text", "Shard corpora", graph, options, staging, work, prepare), "shard")
 
 
 def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:

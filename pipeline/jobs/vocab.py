@@ -15,11 +15,12 @@ from pipeline.flags import recorded_options
 from pipeline.options import VocabJob
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.progress import NOT_MEASURED, Work
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
-from pipeline.steps.word_counts import CountPlan, CountsPlace, name_of_lot_number, tally_of
+from pipeline.steps.word_counts import CountPlan, CountsPlace, tally_of
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, MakeVocabulary, PublishCounts
 from pipeline.vocab.counting import reported_sources
 from pipeline.vocab.cut_runs import ALL_RULES, Rules
@@ -66,7 +67,7 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
 
     min_ram = _min_ram(estimated_memory(count_plan.text_bytes), options)
     graph = MakeVocabulary(plan, provenance, count, [], min_ram)
-    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _weights(count_plan, text)), "vocab")
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _work(count_plan, text)), "vocab")
 
 
 def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) -> Manifest | None:
@@ -82,7 +83,7 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     plan = VocabularyPlan(job, place, counts.statistics["sources"], staging)
     min_ram = _min_ram(all_words(tally).bytes_needed(), options)
     graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
-    return execute(Execution("vocab", "Vocabulary", graph, options, staging, {}), "vocab")
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, NOT_MEASURED), "vocab")
 
 
 def _must_count(job: VocabJob, text: Manifest) -> bool:
@@ -113,7 +114,7 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
 
     plan = _count_plan(job, text, ALL_RULES, options)
     graph = PublishCounts(CountWords(plan, chosen_shuffle(job.shuffle, options), staging), provenance)
-    return execute(Execution("counts", "Counts", graph, options, staging, _weights(plan, text)), "vocab")
+    return execute(Execution("counts", "Counts", graph, options, staging, _work(plan, text)), "vocab")
 
 
 def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
@@ -133,10 +134,9 @@ def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options
     )
 
 
-def _weights(plan: CountPlan, text: Manifest) -> dict[str, int]:
-    """The bytes of text behind the report of each lot, for progress."""
-    weight = text.totals["text_bytes"] // max(plan.lots, 1)
-    return {f"{COUNTS_STREAM.name}-{name_of_lot_number(number)}.json": weight for number in range(plan.lots)}
+def _work(plan: CountPlan, text: Manifest) -> Work:
+    """What progress is measured by: the lots of text that are counted."""
+    return Work(f"{COUNTS_STREAM.name}-", plan.lots, text.totals["text_bytes"])
 
 
 def _min_ram(needed: int, options: PipelineOptions) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -26,7 +26,7 @@ class Execution:
     kind: of the folder that it makes.
     label: of the whole graph, for engines' pages.
     graph: the job's steps.
-    weights: the bytes of work behind each report that will appear in staging, for progress.
+    work: what progress is measured by.
     prepare: called once the output folder is held, before the graph runs.
     """
 
@@ -35,19 +35,19 @@ class Execution:
     graph: beam.PTransform
     options: PipelineOptions
     staging: Staging
-    weights: Mapping[str, int]
+    work: progress.Work
     prepare: Callable[[], None] = _nothing
 
 
-def execute(work: Execution, command: str, finish: Callable[[], None] | None = None) -> Manifest | None:
-    """Run a job, then `finish` in this process, and return what was published. None after a dry run.
+def execute(execution: Execution, command: str) -> Manifest | None:
+    """Run a job and return what it published. None after a dry run.
 
     Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
     UsageError when another job works in the output folder, and whatever the steps raise.
     """
-    job = runner.BeamJob(work.label, work.graph, work.options, work.staging)
+    job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
     pipeline = job.build()
-    if runner.is_dry_run(work.options):
+    if runner.is_dry_run(execution.options):
         runner.check_only(pipeline)
         print(
             f"clozeline: dry run. The {command} job can be built; nothing was read, written or removed.",
@@ -55,18 +55,15 @@ def execute(work: Execution, command: str, finish: Callable[[], None] | None = N
         )
         return None
 
-    output = work.staging.output
-    with leases.held(output, work.staging.token) as lease:
-        placement.decide(output, work.staging.job)
-        work.prepare()
-        with progress.job_progress(command, work.staging, work.weights) as shown:
+    output = execution.staging.output
+    with leases.held(output, execution.staging.token) as lease:
+        placement.decide(output, execution.staging.job)
+        execution.prepare()
+        with progress.job_progress(command, execution.staging, execution.work) as shown:
             try:
                 runner.run_job(job, pipeline, shown.follow)
             except JobStoppedError as stopped:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = stopped.still_runs
                 raise
-
-            if finish is not None:
-                finish()
-        return read_manifest(output, work.kind)
+        return read_manifest(output, execution.kind)

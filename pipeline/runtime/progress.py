@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -29,10 +29,27 @@ LOOKING_SHARE = 0.05  # of the time, at most; a long listing is repeated after a
 PRINT_EVERY = 30.0  # seconds
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a job's progress is measured by: pieces of about the same size.
+
+    prefix: how the names of their reports in staging begin.
+    bytes: of input behind all pieces together.
+    """
+
+    prefix: str
+    pieces: int
+    bytes: int
+
+
+NOT_MEASURED = Work("", 0, 0)
+"""Of a job whose work is one step."""
+
+
 @contextmanager
-def job_progress(name: str, staging: Staging, weights: Mapping[str, int]) -> Iterator[JobProgress]:
-    """Show progress while the block runs; `weights` gives the bytes of work behind each report that will appear."""
-    progress = JobProgress(name, staging, weights)
+def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgress]:
+    """Show progress while the block runs."""
+    progress = JobProgress(name, staging, work)
     done = threading.Event()
     thread = threading.Thread(target=progress.show, args=(done,), daemon=True)
     thread.start()
@@ -52,7 +69,7 @@ class JobProgress:
 
     name: str
     staging: Staging
-    weights: Mapping[str, int]
+    work: Work
     result: Any = None
 
     def follow(self, result: Any) -> None:
@@ -61,7 +78,7 @@ class JobProgress:
 
     def show(self, done: threading.Event) -> None:
         """Show progress until the job is done."""
-        total = sum(self.weights.values())
+        total = self.work.bytes
         look_every = LOOK_EVERY if storage.is_local(self.staging.output) else LOOK_EVERY_IN_STORE
         pause = look_every
         on_terminal = sys.stderr.isatty()
@@ -73,7 +90,7 @@ class JobProgress:
             while not done.wait(pause):
                 looked = monotonic()
                 with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
-                    finished = self._finished_bytes(total)
+                    finished = total * min(self._finished_pieces(), self.work.pieces) // max(self.work.pieces, 1)
                 bar.update(finished - bar.n)
 
                 now = monotonic()
@@ -82,13 +99,13 @@ class JobProgress:
                     printed = now
                     print(progress_line(self.name, finished, total, now - started), file=sys.stderr, flush=True)
 
-    def _finished_bytes(self, total: int) -> int:
-        pieces = self._counted_pieces()
-        if pieces:
-            return total * min(pieces, len(self.weights)) // len(self.weights)
+    def _finished_pieces(self) -> int:
+        counted = self._counted_pieces()
+        if counted:
+            return counted
 
         names = storage.names(self.staging.url(""))
-        return sum(self.weights.get(name, 0) for name in names)
+        return sum(name.startswith(self.work.prefix) and name.endswith(".json") for name in names)
 
     def _counted_pieces(self) -> int:
         """The finished pieces by the job's metrics; 0 of a local job, and on engines that show them only at the end."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.manifest import FolderKind
 from schemas.randomness import key
+
+LOGGER = logging.getLogger("clozeline.pieces")
 
 PIECES_VERSION = 4
 """Of the pieces, reports and runs in staging. Raise it with every change after which old pieces must not be reused."""
@@ -106,6 +109,7 @@ class Staging:
         """Write a report as proof that the piece of that name is whole, and return it."""
         content = {"attempt": self.token, "report": report, DIRECT: generation}
         self.put(name + ".json", json.dumps(content).encode())
+        LOGGER.info("finished %s", name)  # what an engine's console shows of a worker's progress
         return report
 
     def drop_report(self, name: str) -> None:

@@ -121,10 +121,6 @@ class Split:
     index: int
     pieces: tuple[Piece, ...]
 
-    @property
-    def weight(self) -> int:
-        return sum(piece.weight for piece in self.pieces)
-
     def to_row(self) -> list[Any]:
         """Return the split as nested lists that every JSON encoder takes, for `from_row`."""
         return [self.index, [piece.to_row() for piece in self.pieces]]

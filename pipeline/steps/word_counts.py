@@ -101,12 +101,7 @@ def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
 
 def name_of_lot(lot: TextLot) -> str:
     """The name of a lot in staging."""
-    return name_of_lot_number(lot.number)
-
-
-def name_of_lot_number(number: int) -> str:
-    """The name of the lot of that number."""
-    return f"{number:06d}"
+    return f"{lot.number:06d}"
 
 
 def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[Lot]:
