@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
@@ -44,12 +45,11 @@ def serve(host: str, port: int) -> int:
 
     Raises UsageError when the address cannot be used.
     """
-    stopped = threading.Event()
-    signals: list[int] = []
+    # Not an Event: a signal that arrives within its `wait` would find its lock taken and never get it.
+    signals: SimpleQueue[int] = SimpleQueue()
 
     def stop(number: int, frame: object) -> None:
-        signals.append(number)
-        stopped.set()
+        signals.put(number)
 
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts a command with SIGHUP ignored
@@ -71,10 +71,10 @@ def serve(host: str, port: int) -> int:
         file=sys.stderr,
         flush=True,
     )
-    stopped.wait()
+    received = signals.get()
     server.stop(0)
     pool.stop_all()
-    return INTERRUPTED if signals[0] == signal.SIGINT else 0
+    return INTERRUPTED if received == signal.SIGINT else 0
 
 
 def _listen(host: str, port: int, pool: WorkerPool) -> grpc.Server:
