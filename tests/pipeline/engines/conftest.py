@@ -67,8 +67,21 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.
 
 @pytest.fixture(scope="session")
 def flink(engines: Path, pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
-    """The cluster, with workers from the pool."""
-    folder = tmp_path_factory.mktemp("flink")
+    """The cluster that tests share, with workers from the pool. TaskManager 1 may be gone, 2 is there."""
+    with running_flink(engines, tmp_path_factory.mktemp("flink"), pool[1]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_flink(engines: Path, pool, tmp_path: Path) -> Iterator[Flink]:
+    """A cluster for one test."""
+    with running_flink(engines, tmp_path / "flink", pool[1]) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def running_flink(engines: Path, folder: Path, pool_address: str) -> Iterator[Flink]:
+    """Start a cluster, with workers from a pool, and stop it at the end of the block."""
     rest, job = free_ports(2)
     script = ["bash", str(engines / "flink.sh")]
     started = subprocess.run(
@@ -82,7 +95,7 @@ def flink(engines: Path, pool, tmp_path_factory: pytest.TempPathFactory) -> Iter
     )
     try:
         assert started.returncode == 0, started.stderr
-        workers = ["--environment_type=EXTERNAL", f"--environment_config={pool[1]}"]
+        workers = ["--environment_type=EXTERNAL", f"--environment_config={pool_address}"]
         yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job}", "--parallelism=2", *workers])
     finally:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -86,17 +86,34 @@ def test_a_killed_task_manager_leaves_no_trace(
     check_equal(output, local_text, "text")
 
 
+@pytest.fixture(scope="module")
+def local_pairs(command, local_text: Path, vocab: Path) -> Path:
+    """The pairs of a local run."""
+    folder = local_text.parent / "pairs"
+    assert command(*pairs(local_text, vocab, folder)).returncode == 0
+    return folder
+
+
 def test_a_killed_worker_leaves_no_trace(
-    command, flink: Flink, pool, local_text: Path, vocab: Path, tmp_path: Path
+    flink: Flink, pool, local_text: Path, local_pairs: Path, vocab: Path, tmp_path: Path
 ) -> None:
     """With the default cache of workers, Flink may give the dead worker out again until its restarts are used up."""
-    local = tmp_path / "local"
-    assert command(*pairs(local_text, vocab, local)).returncode == 0
 
     def kill_worker() -> None:
         workers = [child for child in psutil.Process(pool[0].pid).children(recursive=True) if child.num_threads() > 5]
         os.kill(workers[0].pid, signal.SIGKILL)
 
     output = tmp_path / "pairs"
-    run_and_disturb([*pairs(local_text, vocab, output), *flink.flags], output, "pairs-*.json", kill_worker)
-    check_equal(output, local, "pairs")
+    job = [*pairs(local_text, vocab, output), *flink.flags]
+    run_and_disturb(job, output, "pairs-*.json", kill_worker)
+    check_equal(output, local_pairs, "pairs")
+
+
+@pytest.mark.thorough
+def test_a_task_manager_killed_in_pairs_leaves_no_trace(
+    own_flink: Flink, local_text: Path, local_pairs: Path, vocab: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "pairs"
+    job = [*pairs(local_text, vocab, output), *own_flink.flags]
+    run_and_disturb(job, output, "pairs-*.json", lambda: own_flink.kill_task_manager(1))
+    check_equal(output, local_pairs, "pairs")
