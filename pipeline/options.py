@@ -150,7 +150,7 @@ class VocabJob:
         check=positive,
         help="round the size up to a multiple with [unusedN] tokens",
     )
-    shuffle: Shuffle | Literal["auto"] = _shuffle("counts of a word travel to each other")
+    shuffle: Shuffle | Literal["auto"] = _shuffle("the counts of a word are brought together")
     overwrite: bool = _overwrite()
 
     @classmethod

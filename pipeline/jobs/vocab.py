@@ -20,7 +20,7 @@ from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
-from pipeline.steps.word_counts import CountPlan, CountsPlace, tally_of
+from pipeline.steps.word_counts import LOT_NOTES, CountPlan, CountsPlace, tally_of
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, MakeVocabulary, PublishCounts
 from pipeline.vocab.counting import reported_sources
 from pipeline.vocab.cut_runs import ALL_RULES, Rules
@@ -62,12 +62,12 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
     rules = Rules(job.model, job.lowercase)
     count_plan = _count_plan(job, text, (rules,), options)
     count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
-    place = CountsPlace("", rules, count_plan.partitions, staging)
+    place = CountsPlace("", "", rules, count_plan.partitions, staging)
     plan = VocabularyPlan(job, place, count_plan.sources, staging)
 
     min_ram = _min_ram(estimated_memory(count_plan.text_bytes), options)
     graph = MakeVocabulary(plan, provenance, count, [], min_ram)
-    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _work(count_plan, text)), "vocab")
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _work(count, text)), "vocab")
 
 
 def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) -> Manifest | None:
@@ -78,8 +78,9 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     staging = _vocabulary_staging(job, {"counts": counts.fingerprint}, options)
 
     rules = Rules(job.model, job.lowercase)
-    tally = tally_of(counts, rules)
-    place = CountsPlace(path_for_workers("--counts", folder, options), rules, counts.options["partitions"], staging)
+    tally = tally_of(counts, folder, rules)
+    worker_path = path_for_workers("--counts", folder, options)
+    place = CountsPlace(worker_path, counts.fingerprint, rules, counts.options["partitions"], staging)
     plan = VocabularyPlan(job, place, counts.statistics["sources"], staging)
     min_ram = _min_ram(all_words(tally).bytes_needed(), options)
     graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
@@ -113,8 +114,9 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
     staging = plan_staging(output, "counts", job.overwrite, identity, is_dry_run(options))
 
     plan = _count_plan(job, text, ALL_RULES, options)
-    graph = PublishCounts(CountWords(plan, chosen_shuffle(job.shuffle, options), staging), provenance)
-    return execute(Execution("counts", "Counts", graph, options, staging, _work(plan, text)), "vocab")
+    count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
+    graph = PublishCounts(count, provenance)
+    return execute(Execution("counts", "Counts", graph, options, staging, _work(count, text)), "vocab")
 
 
 def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
@@ -126,17 +128,20 @@ def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: Pipel
 def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
     return CountPlan(
         text=path_for_workers("--text", str(job.text), options),
+        fingerprint=text.fingerprint,
         sources=reported_sources(text.statistics["documents_by_source"]),
         rules=rules,
         num_shards=text.num_shards,
         num_parts=max(1, len(text.parts_of("shards"))),
         text_bytes=text.totals["text_bytes"],
+        is_result=job.counts is not None,
     )
 
 
-def _work(plan: CountPlan, text: Manifest) -> Work:
+def _work(count: CountWords, text: Manifest) -> Work:
     """What progress is measured by: the lots of text that are counted."""
-    return Work(f"{COUNTS_STREAM.name}-", plan.lots, text.totals["text_bytes"])
+    prefix = LOT_NOTES if count.shuffle == "service" else f"{COUNTS_STREAM.name}-"
+    return Work(prefix, count.plan.lots, text.totals["text_bytes"])
 
 
 def _min_ram(needed: int, options: PipelineOptions) -> str:

@@ -58,15 +58,22 @@ def no_keys(rows: pa.RecordBatch) -> Keys:
     raise NotImplementedError("this stream's rows have no function for their keys")
 
 
+def _nothing(_: Any) -> None:
+    """What most streams do once the lots of an element are made."""
+
+
 @dataclass(frozen=True)
 class Maker:
     """How the lots of a stream are made.
 
-    name_of: the name of an element, distinct within the stream. lots_of: called with an element and the plan's details.
+    name_of: the name of an element, distinct within the stream.
+    lots_of: called with an element and the plan's details.
+    made: called with an element once its lots are made, or were found in staging.
     """
 
     name_of: Callable[[Any], str]
     lots_of: Callable[[Any, Any], Lots]
+    made: Callable[[Any], None] = _nothing
 
 
 @dataclass(frozen=True)

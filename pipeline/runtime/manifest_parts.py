@@ -9,9 +9,10 @@ job gets one summary for 4,096 shards, and entries only where there is a single 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import DIRECT, Staging
@@ -137,20 +138,24 @@ def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderS
 
 def list_inputs(inputs: list[Input], staging: Staging) -> tuple[list[Input], list[Part]]:
     """Return the inputs that a manifest lists itself, and the parts with the others, which are written into staging."""
-    if len(inputs) <= PART_ENTRIES:
-        return inputs, []
+    return _in_parts("inputs", inputs, staging)
 
-    groups = list(_groups(inputs))
+
+def list_shards(shards: list[Shard], staging: Staging) -> tuple[list[Shard], list[Part]]:
+    """Do what `list_inputs` does for the shards, in order, of a folder that one worker publishes by itself."""
+    return _in_parts("shards", shards, staging)
+
+
+def _in_parts(holds: Listed, entries: list[Any], staging: Staging) -> tuple[list[Any], list[Part]]:
+    if len(entries) <= PART_ENTRIES:
+        return entries, []
+
+    groups = [entries[start : start + PART_ENTRIES] for start in range(0, len(entries), PART_ENTRIES)]
     parts = []
     for number, group in enumerate(groups):
-        name = part_name("inputs", number, len(groups))
-        parts.append(_write_part(name, "inputs", group, staging))
+        name = part_name(holds, number, len(groups))
+        parts.append(_write_part(name, holds, group, staging))
     return [], parts
-
-
-def _groups(inputs: list[Input]) -> Iterator[list[Input]]:
-    for start in range(0, len(inputs), PART_ENTRIES):
-        yield inputs[start : start + PART_ENTRIES]
 
 
 def _check_complete(number: int, shards: list[Shard]) -> int:

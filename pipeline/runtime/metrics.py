@@ -13,12 +13,13 @@ from apache_beam.metrics.metric import Metrics, MetricsFilter
 
 from pipeline.runtime.beam_internals import current_metrics
 from pipeline.runtime.counters import Report
+from schemas.manifest_entries import Shard
 
 NAMESPACE = "clozeline"
 PIECES = "pieces"
 """How the counters of finished pieces begin; the kind of report follows."""
 
-_PROGRESS = ("pieces/run", "pieces/pairs")
+_PROGRESS = ("pieces/run", "pieces/lot", "pieces/pairs")
 """The counters of the steps that take most of the time of a job; one for each job."""
 
 Kind = Literal["run", "text", "pairs"]
@@ -45,6 +46,19 @@ def count_report(kind: Kind, report: Report) -> None:
         count(name, report[name])
     for reason, _, dropped in report.get("ledger", ()):
         count(f"dropped/{reason}", dropped)
+
+
+def count_lot(entries: list[Shard]) -> None:
+    """Count a lot of text shards whose words are counted: its documents, and the bytes of its files."""
+    count(f"{PIECES}/lot")
+    count("documents", sum(entry.rows for entry in entries))
+    count("text_file_bytes", sum(entry.bytes for entry in entries))
+
+
+def count_all(amounts: dict[str, int]) -> None:
+    """Count several amounts by name. Does nothing outside of a Beam step."""
+    for name, amount in amounts.items():
+        count(name, amount)
 
 
 def count(name: str, amount: int = 1) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline.runtime import placement
 from pipeline.runtime.staging import Staging
 from schemas import storage
-from schemas.errors import StorageError
+from schemas.errors import DataError, StorageError
 from schemas.manifest import Manifest, Shard, read_part
 from schemas.many_files import concurrently
 
@@ -54,7 +54,10 @@ def check_pieces(staging: Staging, manifest: Manifest, generation: str = "") -> 
 
 def read_piece(staging: Staging, shard: Shard) -> bytes:
     """Return the bytes of one piece. Raises StorageError when they are not what was written, and drops its report."""
-    data = staging.piece(shard.path)
+    try:
+        data = staging.piece(shard.path)
+    except DataError:  # it is gone
+        data = b""
     if storage.sha256(data) != shard.sha256:
         staging.drop_report(shard.path)
         raise StorageError(

@@ -33,7 +33,7 @@ from schemas.randomness import key
 
 LOGGER = logging.getLogger("clozeline.pieces")
 
-PIECES_VERSION = 4
+PIECES_VERSION = 5
 """Of the pieces, reports and runs in staging. Raise it with every change after which old pieces must not be reused."""
 
 PREFIX = "_unfinished-"
@@ -96,10 +96,10 @@ class Staging:
 
     def piece(self, name: str) -> bytes:
         """Return a finished piece, whether or not it was moved into place already."""
-        staged = self.url(name)
-        if storage.exists(staged):
-            return storage.read(staged)
-        return storage.read(storage.join(self.output, name))
+        try:
+            return storage.read(self.url(name))
+        except DataError:  # it is not in staging
+            return storage.read(storage.join(self.output, name))
 
     def put(self, name: str, data: bytes) -> None:
         """Write a piece. It is not trusted before its report is kept."""

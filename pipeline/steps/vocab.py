@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pipeline.runtime.counters import Report
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.word_counts import CountsPlace, encode_entry
+from pipeline.steps.word_counts import CountsPlace, CountsReader, encode_entry
 from pipeline.vocab.counting import most_frequent_first
 from pipeline.vocab.rare_words import (
     THRESHOLDS,
@@ -34,6 +34,7 @@ from pipeline.vocab.words import Words
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 from schemas.manifest import LedgerEntry, Manifest, Shard
+from schemas.many_files import THREADS, concurrently
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, parse_vocabulary
 
 MAX_LISTED_WORDS = 4_000_000
@@ -42,6 +43,11 @@ there, down to a count that the manifest states; all of them are in a folder of 
 
 LEARNED = "learned"
 """The report of the learning step in staging."""
+
+READ_AHEAD_BYTES = 128 << 20
+"""Of counts that are read while others are put together. Learning itself needs far more."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
     Raises DataError, before it learns, when there is no word or when the words do not fit into memory.
     """
     finished = plan.staging.report(LEARNED)
-    if finished is not None:
+    if finished is not None and _are_whole(finished["entries"], plan.staging):
         return finished
 
     job = plan.job
@@ -69,17 +75,17 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
         place = job.text or job.counts
         raise DataError(f"{place} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
 
-    left_out = _amounts_below(tally, job.min_word_count, plan)
+    counts = _Partitions(plan.counts.open(), _readers(tally, plan.counts.partitions))
+    left_out = _amounts_below(tally, job.min_word_count, counts)
     check_fit(tally, left_out, available_memory())
 
     listed_count = max(job.min_word_count, listed_from(tally, MAX_LISTED_WORDS))
-    entries = [_stage_listed(listed_count, plan)]
-
+    entries: list[Report] = []
     options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
-    trained = train_vocabulary(_read_words(plan), options)
+    # The words have no name here, so that they can leave memory while the vocabulary is trained.
+    trained = train_vocabulary(_read_words(counts, listed_count, plan, entries), options)
     for name, data in vocabulary_files(trained, job.model, job.lowercase).items():
-        plan.staging.put(name, data)
-        entries.append(_entry_of_file(name, data, len(trained.tokens)))
+        entries.append(_keep_file(name, data, len(trained.tokens), plan.staging))
 
     report = {
         "entries": entries,
@@ -93,50 +99,90 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
     return plan.staging.keep_report(LEARNED, report)
 
 
-def _amounts_below(tally: Tally, min_word_count: int, plan: VocabularyPlan) -> WordAmounts:
+def _are_whole(entries: list[Report], staging: Staging) -> bool:
+    """Whether all files of an earlier attempt have the bytes that it wrote. A crash of the machine may damage some."""
+    for entry in entries:
+        try:
+            data = staging.piece(entry["path"])
+        except DataError:  # it is gone
+            return False
+        if storage.sha256(data) != entry["sha256"]:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Partitions:
+    """The partitions of the words, which are read `readers` at a time."""
+
+    reader: CountsReader
+    readers: int
+
+    def each(self, function: Callable[[pa.Table], Result]) -> Iterator[Result]:
+        """Yield what a function returns for the words (shards.COUNTS_SCHEMA) of each partition, in order."""
+        numbers = range(self.reader.place.partitions)
+        return concurrently(lambda number: function(self.reader.read_words(number)), numbers, self.readers)
+
+
+def _readers(tally: Tally, partitions: int) -> int:
+    """How many partitions are read at the same time. `concurrently` has twice as many in memory."""
+    amounts = all_words(tally)
+    bytes_of_partition = 1 + (24 * amounts.words + 3 * amounts.characters) // partitions
+    return min(THREADS, max(1, READ_AHEAD_BYTES // (2 * bytes_of_partition)))
+
+
+def _amounts_below(tally: Tally, min_word_count: int, counts: _Partitions) -> WordAmounts:
     """The amounts of the words that are too rare: out of the tally, or counted when the number is between two of it."""
     rows = np.flatnonzero(min_word_count == THRESHOLDS)
     if len(rows):
         return words_below(tally, int(rows[0]))
 
-    amounts = np.zeros(3, dtype=np.int64)
-    for partition in range(plan.counts.partitions):
-        counts = plan.counts.read_words(partition)
-        rare = counts.filter(pc.less(counts["count"], min_word_count))  # type: ignore[attr-defined]
+    def amounts_in(words: pa.Table) -> list[int]:
+        rare = words.filter(pc.less(words["count"], min_word_count))  # type: ignore[attr-defined]
         characters = pc.utf8_length(rare["word"]).to_numpy().sum()  # type: ignore[attr-defined]
-        amounts += [rare.num_rows, characters, rare["count"].to_numpy().sum()]
+        return [rare.num_rows, characters, rare["count"].to_numpy().sum()]
+
+    amounts = np.zeros(3, dtype=np.int64)
+    for of_partition in counts.each(amounts_in):
+        amounts += of_partition
     return WordAmounts(*amounts.tolist())
 
 
-def _stage_listed(min_count: int, plan: VocabularyPlan) -> Report:
-    """Stage the file of the words that occur at least `min_count` times, and return its entry."""
-    tables = [_frequent(plan, partition, min_count) for partition in range(plan.counts.partitions)]
-    listed = most_frequent_first(pa.concat_tables(tables))
-    data, entry = encode_entry(COUNTS_FILE, listed)
-    plan.staging.put(COUNTS_FILE, data)
-    return entry | {"fingerprint": entry["sha256"][:32]}
+def _read_words(counts: _Partitions, listed_count: int, plan: VocabularyPlan, entries: list[Report]) -> Words:
+    """Read the words to learn from. Rare words leave before anything is put together.
 
+    On the way the words that occur at least `listed_count` times are staged as a file, whose entry is added to
+    `entries`. They are among the words to learn from.
+    """
 
-def _read_words(plan: VocabularyPlan) -> Words:
-    """Read the words to learn from, a partition at a time. Rare words leave before anything is put together."""
-    parts = [
-        Words.of(_frequent(plan, partition, plan.job.min_word_count)) for partition in range(plan.counts.partitions)
-    ]
+    def frequent_in(words: pa.Table) -> tuple[Words, pa.Table]:
+        frequent = _at_least(plan.job.min_word_count, words)
+        return Words.of(frequent), _at_least(listed_count, frequent)
+
+    parts = []
+    listed = []
+    for words, most_frequent in counts.each(frequent_in):
+        parts.append(words)
+        listed.append(most_frequent)
+
+    data, entry = encode_entry(COUNTS_FILE, most_frequent_first(pa.concat_tables(listed)))
+    entry |= {"fingerprint": entry["sha256"][:32]}
+    entries.append(plan.staging.keep(COUNTS_FILE, data, entry))
     return Words.concatenate(parts)
 
 
-def _frequent(plan: VocabularyPlan, partition: int, min_count: int) -> pa.Table:
-    counts = plan.counts.read_words(partition)
+def _at_least(min_count: int, words: pa.Table) -> pa.Table:
     if min_count == 1:
-        return counts
-    return counts.filter(pc.greater_equal(counts["count"], min_count))  # type: ignore[attr-defined]
+        return words
+    return words.filter(pc.greater_equal(words["count"], min_count))  # type: ignore[attr-defined]
 
 
 def describe_partitions(partitions: list[int], _: Report, plan: VocabularyPlan) -> Usage:
     """Encode the words of some partitions with the vocabulary, which is learned by now."""
     use = VocabularyUse(plan.staging.piece(TOKENIZER_FILE), len(plan.sources))
+    reader = plan.counts.open()
     for partition in partitions:
-        use.add(plan.counts.read(partition))
+        use.add(reader.read(partition))
     return use.usage
 
 
@@ -155,22 +201,17 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
         seed=provenance.seed,
         fingerprint=vocabulary.fingerprint,
         shards=[Shard(**entry) for entry in entries],
-        totals={
-            "tokens": learned["tokens"],
-            "merges": learned["merges"],
-            "words": learned["words"]["occurrences"],
-            "distinct_words": learned["words"]["words"],
-        },
+        totals=totals_of(learned),
         statistics={**statistics, "listed_from_count": learned["listed_count"]},
-        ledger=_ledger(learned),
+        ledger=ledger_of(learned),
     )
     publish_output(plan.staging, manifest)
 
 
-def _entry_of_file(name: str, data: bytes, rows: int) -> Report:
-    """Return a file's entry in the manifest. The fingerprint of its content is that of its bytes."""
+def _keep_file(name: str, data: bytes, rows: int, staging: Staging) -> Report:
+    """Stage a file and return its entry in the manifest. The fingerprint of its content is that of its bytes."""
     digest = storage.sha256(data)
-    return {
+    entry = {
         "path": name,
         "rows": rows,
         "tokens": 0,
@@ -178,9 +219,20 @@ def _entry_of_file(name: str, data: bytes, rows: int) -> Report:
         "sha256": digest,
         "fingerprint": digest[:32],
     }
+    return staging.keep(name, data, entry)
 
 
-def _ledger(learned: Report) -> list[LedgerEntry]:
+def totals_of(learned: Report) -> dict[str, int]:
+    """Return the totals of a vocabulary's manifest."""
+    return {
+        "tokens": learned["tokens"],
+        "merges": learned["merges"],
+        "words": learned["words"]["occurrences"],
+        "distinct_words": learned["words"]["words"],
+    }
+
+
+def ledger_of(learned: Report) -> list[LedgerEntry]:
     """What --max_alphabet left out, in characters of the text, and what --min_word_count left out."""
     left_out = {
         "character left out of the alphabet": learned["cut_characters"],

@@ -6,7 +6,7 @@ of it names, so their number (`partitions`) bounds the size of each, and no word
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,17 @@ import pyarrow as pa
 
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Lot
+from pipeline.runtime.manifest_parts import list_shards
+from pipeline.runtime.piece_checks import read_piece
 from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import Staging
+from pipeline.runtime.staging import DIRECT, Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, keys_of_words, sum_counts
 from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.rare_words import Tally, all_words, tally_words
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
+from schemas.errors import DataError, StorageError
+from schemas.manifest import Manifest, Shard, fingerprint, read_manifest, read_part, read_root, read_shard_bytes
 from schemas.manifest_entries import PART_ENTRIES
 from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 
@@ -36,6 +38,9 @@ PARTITION_BYTES = 256 << 20
 """Text behind a partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4% of a
 terabyte), and twice the text in others, where a bytebpe word is a whole clause."""
 
+LOT_NOTES = "lot-"
+"""How the names of the notes that `note_lot` leaves begin."""
+
 MIN_PARTITIONS = 16
 MAX_PARTITIONS = 4096
 
@@ -44,20 +49,27 @@ MAX_PARTITIONS = 4096
 class CountPlan:
     """What is counted, and how the work is divided.
 
-    text: the folder, as workers open it. sources: what the counts tell apart, besides words.
+    text: the folder, as workers open it. fingerprint: of the text when the job began.
+    sources: what the counts tell apart, besides words.
     num_parts: in which the list of its shards lies, 1 when its manifest has no parts.
+    is_result: whether the sums are the shards of a folder of counts. Otherwise they stay in staging.
     """
 
     text: str
+    fingerprint: str
     sources: list[str]
     rules: tuple[Rules, ...]
     num_shards: int
     num_parts: int
     text_bytes: int
+    is_result: bool
 
     @property
     def shards_per_lot(self) -> int:
-        """The number of text shards of each lot but the last: a power of two, so that parts of a manifest divide."""
+        """The number of text shards of each lot but the last.
+
+        A power of two divides PART_ENTRIES, so no lot spans two manifest parts.
+        """
         by_size = LOT_BYTES * self.num_shards // max(self.text_bytes, 1)
         by_number = self.num_shards // MIN_LOTS
         wanted = max(1, min(by_size, by_number, PART_ENTRIES))
@@ -87,9 +99,16 @@ class TextLot:
 def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
     """Yield (number, lot) for the lots of one part of the text's manifest, which workers read.
 
-    A manifest without parts counts as one part.
+    A manifest without parts counts as one part. Raises DataError when the text is no longer the one that the job was
+    started with.
     """
     root = read_root(plan.text, "text")
+    if root.fingerprint != plan.fingerprint:
+        raise DataError(
+            f"{plan.text} has fingerprint {root.fingerprint}, but had {plan.fingerprint} when this job began: it was "
+            "replaced. Run the command again."
+        )
+
     parts = root.parts_of("shards")
     entries = read_part(plan.text, parts[part]) if parts else root.shards
     before = sum(earlier.count for earlier in parts[:part])
@@ -102,6 +121,11 @@ def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
 def name_of_lot(lot: TextLot) -> str:
     """The name of a lot in staging."""
     return f"{lot.number:06d}"
+
+
+def note_lot(lot: TextLot, staging: Staging) -> None:
+    """Note in staging that the words of a lot are counted, for those who look at a job's progress from outside."""
+    staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
 
 def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[Lot]:
@@ -118,25 +142,23 @@ def _read_text(folder: str, shard: Shard) -> pa.Table:
 
 def add_counts(
     partition: int, read_tables: Callable[[], list[pa.Table]], plan: CountPlan, staging: Staging
-) -> dict[str, Any]:
-    """Add up one partition of all counts. Returns the entries of its files, and the tally of each set of rules."""
-    name = f"partition-{partition:05d}"
-    finished = staging.report(name)
-    if finished is not None:
-        return finished
+) -> list[Report]:
+    """Add up one partition of all counts. Returns the report of each set of rules: its file's entry and its tally."""
+    names = [shard_name(rules.name, partition, plan.partitions) for rules in plan.rules]
+    finished = [staging.report_of_shard(name) for name in names]
+    reports = [report for report in finished if report is not None]
+    if len(reports) == len(names):
+        return reports
 
     counts = read_tables()[0] if plan.lots else BY_RULES.empty_table()
-    entries = []
-    tallies = []
-    for number, rules in enumerate(plan.rules):
+    keep = staging.keep_shard if plan.is_result else staging.keep
+    reports = []
+    for number, name in enumerate(names):
         added = add_partition(counts, number)
-        path = shard_name(rules.name, partition, plan.partitions)
-        data, entry = encode_entry(path, added)
-        staging.put(path, data)
-        entries.append(entry)
-        tallies.append(tally_words(sum_counts(added, ["word"])).tolist())
-
-    return staging.keep_report(name, {"entries": entries, "tallies": tallies})
+        data, entry = encode_entry(name, added)
+        tally = tally_words(sum_counts(added, ["word"])).tolist()
+        reports.append(keep(name, data, {"shard": entry, "tally": tally}))
+    return reports
 
 
 def encode_entry(path: str, table: pa.Table) -> tuple[bytes, Report]:
@@ -154,23 +176,43 @@ def encode_entry(path: str, table: pa.Table) -> tuple[bytes, Report]:
     return data, entry
 
 
-def add_tallies(reports: Any) -> list[Any]:
-    """Add up the tallies of partitions, or sums of them: one for each set of rules."""
-    tallies = [np.array(report["tallies"] if isinstance(report, dict) else report) for report in reports]
-    return np.sum(tallies, axis=0).tolist() if tallies else []
+def tallies_of(reports: list[Report]) -> list[Any]:
+    """Return the tallies of a partition, one for each set of rules."""
+    return [report["tally"] for report in reports]
 
 
-def publish_counts(reports: list[Report], plan: CountPlan, provenance: Provenance, staging: Staging) -> None:
-    """Publish a folder of counts: the tables of all rules and partitions."""
-    entries = [Shard(**entry) for report in reports for entry in report["entries"]]
-    entries.sort(key=lambda entry: entry.path)
-    tallies = add_tallies(reports)
+def add_tallies(tallies: Iterable[list[Any]]) -> list[Any]:
+    """Add up what `tallies_of` returned for some partitions, or sums of it. The sum of none is empty."""
+    listed = [np.array(of_rules) for of_rules in tallies]
+    return np.sum(listed, axis=0).tolist() if listed else []
 
+
+def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
+    """Return how many words the tallies are of, as the manifest of a folder of counts has it."""
     totals = {}
     for rules, tally in zip(plan.rules, tallies, strict=True):
         amounts = all_words(np.array(tally))
         totals[f"{rules.name}_words"] = amounts.occurrences
         totals[f"{rules.name}_distinct_words"] = amounts.words
+    return totals
+
+
+def entries_of(reports: list[Report]) -> list[Report]:
+    """Return the reports of a partition without tallies, which are the most of them."""
+    return [{"shard": report["shard"], DIRECT: report[DIRECT]} for report in reports]
+
+
+def publish_counts(
+    partitions: list[list[Report]], tallies: list[Any], plan: CountPlan, provenance: Provenance, staging: Staging
+) -> None:
+    """Publish a folder of counts: the tables of all rules and partitions.
+
+    partitions: what `entries_of` returned for each. tallies: of all words, one for each set of rules.
+    """
+    reports = [report for partition in partitions for report in partition]
+    entries = [Shard(**report["shard"]) for report in reports]
+    entries.sort(key=lambda entry: entry.path)
+    listed, parts = list_shards(entries, staging)
 
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -179,15 +221,17 @@ def publish_counts(reports: list[Report], plan: CountPlan, provenance: Provenanc
         inputs=provenance.inputs,
         seed=provenance.seed,
         fingerprint=fingerprint("counts", entries),
-        shards=entries,
-        totals=totals,
+        shards=listed,
+        totals=totals_of_counts(tallies, plan),
         statistics={
             "sources": plan.sources,
             "tallies": {rules.name: tally for rules, tally in zip(plan.rules, tallies, strict=True)},
         },
         ledger=[],
+        parts=parts,
     )
-    publish_output(staging, manifest)
+    generations = {report[DIRECT] for report in reports}
+    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
 
 
 @dataclass(frozen=True)
@@ -195,34 +239,65 @@ class CountsPlace:
     """Where the sums of one set of rules lie.
 
     folder: a finished folder of counts; empty when this job has counted, and the sums lie in its staging.
+    fingerprint: of that folder when the job began.
     """
 
     folder: str
+    fingerprint: str
     rules: Rules
     partitions: int
     staging: Staging
 
-    def read(self, partition: int) -> pa.Table:
-        """Return (COUNTS_BY_SOURCE_SCHEMA) the sum of one partition. Raises DataError for a damaged file."""
-        name = shard_name(self.rules.name, partition, self.partitions)
+    def open(self) -> CountsReader:
+        """Return what reads the partitions. Raises DataError when the folder was replaced since the job began."""
         if not self.folder:
-            return shards.decode_table(self.staging.piece(name), self.staging.url(name), COUNTS_BY_SOURCE_SCHEMA)
+            return CountsReader(self, {})
 
-        url = storage.join(self.folder, name)
-        if not storage.exists(url):
+        manifest = read_manifest(self.folder, "counts")
+        if manifest.fingerprint != self.fingerprint:
             raise DataError(
-                f"{url} is missing. Copy the folder again, or count again with --text and another --counts."
+                f"{self.folder} has fingerprint {manifest.fingerprint}, but had {self.fingerprint} when this job "
+                "began: it was replaced. Run the command again."
             )
-        return shards.decode_table(storage.read(url), url, COUNTS_BY_SOURCE_SCHEMA)
+        return CountsReader(self, {shard.path: shard for shard in manifest.shards})
+
+
+@dataclass(frozen=True)
+class CountsReader:
+    """Reads the partitions of one set of rules and checks their bytes. Threads may share it.
+
+    entries: the files of a finished folder by name; what lies in staging has a report each.
+    """
+
+    place: CountsPlace
+    entries: dict[str, Shard]
+
+    def read(self, partition: int) -> pa.Table:
+        """Return (COUNTS_BY_SOURCE_SCHEMA) the sum of one partition.
+
+        Raises DataError for a damaged or missing file of a finished folder, and StorageError for one in staging, which
+        the next attempt makes again.
+        """
+        place = self.place
+        name = shard_name(place.rules.name, partition, place.partitions)
+        if place.folder:
+            data = read_shard_bytes(place.folder, self.entries[name])
+            return shards.decode_table(data, storage.join(place.folder, name), COUNTS_BY_SOURCE_SCHEMA)
+
+        report = place.staging.report(name)
+        if report is None:
+            raise StorageError(f"The report of {place.staging.url(name)} is missing. Run the same command again.")
+        data = read_piece(place.staging, Shard(**report["shard"]))
+        return shards.decode_table(data, place.staging.url(name), COUNTS_BY_SOURCE_SCHEMA)
 
     def read_words(self, partition: int) -> pa.Table:
-        """Return (shards.COUNTS_SCHEMA) the counts of one partition over all sources."""
+        """Return (shards.COUNTS_SCHEMA) the counts of one partition over all sources. Raises as `read` does."""
         return sum_counts(self.read(partition), ["word"])
 
 
-def tally_of(counts: Manifest, rules: Rules) -> Tally:
+def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
     """Return the tally of a finished folder of counts. Raises DataError when it lacks these rules."""
     tallies = counts.statistics["tallies"]
     if rules.name not in tallies:
-        raise DataError(f"the counts hold no {rules.name} words, only {', '.join(tallies)}. Count the text again.")
+        raise DataError(f"{folder} holds no {rules.name} words, only {', '.join(tallies)}. Count the text again.")
     return np.array(tallies[rules.name], dtype=np.int64)

@@ -203,6 +203,7 @@ def _empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, Block]]:
 
 def _send_blocks(element: Any, maker: Maker, stream: Stream, plan: Plan) -> Iterator[tuple[int, Block]]:
     yield from blocks_of(maker.lots_of(element, plan.details), stream, plan.buckets)
+    maker.made(element)
 
 
 def _read_blocks(
@@ -230,6 +231,7 @@ def _send_runs(element: Any, maker: Maker, stream: Stream, plan: Plan, staging: 
 
     for index in write_lots(maker.name_of(element), lots, stream, plan.buckets, staging):
         yield from entries_by_group(index, stream.number, plan.buckets)
+    maker.made(element)
 
 
 def _entries_as_they_are(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[int, Entry]]:

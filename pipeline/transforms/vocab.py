@@ -11,6 +11,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.runtime import metrics
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Lot, Maker, Shuffle, Stream
 from pipeline.runtime.staging import Staging
@@ -20,7 +21,9 @@ from pipeline.steps.vocab import (
     add_usages,
     describe_partitions,
     learn_vocabulary,
+    ledger_of,
     publish_vocabulary,
+    totals_of,
 )
 from pipeline.steps.word_counts import (
     CountPlan,
@@ -28,9 +31,13 @@ from pipeline.steps.word_counts import (
     add_counts,
     add_tallies,
     count_lot,
+    entries_of,
     name_of_lot,
+    note_lot,
     publish_counts,
     read_lots,
+    tallies_of,
+    totals_of_counts,
 )
 from pipeline.transforms.calls import Distribute, DistributeList, call, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Sent
@@ -44,7 +51,7 @@ MAX_DESCRIBERS = 64
 
 @dataclass
 class CountWords(beam.PTransform):
-    """Lots of text shards -> word counts of each lot -> an exchange by word -> sums of each partition, in staging."""
+    """Lots of text shards -> word counts of each lot -> an exchange by word -> the reports of each partition's sums."""
 
     plan: CountPlan
     shuffle: Shuffle
@@ -59,7 +66,8 @@ class CountWords(beam.PTransform):
             | "Distribute lots" >> Distribute()
         )
         exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
-        counted = Sent(COUNTS_STREAM, lots, Maker(name_of_lot, partial(_count_lot, plan=self.plan)))
+        made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
+        counted = Sent(COUNTS_STREAM, lots, Maker(name_of_lot, partial(_count_lot, plan=self.plan), made))
         add = partial(_add_counts, plan=self.plan, staging=self.staging)
         return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
 
@@ -68,10 +76,19 @@ def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[Lot]:
     yield from count_lot(lot, plan)
 
 
+def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
+    metrics.count_lot(lot.shards)
+    if shuffle == "service":  # which leaves no report of the lot in staging
+        note_lot(lot, staging)
+
+
 def _add_counts(
     partition: int, read_tables: Callable[[], list[pa.Table]], _: Any, plan: CountPlan, staging: Staging
-) -> Report:
-    return add_counts(partition, read_tables, plan, staging)
+) -> list[Report]:
+    reports = add_counts(partition, read_tables, plan, staging)
+    if plan.is_result:
+        metrics.count_all(totals_of_counts(tallies_of(reports), plan))
+    return reports
 
 
 @dataclass
@@ -83,9 +100,19 @@ class PublishCounts(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         reports = pbegin | "Count words" >> self.count
+        entries = AsList(reports | "Entries" >> beam.Map(entries_of))
+        tallies = AsSingleton(reports | "Tallies" >> AddTallies())
         return pbegin | "Finish" >> call_once(
-            publish_counts, AsList(reports), self.count.plan, self.provenance, self.count.staging
+            publish_counts, entries, tallies, self.count.plan, self.provenance, self.count.staging
         )
+
+
+@dataclass
+class AddTallies(beam.PTransform):
+    """The reports of all partitions -> the tallies of all words."""
+
+    def expand(self, reports: Any) -> PCollection:
+        return reports | "Of each" >> beam.Map(tallies_of) | "Add" >> beam.CombineGlobally(add_tallies)
 
 
 @dataclass
@@ -122,12 +149,15 @@ class MakeVocabulary(beam.PTransform):
     def _tallies(self, pbegin: Any) -> PCollection:
         if self.count is None:
             return pbegin | "Tally" >> beam.Create([[self.tally]])
-        return pbegin | "Count words" >> self.count | "Tallies" >> beam.CombineGlobally(add_tallies)
+        return pbegin | "Count words" >> self.count | "Tallies" >> AddTallies()
 
 
 def _learn(tallies: list[Any], plan: VocabularyPlan) -> Report:
-    """Learn from the tally of the only set of rules that a vocabulary needs."""
-    return learn_vocabulary(tallies[0] if tallies else [], plan)
+    """Learn from the tally of the only set of rules that a vocabulary needs, and count what came of it."""
+    learned = learn_vocabulary(tallies[0] if tallies else [], plan)
+    metrics.count_all(totals_of(learned))
+    metrics.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
+    return learned
 
 
 def _groups(partitions: int) -> list[list[int]]:

@@ -182,8 +182,12 @@ def add_partition(counts: pa.Table, number: int) -> pa.Table:
 
 
 def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
-    """Return the sum of the counts of equal keys. 64 bits overflow only at 9 quintillion words."""
-    summed = counts.group_by(by).aggregate([("count", "sum")])
+    """Return the sum of the counts of equal keys, in an order that depends on `counts` alone.
+
+    64 bits overflow only at 9 quintillion words.
+    """
+    # With Arrow's threads the order would change from run to run, and with it the bytes that workers exchange.
+    summed = counts.group_by(by, use_threads=False).aggregate([("count", "sum")])
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 

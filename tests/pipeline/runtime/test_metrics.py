@@ -53,6 +53,18 @@ def check_pairs(result: Any, folder: Path) -> None:
     assert counted(result) == manifest.totals | {"bytes": size} | dropped(manifest)
 
 
+def check_counts(result: Any, folder: Path, text: Path) -> None:
+    read = read_manifest(str(text), "text")
+    expected = {"documents": read.totals["documents"], "text_file_bytes": sum(shard.bytes for shard in read.shards)}
+    assert counted(result) == read_manifest(str(folder), "counts").totals | expected
+    assert read_counters(result)["pieces/lot"] == len(read.shards)
+
+
+def check_vocab(result: Any, folder: Path) -> None:
+    manifest = read_manifest(str(folder), "vocab")
+    assert counted(result) == manifest.totals | dropped(manifest)
+
+
 @pytest.fixture(params=["FnApiRunner", "2 processes", "Prism"])
 def flags(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "Prism":
@@ -69,6 +81,11 @@ def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Pa
     shard = ["shard", "--input", str(corpus), "--output", str(text), "--num_shards=4", "--dedup=exact"]
     assert main([*shard, "--max_bad_ratio=0.1", *flags]) == 0
     check_shard(results[-1], text)
+
+    made = ["--output", str(tmp_path / "vocab"), "--model=wordpiece", "--size=150", "--min_word_count=2"]
+    assert main(["vocab", "--text", str(text), "--counts", str(tmp_path / "counts"), *made, *flags]) == 0
+    check_counts(results[-2], tmp_path / "counts", text)
+    check_vocab(results[-1], tmp_path / "vocab")
 
     make_pairs = ["pairs", "--text", str(text), "--vocab", str(vocab), "--output", str(pairs), "--objective=nsp"]
     assert main([*make_pairs, *flags]) == 0

@@ -15,7 +15,9 @@ from schemas.manifest import read_root
 from schemas.manifest_entries import PART_ENTRIES, Part, encode_entries, part_name
 from schemas.storage import sha256
 
-PLAN = CountPlan(text="", sources=[], rules=ALL_RULES, num_shards=1, num_parts=1, text_bytes=1)
+PLAN = CountPlan(
+    text="", fingerprint="", sources=[], rules=ALL_RULES, num_shards=1, num_parts=1, text_bytes=1, is_result=True
+)
 
 
 @given(num_shards=st.integers(1, 300_000), text_bytes=st.integers(1, 10**14))
@@ -53,7 +55,7 @@ def test_lots_of_parts_have_the_numbers_of_lots_of_the_whole(
     in_parts = listed.model_copy(update={"shards": [], "parts": parts})
     (cut / "manifest.json").write_bytes(in_parts.to_json())
 
-    expected = list(read_lots(0, replace(PLAN, text=str(whole))))
+    expected = list(read_lots(0, replace(PLAN, text=str(whole), fingerprint=fingerprint_of_whole)))
     assert [number for number, _ in expected] == [0, 1, 2, 3, 4]
-    plan = replace(PLAN, text=str(cut))
+    plan = replace(PLAN, text=str(cut), fingerprint=fingerprint_of_whole)
     assert [lot for part in range(3) for lot in read_lots(part, plan)] == expected

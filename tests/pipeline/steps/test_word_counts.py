@@ -1,0 +1,201 @@
+"""Counts and vocabularies are made from what the job began with, and a damaged file is found and made again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.options import VocabJob
+from pipeline.runtime import manifest_parts
+from pipeline.runtime.counters import Report
+from pipeline.runtime.staging import Staging
+from pipeline.steps import word_counts
+from pipeline.steps.provenance import Provenance
+from pipeline.steps.vocab import VocabularyPlan, learn_vocabulary
+from pipeline.steps.word_counts import (
+    CountPlan,
+    CountsPlace,
+    add_counts,
+    add_tallies,
+    entries_of,
+    publish_counts,
+    read_lots,
+    tallies_of,
+)
+from pipeline.vocab.counting import BY_RULES
+from pipeline.vocab.cut_runs import ALL_RULES
+from schemas import fingerprints
+from schemas.errors import DataError, StorageError
+from schemas.manifest import open_manifest, read_root
+from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE
+from tests.object_store import KEYS
+
+PLAN = CountPlan(
+    text="text",
+    fingerprint="ab",
+    sources=["x"],
+    rules=ALL_RULES,
+    num_shards=1,
+    num_parts=1,
+    text_bytes=1,
+    is_result=True,
+)
+WORDS = [f"{left}{right}" for left in "abcdefgh" for right in "stuvwxyz"]
+ZEROS = "zeros"
+GONE = "gone"
+
+
+def counts_of(partition: int) -> pa.Table:
+    """Every word once for each set of rules; a word of partition i occurs i + 1 times."""
+    words = WORDS[partition :: PLAN.partitions]
+    rows = len(words) * len(ALL_RULES)
+    columns = [
+        pa.array(np.repeat(np.arange(len(ALL_RULES), dtype=np.uint8), len(words))),
+        pa.array(words * len(ALL_RULES)),
+        pa.array(np.zeros(rows, np.uint16)),
+        pa.array(np.full(rows, partition + 1)),
+    ]
+    return pa.table(columns, schema=BY_RULES)
+
+
+def add_all(plan: CountPlan, staging: Staging) -> list[list[Report]]:
+    return [
+        add_counts(number, lambda number=number: [counts_of(number)], plan, staging)
+        for number in range(plan.partitions)
+    ]
+
+
+def publish(partitions: list[list[Report]], staging: Staging) -> None:
+    entries = [entries_of(partition) for partition in partitions]
+    tallies = add_tallies(map(tallies_of, partitions))
+    publish_counts(entries, tallies, PLAN, Provenance({"version": 1}, [], 0), staging)
+
+
+def damage(staging: Staging, name: str, how: str) -> None:
+    """What a power cut can leave of a file that was not synced."""
+    path = Path(staging.url(name))
+    if how == GONE:
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path) -> None:
+    now = read_root(str(text), "text").fingerprint
+    assert list(read_lots(0, replace(PLAN, text=str(text), fingerprint=now)))
+    with pytest.raises(DataError, match="had ab when this job began: it was replaced"):
+        list(read_lots(0, replace(PLAN, text=str(text))))
+
+
+@pytest.mark.parametrize("how", [ZEROS, GONE])
+def test_a_damaged_sum_in_staging_is_made_again(tmp_path: Path, how: str) -> None:
+    plan = replace(PLAN, rules=ALL_RULES[:1], is_result=False)
+    staging = Staging(str(tmp_path), "job")
+    add_all(plan, staging)
+    reader = CountsPlace("", "", ALL_RULES[0], plan.partitions, staging).open()
+    whole = reader.read(5)
+    damage(staging, "wordpiece_uncased-00005-of-00016.arrow", how)
+
+    with pytest.raises(StorageError, match="00005-of-00016"):
+        reader.read(5)
+    add_all(plan, staging)
+    assert reader.read(5) == whole
+
+
+@pytest.mark.parametrize("how", [ZEROS, GONE])
+def test_a_damaged_file_of_counts_is_not_published_and_made_again(tmp_path: Path, how: str) -> None:
+    staging = Staging(str(tmp_path), "job")
+    add_all(PLAN, staging)
+    damage(staging, "bytebpe-00003-of-00016.arrow", how)
+    with pytest.raises(StorageError, match="bytebpe-00003-of-00016"):
+        publish(add_all(PLAN, staging), staging)
+
+    publish(add_all(PLAN, staging), staging)
+    manifest = open_manifest(str(tmp_path))
+    assert manifest.num_shards == 48
+    assert manifest.totals["bytebpe_distinct_words"] == len(WORDS)
+
+
+@pytest.mark.parametrize("how", [ZEROS, GONE])
+@pytest.mark.parametrize("name", [TOKENIZER_FILE, COUNTS_FILE])
+def test_a_damaged_file_of_a_vocabulary_is_made_again(tmp_path: Path, name: str, how: str) -> None:
+    staging = Staging(str(tmp_path), "job")
+    plan = replace(PLAN, rules=ALL_RULES[:1], is_result=False)
+    tally = add_tallies(map(tallies_of, add_all(plan, staging)))[0]
+    job = VocabJob(text="text", output=str(tmp_path), model="wordpiece", size=60, lowercase=True)
+    place = CountsPlace("", "", ALL_RULES[0], plan.partitions, staging)
+    vocabulary = VocabularyPlan(job, place, ["x"], staging)
+
+    first = learn_vocabulary(tally, vocabulary)
+    whole = staging.piece(name)
+    damage(staging, name, how)
+    assert learn_vocabulary(tally, vocabulary) == first
+    assert staging.piece(name) == whole
+
+
+def test_many_counts_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Staging(str(tmp_path / "whole"), "job")
+    publish(add_all(PLAN, whole), whole)
+    expected = open_manifest(str(tmp_path / "whole")).shards
+    monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 32)
+    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 32)
+    in_parts = Staging(str(tmp_path / "in_parts"), "job")
+    publish(add_all(PLAN, in_parts), in_parts)
+
+    manifest = open_manifest(str(tmp_path / "in_parts"))
+    assert [part.count for part in manifest.parts] == [32, 16]
+    assert manifest.shards == expected
+
+
+@pytest.fixture(scope="module")
+def counts(command, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("counted") / "counts"
+    made = ("--output", folder.parent / "vocab", "--model", "wordpiece", "--size", 150)
+    assert command("vocab", "--text", text, "--counts", folder, *made).returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize("fault", ["swapped", "missing"])
+def test_a_partition_that_is_not_the_manifests_is_an_error_with_its_path(
+    command, counts: Path, tmp_path: Path, fault: str
+) -> None:
+    folder = shutil.copytree(counts, tmp_path / "counts")
+    changed = folder / "wordpiece_uncased-00007-of-00016.arrow"
+    if fault == "swapped":
+        shutil.copy(folder / "wordpiece_uncased-00008-of-00016.arrow", changed)
+    else:
+        changed.unlink()
+    made = ("--output", tmp_path / "vocab", "--model", "wordpiece", "--size", 150)
+    refused = command("vocab", "--counts", folder, *made)
+    assert refused.returncode == 3 and str(changed) in refused.stderr, refused.stderr
+
+
+def test_counts_that_were_replaced_while_the_job_began_are_refused(counts: Path) -> None:
+    place = CountsPlace(str(counts), "ab", ALL_RULES[0], 16, Staging("out", "job"))
+    with pytest.raises(DataError, match="had ab when this job began: it was replaced"):
+        place.open()
+
+
+def test_a_store_takes_each_file_of_counts_once_and_gives_it_twice(
+    command, store, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for learning, and once for the statistics."""
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(word_counts, "MIN_PARTITIONS", 2)
+    store.reset()
+    store.bucket("counted")
+    place = "s3://counted/made"
+    made = ("--counts", f"{place}/counts", "--output", f"{place}/vocab", "--model", "wordpiece", "--size", 150)
+    done = command("vocab", "--text", text, *made)
+    assert done.returncode == 0, done.stderr
+
+    of_counts = [method for method, path in store.requests if "/counts/" in path and path.endswith(".arrow")]
+    assert of_counts.count("PUT") == 2 * len(ALL_RULES)
+    assert of_counts.count("HEAD") == 0
+    assert of_counts.count("GET") == 2 * 2
