@@ -35,6 +35,9 @@ Shuffle = Literal["files", "merged", "service"]
 BLOCK_BYTES = 1 << 20
 """Most bytes of a block in the service's shuffle. Flink refuses records of 10 MB."""
 
+PIECE_BYTES = 16 << 20
+"""Bytes, compressed, of the rows of a bucket that are read at a time by steps that take them in pieces."""
+
 MAX_GROUPS = 256
 """Groups of buckets: as many tasks can read at once, and each run's index is cut into as many elements."""
 
@@ -182,6 +185,20 @@ def tables_of_blocks(blocks: Iterable[Block], streams: list[Stream]) -> list[pa.
     return tables
 
 
+def pieces_of_blocks(blocks: Iterable[Block], stream: Stream) -> Iterator[pa.Table]:
+    """Yield the rows of a bucket's only stream as tables of about PIECE_BYTES. Rows are small, so no block is cut."""
+    together: list[Block] = []
+    size = 0
+    for block in blocks:
+        together.append(block)
+        size += len(block[-1])
+        if size >= PIECE_BYTES:
+            yield tables_of_blocks(together, [stream])[0]
+            together = []
+            size = 0
+    yield tables_of_blocks(together, [stream])[0]
+
+
 # How the rows of a bucket come together: files.
 
 Entry = tuple[int, list]
@@ -244,6 +261,22 @@ class GroupReader:
             batches = read_buckets(parts, stream.schema, self.staging)
             tables.append(pa.Table.from_batches(batches, stream.schema))
         return tables
+
+    def pieces(self, bucket: int, stream: Stream) -> Iterator[pa.Table]:
+        """Yield the rows of one bucket as tables of about PIECE_BYTES. Raises as `read_buckets` does."""
+        together: list[RunIndex] = []
+        size = 0
+        for number, index in self.entries:
+            if number != stream.number:
+                continue
+            part = self._part(bucket, index)
+            together.append(part)
+            size += int(part.lengths.sum())
+            if size >= PIECE_BYTES:
+                yield pa.Table.from_batches(read_buckets(together, stream.schema, self.staging), stream.schema)
+                together = []
+                size = 0
+        yield pa.Table.from_batches(read_buckets(together, stream.schema, self.staging), stream.schema)
 
     def _part(self, bucket: int, index: RunIndex) -> RunIndex:
         """The part of a run's index that belongs to one bucket of the exchange."""

@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from pipeline.runtime.exchange import Lot
 from pipeline.runtime.relay import Addressed
 from pipeline.shard.merge import DROPPED_SCHEMA
 from pipeline.shard.near_duplicates import bands, components, similarity
 from pipeline.shard.near_duplicates.bands import Ids
 from pipeline.shard.near_duplicates.components import Edges, SmallStars
+from pipeline.shard.near_duplicates.hot_bands import find_hot_bands
+from pipeline.shard.near_duplicates.pieces import Columns, Pieces, ReadPieces, joined
 from pipeline.shard.partition import placements
 from pipeline.shard.plan import CorpusSurvey
 
@@ -34,11 +36,21 @@ BUCKET_DOCUMENTS = 250_000
 """The most documents of a bucket, on average: 64 MB of bands, 34 MB of signatures."""
 
 UNION_FIND_DOCUMENTS = 4_000_000
-"""Up to this many documents, one worker connects all similar ones. It takes about 100 bytes for each edge that
+"""Up to this many documents, one worker connects all similar ones. It takes about 80 bytes for each edge that
 `check_pairs` leaves, and documents of one band leave none."""
 
-ROUNDS = 3
-"""Rounds of large and small stars for more documents than that."""
+LAST_EDGES = 10_000_000
+"""The most edges that the rounds of stars should leave for one worker, 0.8 GB. It also gets more, if need be."""
+
+MIN_ROUNDS = 3
+
+INPUT_BYTES_OF_DOCUMENT = 1000
+"""Fewer than documents have, as a rule: web pages have 3 KB of text, and 1 KB when compressed."""
+
+EDGES_LEFT_AT_FIRST = 0.67
+EDGES_LEFT_BY_ROUND = 0.4
+"""Shares of edges left by the first small star and by each round: those of a path, the graph that shrinks most slowly.
+See components.py."""
 
 SMALL_INPUT_BYTES = 1 << 30
 """A job with less input has no stars in its graph, because even an exchange without rows takes a tenth of a second.
@@ -46,6 +58,7 @@ Its documents are fewer than UNION_FIND_DOCUMENTS, unless they are very short or
 connects them all the same, and needs more memory."""
 
 ReadTables = Callable[[], list[pa.Table]]
+"""Returns the table of each stream. A step gets ReadPieces instead if the rows of its only stream may be very many."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +89,37 @@ def plan_near_duplicates(survey: CorpusSurvey, run_buckets: int) -> NearDuplicat
 
 
 def rounds_for(input_bytes: int) -> int:
-    """Return how many rounds of stars the graph of a job has."""
-    return ROUNDS if input_bytes >= SMALL_INPUT_BYTES else 0
+    """Return how many rounds of stars the graph of a job has: enough to leave LAST_EDGES of one path of all documents.
+
+    160 GB take 3 rounds, 1 TB takes 5, and 10 TB take 8.
+    """
+    if input_bytes < SMALL_INPUT_BYTES:
+        return 0
+
+    edges = EDGES_LEFT_AT_FIRST * input_bytes / INPUT_BYTES_OF_DOCUMENT
+    rounds = 0
+    while edges > LAST_EDGES:
+        edges *= EDGES_LEFT_BY_ROUND
+        rounds += 1
+    return max(rounds, MIN_ROUNDS)
 
 
-def pair_bands(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
+def pair_bands(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[Addressed]:
     """Pair the documents that share a band. Output 0: requests."""
-    (table,) = read_tables()
-    smaller, larger = bands.star_pairs(table["band"].to_numpy(), table["document"].to_numpy())
-    del table
+    pieces = Pieces(read_pieces, ("band", "document"))
+    hot = find_hot_bands(pieces)
+    others: list[Columns] = []
+    if len(hot.bands) == 0:
+        others += pieces
+    else:
+        smallest_G = hot.smallest_of_groups(pieces)
+        for bands_N, documents_N in pieces:
+            is_hot_N = hot.has(bands_N)
+            others.append((bands_N[~is_hot_N], documents_N[~is_hot_N]))
+            yield 0, _lot_of_requests(*hot.star_pairs(bands_N[is_hot_N], documents_N[is_hot_N], smallest_G))
 
-    rows = similarity.requests(smaller, larger)
-    yield 0, (rows["document"].to_numpy(), rows)
+    del pieces
+    yield 0, _lot_of_requests(*bands.star_pairs(*joined(others)))
 
 
 def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
@@ -113,14 +145,13 @@ def check_pairs(
         yield 2, _lot_for_large_stars(stars)
 
 
-def make_large_stars(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
+def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[Addressed]:
     """Output 0: edges for small stars."""
-    (table,) = read_tables()
-    edges = components.large_stars(table["node"].to_numpy(), table["other"].to_numpy())
-    del table
-
-    rows = components.rows_at_larger_ends(edges)
-    yield 0, (rows["node"].to_numpy(), rows)
+    pieces = Pieces(read_pieces, ("node", "other"))
+    known = components.neighborhoods(pieces)
+    for nodes_E, others_E in pieces:
+        rows = components.rows_at_larger_ends(components.large_stars(nodes_E, others_E, known))
+        yield 0, (rows["node"].to_numpy(), rows)
 
 
 def make_small_stars(
@@ -137,26 +168,26 @@ def make_small_stars(
 
 def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
     """Connect all edges that are left, in one worker. Output 0: documents to drop."""
-    smaller = [np.zeros(0, np.uint64)]
-    larger = [np.zeros(0, np.uint64)]
-    for table in read_tables():
-        smaller.append(table["other"].to_numpy())
-        larger.append(table["node"].to_numpy())
-
-    dropped = components.all_but_smallest(Edges(np.concatenate(smaller), np.concatenate(larger)))
+    smaller, larger = joined([(table["other"].to_numpy(), table["node"].to_numpy()) for table in read_tables()])
+    dropped = components.all_but_smallest(Edges(smaller, larger))
     yield 0, dropped_lot(dropped, seed)
 
 
-def dropped_lot(ids: Ids, seed: int) -> tuple[Ids, pa.RecordBatch]:
+def dropped_lot(ids: Ids, seed: int) -> Lot:
     """Return documents to drop, with their placements as keys, so that they go where the documents go."""
     return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
 
 
-def _lot_for_large_stars(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+def _lot_of_requests(smaller: Ids, larger: Ids) -> Lot:
+    rows = similarity.requests(smaller, larger)
+    return rows["document"].to_numpy(), rows
+
+
+def _lot_for_large_stars(stars: SmallStars) -> Lot:
     rows = components.rows_at_both_ends(stars.edges)
     return rows["node"].to_numpy(), rows
 
 
-def _last_lot(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+def _last_lot(stars: SmallStars) -> Lot:
     rows = components.edge_rows(stars.edges.larger, stars.edges.smaller)
     return rows["node"].to_numpy(), rows

@@ -1,10 +1,11 @@
 """Near-duplicates as a Beam graph: from the bands and signatures of all runs to the documents to drop.
 
-Every arrow is an exchange. There are 4, and 2 more for each round of stars (3 rounds, none for a small input). Which
-way the edges take is decided while the job runs, by the number of documents; the other exchanges stay empty.
+Every arrow is an exchange. There are 4, and 2 more for each of the R rounds of stars (none for a small input, 3 to 160
+GB, 8 for 10 TB). Which way the edges take is decided while the job runs, by the number of documents; the other
+exchanges stay empty.
 
     bands -> pair -> send (with the signatures of all documents) -> check --------------------------> finish
-                                                                    check -> (large -> small) x 3 -> finish
+                                                                    check -> (large -> small) x R -> finish
 
 Documents to drop leave `check`, each small star and `finish` for the exchange that makes the shards.
 """
@@ -64,6 +65,17 @@ def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
     return _Graph(runs, corpus).build()
 
 
+@dataclass(frozen=True)
+class _Edges:
+    """Edges between similar documents. One of the two streams is empty, as the plan says.
+
+    of_few_documents: for the last step. of_many_documents: for the rounds of stars, if there are any.
+    """
+
+    of_few_documents: Relayed
+    of_many_documents: Relayed | None = None
+
+
 class _Graph:
     """The steps, and the streams of documents to drop that they have made so far."""
 
@@ -79,11 +91,11 @@ class _Graph:
     def build(self) -> list[Relayed]:
         requested = self._pair()
         delivered = self._send(requested)
-        few_edges, *more = self._check(delivered)
-        for number in range(self._corpus.rounds):
-            more = [self._round(more[0], number)]
+        edges = self._check(delivered)
+        sources = [edges.of_few_documents]
+        if edges.of_many_documents is not None:
+            sources.append(self._rounds(edges.of_many_documents))
 
-        sources = [few_edges, *more]
         finish = partial(steps.finish, seed=self._corpus.seed)
         step = Step("near-finish", finish, LAST, _streams(sources), [self._output_of_dropped()])
         self._dropped += self._relay(sources, step)
@@ -95,7 +107,7 @@ class _Graph:
         indexes = self._runs | "Band indexes" >> beam.Map(_numbered_index, "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
 
-        step = Step("near-pair", steps.pair_bands, DOCUMENTS, [bands], [requests])
+        step = Step("near-pair", steps.pair_bands, DOCUMENTS, [bands], [requests], in_pieces=True)
         (requested,) = self._relay([Written(bands, indexes)], step)
         return requested
 
@@ -109,8 +121,8 @@ class _Graph:
         (delivered,) = self._relay([Written(signatures, indexes), requested], step)
         return delivered
 
-    def _check(self, delivered: Relayed) -> list[Relayed]:
-        """Edges for the last step and, with rounds of stars, for the first. One is empty, as the plan says."""
+    def _check(self, delivered: Relayed) -> _Edges:
+        """The edges between similar documents."""
         outputs = [self._output_of_dropped(), Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST)]
         if self._corpus.rounds:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
@@ -119,12 +131,20 @@ class _Graph:
         step = Step("near-check", check, DOCUMENTS, [delivered.stream], outputs)
         dropped, *edges = self._relay([delivered], step)
         self._dropped.append(dropped)
-        return edges
+        return _Edges(*edges)
+
+    def _rounds(self, edges: Relayed) -> Relayed:
+        """The edges that are left after all rounds of stars."""
+        left = edges
+        for number in range(self._corpus.rounds):
+            left = self._round(left, number)
+        return left
 
     def _round(self, edges: Relayed, number: int) -> Relayed:
         """The edges that are left after one round of large and small stars."""
         at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
-        step = Step(f"near-large-{number}", steps.make_large_stars, STARS, [edges.stream], [at_larger_ends])
+        name = f"near-large-{number}"
+        step = Step(name, steps.make_large_stars, STARS, [edges.stream], [at_larger_ends], in_pieces=True)
         (large,) = self._relay([edges], step)
 
         is_last = number == self._corpus.rounds - 1

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
 from pipeline.runtime.exchange import (
@@ -22,6 +21,7 @@ from pipeline.runtime.exchange import (
     Stream,
     buckets_of_group,
     entries_by_group,
+    pieces_of_blocks,
     tables_of_blocks,
 )
 from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
@@ -33,7 +33,7 @@ from pipeline.transforms.exchange import Plan, Relayed
 Plans = dict[str, Plan]
 """The plans of several exchanges by name."""
 
-MakeLots = Callable[[int, Callable[[], list[pa.Table]], Any], Iterator[Addressed]]
+MakeLots = Callable[[int, Callable[[], Any], Any], Iterator[Addressed]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Step:
         It yields lots, each with the place of its output. Not called for some of the buckets that have no rows.
     plan: the name of the plan of the exchange that brings the buckets together.
     streams: those that meet in a bucket.
+    in_pieces: `make` gets a function that yields the rows of its only stream as several tables, of a few MB each. For
+        rows that are small, but may be more in one bucket than fit into memory.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Step:
     plan: str
     streams: list[Stream]
     outputs: list[Output]
+    in_pieces: bool = False
 
 
 def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffle, staging: Staging) -> list[Relayed]:
@@ -85,8 +88,10 @@ def _tag(place: int) -> str:
 
 def _relay_blocks(grouped: tuple[int, Iterable[Block]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
     bucket, blocks = grouped
-    read_tables = partial(tables_of_blocks, blocks, step.streams)
-    lots = step.make(bucket, read_tables, plans[step.plan].details)
+    read_rows: Callable[[], Any] = partial(tables_of_blocks, blocks, step.streams)
+    if step.in_pieces:
+        read_rows = partial(pieces_of_blocks, blocks, step.streams[0])
+    lots = step.make(bucket, read_rows, plans[step.plan].details)
     for place, target_bucket, block in relay_blocks(lots, _outputs(step, plans)):
         yield TaggedOutput(_tag(place), (target_bucket, block))
 
@@ -102,8 +107,10 @@ def _relay_runs(
     outputs = _outputs(step, plans)
 
     for bucket in buckets_of_group(group, plan.buckets):
-        read_tables = partial(reader.tables, bucket, step.streams)
-        lots = partial(step.make, bucket, read_tables, plan.details)
+        read_rows: Callable[[], Any] = partial(reader.tables, bucket, step.streams)
+        if step.in_pieces:
+            read_rows = partial(reader.pieces, bucket, step.streams[0])
+        lots = partial(step.make, bucket, read_rows, plan.details)
         for place, index in relay_runs(f"{step.name}-{bucket:06d}", lots, outputs, staging):
             stream, buckets = outputs[place]
             for target_group, entry in entries_by_group(index, stream.number, buckets):

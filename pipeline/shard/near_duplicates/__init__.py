@@ -4,6 +4,7 @@
     signatures   128 minima over a document's shingles of 5 consecutive words (of single characters in Chinese and
                  Japanese); the share of equal minima estimates the Jaccard similarity of two documents' shingles
     bands        documents that agree in 8 minima in a row are a candidate pair
+    hot_bands    the same for bands of more than a hundred thousand documents
     similarity   candidate pairs whose signatures agree in at least 70% of the minima are connected
     components   the document with the smallest id of each connected group stays, and the others are dropped
 

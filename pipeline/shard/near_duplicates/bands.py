@@ -4,7 +4,7 @@ The minima of a signature are cut into 16 bands of 8. Documents that agree in al
 pair of similarity s shares a band with probability 1 - (1 - s**8)**16: 0.61 at 0.7, 0.95 at 0.8, 0.999 at 0.9.
 
 The documents of a band form a star, not a clique: each is paired with the smallest id only. So n documents cost n - 1
-pairs instead of n * (n - 1) / 2.
+pairs instead of n * (n - 1) / 2. For bands of very many documents, see hot_bands.py.
 
 Shape suffixes: D documents of a run, M minima (PERMUTATIONS), B bands (BANDS), W 64-bit words of a band, N rows (one
 band of one document each), G rows that share their band with another row, P pairs.

@@ -7,25 +7,35 @@ node of each:
     large star   at node v: the larger neighbors of v are connected to the smallest node among v and its neighbors
     small star   at node v: v and its smaller neighbors are connected to the smallest of them
 
-Here the small star does more for its exchange. The edges of a bucket are replaced by stars of the components that they
-form among themselves, and a node with smaller neighbors only, a *leaf*, leaves the graph: its edges are all in this
-bucket, and what they connected is now connected without it. Whatever has a smaller neighbor is not the smallest of its
-component, so it is *dropped* at once, and nobody needs to know the label of its component.
+Our small star also shrinks the graph. It replaces a bucket's edges by stars of their components, and removes *leaves*:
+nodes with smaller neighbors only. A leaf's edges all lie in this bucket, so removing it disconnects nothing. A node
+with a smaller neighbor is not the smallest of its component, so it is *dropped* at once, and nobody needs to know the
+label of its component.
 
-So the graph that is left shrinks, and any number of rounds is correct: `connected_roots` finishes what remains in one
-worker. Edges left of a million nodes, each in a bucket without others, by the first small star and three rounds:
+Any number of rounds is correct, because one worker finishes with `connected_roots` what remains. Edges left of a
+million nodes by the first small star and by each round (benchmarks/near_duplicates.py rounds):
 
-    path                  1,000,000    667,000    284,000    111,000     44,000
-    random, half as many    500,000    235,000     63,000     13,000      2,000
-    random, as many       1,000,000    703,000    328,000    199,000     21,000
+                              edges      first    round 1    round 2    round 3    round 4    round 5
+    one path              1,000,000    667,000    284,000    111,000     44,000     18,000      7,000
+    paths of 10             900,000    533,000    181,000     27,000          0
+    binary tree           1,000,000    626,000    211,000     67,000     12,000      1,500        100
+    random tree           1,000,000    614,000    208,000     56,000      9,000        800         50
+    grid                  1,998,000  1,798,000    785,000    193,000     37,000      5,500        750
+    random, half as many    500,000    236,000     63,000     13,000      2,000        300         40
+    random, as many       1,000,000    703,000    327,000    199,000    149,000        150          0
 
-The nodes have random ids, as documents do. A path in the order of its ids would take a round for each halving.
+Each node was in a bucket without others, which is the worst case. The nodes have random ids, as documents do. A path in
+the order of its ids would take a round for each halving.
+
+A node may have very many larger neighbors, so the rows of large stars come in pieces. Small stars need no pieces: a
+node has few smaller neighbors, at most one for each band or bucket of the step before.
 
 Shape suffixes: N nodes, E edges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +43,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.shard.near_duplicates.bands import Ids, distinct_pairs
+from pipeline.shard.near_duplicates.pieces import Columns
 
 EDGE_SCHEMA = pa.schema([("node", pa.uint64()), ("other", pa.uint64())])
 """node: the end in whose bucket the row lies. other: the other end; the node itself where a row says that it is the
@@ -59,15 +70,15 @@ def connected_roots(first_E: Ids, second_E: Ids) -> tuple[Ids, Ids]:
     """Return (N,) uint64 twice: the nodes of some edges in ascending order, and the smallest node connected with each.
 
     Each pass over the edges hooks every root that meets a smaller root to the smallest one, and then shortens all
-    paths. Every root is merged within two passes, so there are at most 2 * log2(N) of them. Needs about 60 bytes an
-    edge.
+    paths. Every root is merged within two passes, so there are at most 2 * log2(N) of them. Needs about 45 bytes an
+    edge besides the edges, for up to 2**31 nodes.
     """
-    nodes_N = np.unique(np.concatenate([first_E, second_E]))
-    first = np.searchsorted(nodes_N, first_E)
-    second = np.searchsorted(nodes_N, second_E)
+    nodes_N = _distinct(np.concatenate([first_E, second_E]))
+    first = np.searchsorted(nodes_N, first_E).astype(np.int32)
+    second = np.searchsorted(nodes_N, second_E).astype(np.int32)
 
     # The nodes are sorted, so the smaller place is the smaller node.
-    parents_N = np.arange(len(nodes_N))
+    parents_N = np.arange(len(nodes_N), dtype=np.int32)
     while True:
         first_roots = parents_N[first]
         second_roots = parents_N[second]
@@ -82,7 +93,15 @@ def connected_roots(first_E: Ids, second_E: Ids) -> tuple[Ids, Ids]:
         _point_to_roots(parents_N)
 
 
-def _point_to_roots(parents_N: NDArray[np.int64]) -> None:
+def _distinct(ids: Ids) -> Ids:
+    """Return the distinct ids in ascending order. Unlike np.unique, it sorts the array in place."""
+    ids.sort()
+    is_new = np.ones(len(ids), bool)
+    is_new[1:] = ids[1:] != ids[:-1]
+    return ids[is_new]
+
+
+def _point_to_roots(parents_N: NDArray[np.int32]) -> None:
     """Replace each node's parent by its root, in place."""
     while True:
         grandparents_N = parents_N[parents_N]
@@ -105,23 +124,44 @@ def small_stars(edges: Edges, centers: Ids) -> SmallStars:
     return SmallStars(Edges(roots_N[stays_N], nodes_N[stays_N]), dropped)
 
 
-def large_stars(nodes_E: Ids, others_E: Ids) -> Edges:
-    """Return the large stars of a bucket, from the edges at its nodes: one row for each node and neighbor of it."""
-    if len(nodes_E) == 0:
-        return Edges(nodes_E, nodes_E)
+@dataclass(frozen=True)
+class Neighborhoods:
+    """The nodes of a bucket with the smallest node among each and its neighbors. nodes, smallest: (N,) uint64."""
 
-    order_E = np.argsort(nodes_E)
-    nodes_E = nodes_E[order_E]
-    others_E = others_E[order_E]
-    starts_N = np.flatnonzero(np.diff(nodes_E, prepend=~nodes_E[:1]))
-    degrees_N = np.diff(starts_N, append=len(nodes_E))
+    nodes: Ids
+    smallest: Ids
 
-    smallest_N = np.minimum(nodes_E[starts_N], np.minimum.reduceat(others_E, starts_N))
-    smallest_E = np.repeat(smallest_N, degrees_N)
 
+def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
+    """Return the neighborhoods of all nodes of a bucket, from one row for each node and neighbor of it, in pieces.
+
+    Needs about 40 bytes for each row of a piece, and for each node.
+    """
+    found = Neighborhoods(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    for nodes_E, others_E in pieces:
+        of_piece = _smallest_by_node(nodes_E, np.minimum(nodes_E, others_E))
+        nodes = np.concatenate([found.nodes, of_piece.nodes])
+        found = _smallest_by_node(nodes, np.concatenate([found.smallest, of_piece.smallest]))
+    return found
+
+
+def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
+    """Return each distinct node with the smallest one of its candidates."""
+    if len(nodes) == 0:
+        return Neighborhoods(nodes, candidates)
+
+    order = np.argsort(nodes)
+    sorted_nodes = nodes[order]
+    starts_N = np.flatnonzero(np.diff(sorted_nodes, prepend=~sorted_nodes[:1]))
+    return Neighborhoods(sorted_nodes[starts_N], np.minimum.reduceat(candidates[order], starts_N))
+
+
+def large_stars(nodes_E: Ids, others_E: Ids, known: Neighborhoods) -> Edges:
+    """Return the large stars of some rows, each a node of a bucket and a neighbor of it."""
     # An edge to a smaller neighbor is connected at that neighbor.
     is_larger_E = others_E > nodes_E
-    smaller, larger = distinct_pairs(smallest_E[is_larger_E], others_E[is_larger_E])
+    places = np.searchsorted(known.nodes, nodes_E[is_larger_E])
+    smaller, larger = distinct_pairs(known.smallest[places], others_E[is_larger_E])
     return Edges(smaller, larger)
 
 

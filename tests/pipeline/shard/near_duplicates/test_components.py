@@ -13,6 +13,8 @@ from pipeline.shard.near_duplicates.components import (
     all_but_smallest,
     connected_roots,
     edge_rows,
+    large_stars,
+    neighborhoods,
     rows_at_both_ends,
     rows_at_larger_ends,
 )
@@ -33,7 +35,7 @@ def dropped_by_stars(edges: Edges, buckets: int, rounds: int) -> tuple[set[int],
         dropped += made[0]
         lots = made[1]
         if not is_last:
-            lots = relayed(make_large_stars, [(lots, EDGE_SCHEMA)], buckets, None)[0]
+            lots = relayed(make_large_stars, [(lots, EDGE_SCHEMA)], buckets, None, in_pieces=True)[0]
 
     dropped += relayed(_finish, [(lots, EDGE_SCHEMA)], 1, None)[0]
     ids = {document for _, rows in dropped for document in rows["document"].to_pylist()}
@@ -111,6 +113,19 @@ def test_a_path_in_the_order_of_its_ids_needs_few_passes() -> None:
     nodes, roots = connected_roots(ids[:-1], ids[1:])
     assert (nodes == ids).all()
     assert (roots == 1).all()
+
+
+def test_the_rows_of_one_node_may_come_in_pieces() -> None:
+    """Large stars of a node with very many neighbors need no table of them."""
+    ids = random_ids(10_000)
+    nodes = np.repeat(ids[:10], 1_000)
+    known = neighborhoods([(nodes, ids)])
+    whole = large_stars(nodes, ids, known)
+
+    pieces = list(zip(np.split(nodes, [1, 5_500]), np.split(ids, [1, 5_500]), strict=True))
+    in_pieces = [large_stars(*piece, neighborhoods(pieces)) for piece in pieces]
+    found = {pair for edges in in_pieces for pair in zip(edges.smaller.tolist(), edges.larger.tolist(), strict=True)}
+    assert found == set(zip(whole.smaller.tolist(), whole.larger.tolist(), strict=True))
 
 
 def test_rows_of_no_edges() -> None:

@@ -36,7 +36,7 @@ def dropped_by_steps(minima: dict[int, np.ndarray], buckets: int, runs: int) -> 
         signatures.append((ids, signature_rows(ids, minima_DM)))
 
     plan = NearDuplicatePlan(buckets, buckets, is_small=True, merges_runs=False)
-    requests = relayed(steps.pair_bands, [(bands, BAND_SCHEMA)], buckets, plan)[0]
+    requests = relayed(steps.pair_bands, [(bands, BAND_SCHEMA)], buckets, plan, in_pieces=True)[0]
     sources = [(signatures, SIGNATURE_SCHEMA), (requests, REQUEST_SCHEMA)]
     deliveries = relayed(steps.send_signatures, sources, buckets, plan)[0]
     checked = relayed(_check, [(deliveries, DELIVERY_SCHEMA)], buckets, plan)
@@ -120,6 +120,14 @@ def test_the_plan_keeps_buckets_small() -> None:
     assert steps.plan_near_duplicates(survey, 256) == NearDuplicatePlan(1, 1, is_small=True, merges_runs=False)
     survey = _survey(3_300_000_000)
     assert steps.plan_near_duplicates(survey, 256) == NearDuplicatePlan(16384, 4096, is_small=False, merges_runs=True)
+
+
+@pytest.mark.parametrize(("input_bytes", "rounds"), [(1e9, 0), (2e9, 3), (160e9, 3), (1e12, 5), (10e12, 8)])
+def test_rounds_leave_few_edges_of_a_path_of_all_documents(input_bytes: float, rounds: int) -> None:
+    """A path shrinks to 0.4 with each round; see components.py."""
+    assert steps.rounds_for(int(input_bytes)) == rounds
+    if rounds:
+        assert 0.67 * input_bytes / 1000 * 0.4**rounds < 10_000_000
 
 
 def _survey(documents: int) -> CorpusSurvey:
