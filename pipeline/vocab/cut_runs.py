@@ -1,14 +1,19 @@
 """Cutting many distinct runs into words at once, by the rules in `pretokenize`.
 
-Runs of printable ASCII are cut by array operations: words end where the class of characters changes. All other runs
-are cut by the tokenizers library, one at a time. A property test checks that both follow the same rules.
+Most runs are cut by array operations: words end where the class of characters changes. These are
 
-Shape suffixes: R runs, K words of all runs, B bytes of all runs.
+    BERT's rules    runs of printable ASCII
+    GPT-2's rules   runs of characters whose class char_classes.py knows, which are those of most languages
+
+All other runs are cut by the tokenizers library, one at a time. In Chinese they would be whole clauses, hardly one of
+them twice, and BERT's rules make every ideograph a word. So they are cut there first, and the library gets each
+distinct piece once. A property test checks that all ways follow the same rules.
+
+Shape suffixes: R runs, P pieces of all runs, D distinct pieces, K words of all runs, B bytes of all runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,14 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.vocab.pretokenize import Cut, library_cutter
+from pipeline.vocab.char_classes import BYTE_SPELLINGS, CLASSES, LOWERED, OTHER, UNKNOWN, classes_of, ideographs_of
+from pipeline.vocab.pretokenize import library_cutter
 from pipeline.vocab.runs import bytes_of_strings, offsets_of_strings, strings_of
-from schemas.ragged import offsets_of
+from schemas.ragged import offsets_of, places_of_ranges
 from schemas.vocabulary import SPACE, Model
-
-LETTER = 1
-DIGIT = 2
-OTHER = 3
 
 CONTRACTIONS = (b"s", b"t", b"re", b"ve", b"m", b"ll", b"d")
 """What may follow an apostrophe in GPT-2's pattern to make a word of the two."""
@@ -60,35 +62,65 @@ class CutRuns:
 
 def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:
     """Cut runs, which are not empty and hold no space, into words."""
-    is_plain_R = _are_printable_ascii(runs)
+    is_plain_R = _are_plain(runs, rules)
     plain_runs = np.flatnonzero(is_plain_R)
     other_runs = np.flatnonzero(~is_plain_R)
 
-    plain = _cut_ascii(runs.take(pa.array(plain_runs)), rules)
-    others = _cut_by_library(runs.take(pa.array(other_runs)).to_pylist(), library_cutter(rules.model, rules.lowercase))
+    plain = _cut_plain(runs.take(pa.array(plain_runs)), rules)
+    others = _cut_by_library(runs.take(pa.array(other_runs)), rules)
     return CutRuns(
         pa.concat_arrays([plain.words_K, others.words_K]),
         np.concatenate([plain_runs[plain.run_K], other_runs[others.run_K]]),
     )
 
 
-def _are_printable_ascii(runs: pa.StringArray) -> NDArray[np.bool_]:
-    """Return (R,) whether all bytes of a run are printable ASCII."""
+def _are_plain(runs: pa.StringArray, rules: Rules) -> NDArray[np.bool_]:
+    """Return (R,) whether array operations can cut a run."""
     text_B = bytes_of_strings(runs)
     offsets = offsets_of_strings(runs)
-    is_strange_B = (text_B <= 0x20) | (text_B >= 0x7F)
+    if rules.model == "wordpiece":
+        is_strange_B = (text_B <= 0x20) | (text_B >= 0x7F)
+    else:
+        is_strange_B = classes_of(text_B) == UNKNOWN
+
     strange_before = offsets_of(is_strange_B)[offsets - offsets[0]]
     return np.diff(strange_before) == 0
 
 
-def _cut_by_library(runs: Sequence[str], cut: Cut) -> CutRuns:
-    words_of_run = [cut(run) for run in runs]
-    words = pa.array(chain.from_iterable(words_of_run), pa.string())
-    words_in_run = np.fromiter(map(len, words_of_run), np.int64, len(words_of_run))
-    return CutRuns(words, np.repeat(np.arange(len(runs)), words_in_run))
+def _cut_by_library(runs: pa.StringArray, rules: Rules) -> CutRuns:
+    pieces_P, run_P = _cut_at_ideographs(runs) if rules.model == "wordpiece" else (runs, np.arange(len(runs)))
+    encoded = pieces_P.dictionary_encode()
+    cut = library_cutter(rules.model, rules.lowercase)
+    words_of_piece = [cut(piece) for piece in encoded.dictionary.to_pylist()]
+    words = pa.array(chain.from_iterable(words_of_piece), pa.string())
+
+    words_in_D = np.fromiter(map(len, words_of_piece), np.int64, len(words_of_piece))
+    first_in_D = offsets_of(words_in_D)[:-1]
+    piece_P = encoded.indices.to_numpy()
+    places = places_of_ranges(first_in_D[piece_P], words_in_D[piece_P])
+    return CutRuns(words.take(pa.array(places)), np.repeat(run_P, words_in_D[piece_P]))
 
 
-def _cut_ascii(runs: pa.StringArray, rules: Rules) -> CutRuns:
+def _cut_at_ideographs(runs: pa.StringArray) -> tuple[pa.StringArray, NDArray[np.int64]]:
+    """Return pieces of runs, and the run of each. Common ideographs are pieces by themselves.
+
+    BERT's normalizer sets them apart by spaces before it does anything that looks at neighbors.
+    """
+    text_B = bytes_of_strings(runs)
+    starts_R = offsets_of(np.diff(offsets_of_strings(runs)))[:-1]
+    leads = ideographs_of(text_B)
+
+    begins_B1 = np.zeros(len(text_B) + 1, dtype=bool)
+    begins_B1[starts_R] = True
+    begins_B1[leads] = True
+    begins_B1[leads + 3] = True
+
+    starts_P = np.flatnonzero(begins_B1[:-1])
+    run_P = np.searchsorted(starts_R, starts_P, side="right") - 1
+    return strings_of(text_B, np.diff(starts_P, append=len(text_B))), run_P
+
+
+def _cut_plain(runs: pa.StringArray, rules: Rules) -> CutRuns:
     text_B = bytes_of_strings(runs)
     lengths_R = np.diff(offsets_of_strings(runs))
     starts_R = offsets_of(lengths_R)[:-1]
@@ -101,11 +133,11 @@ def _cut_ascii(runs: pa.StringArray, rules: Rules) -> CutRuns:
 
     word_starts_K = np.flatnonzero(begins_word_B)
     run_K = np.searchsorted(starts_R, word_starts_K, side="right") - 1
-    word_lengths_K = np.diff(word_starts_K, append=len(text_B))
     if rules.model == "bytebpe":
-        text_B = _with_spaces(text_B, starts_R)
-        word_lengths_K += np.where(np.diff(run_K, prepend=-1) > 0, len(_SPACE), 0)
+        text_B, spelled_at_B1 = _spell_bytes(text_B, starts_R)
+        word_starts_K = spelled_at_B1[word_starts_K]
 
+    word_lengths_K = np.diff(word_starts_K, append=len(text_B))
     return CutRuns(strings_of(text_B, word_lengths_K), run_K)
 
 
@@ -120,7 +152,7 @@ def _begins_bert_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) ->
 
 def _begins_gpt2_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> NDArray[np.bool_]:
     """GPT-2's words are letters, digits or others without a change of class, and contractions ("'s")."""
-    class_B = CLASSES[text_B]
+    class_B = classes_of(text_B)
     begins_B = np.ones(len(text_B), dtype=bool)
     begins_B[1:] = class_B[1:] != class_B[:-1]
     begins_run_B = np.zeros(len(text_B), dtype=bool)
@@ -149,30 +181,23 @@ def _are_followed_by(
     return are_there
 
 
-def _with_spaces(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Put the space that begins each run, as the byte alphabet spells it, before the run."""
-    spelled = np.empty(len(text_B) + len(_SPACE) * len(starts_R), dtype=np.uint8)
-    is_text = np.ones(len(spelled), dtype=bool)
+def _spell_bytes(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Spell bytes as byte-level BPE does, with the space that begins each run.
 
-    new_starts_R = starts_R + len(_SPACE) * np.arange(len(starts_R))
+    Returns the text, and (B + 1,) where the spelling of each byte begins in it. That of a run's first byte begins with
+    the space.
+    """
+    lengths_B = 1 + (text_B >= 0x80)
+    lengths_B[starts_R] += len(_SPACE)
+    spelled_at_B1 = offsets_of(lengths_B)
+
+    spelled = np.empty(spelled_at_B1[-1], dtype=np.uint8)
     for place, byte in enumerate(_SPACE.tolist()):
-        spelled[new_starts_R + place] = byte
-        is_text[new_starts_R + place] = False
+        spelled[spelled_at_B1[starts_R] + place] = byte
 
-    spelled[is_text] = text_B
-    return spelled
-
-
-def _classes() -> NDArray[np.uint8]:
-    classes = np.full(256, OTHER, dtype=np.uint8)
-    for code in range(256):
-        character = chr(code)
-        if character.isascii() and character.isalpha():
-            classes[code] = LETTER
-        elif character.isascii() and character.isdigit():
-            classes[code] = DIGIT
-    return classes
-
-
-CLASSES = _classes()
-LOWERED = np.frombuffer(bytes(range(256)).lower(), np.uint8)
+    # Written from the end: the last byte of each spelling, and the first of those of two.
+    ends_B = spelled_at_B1[1:]
+    spelled[ends_B - 1] = BYTE_SPELLINGS[text_B, 1]
+    has_two_B = text_B >= 0x80
+    spelled[ends_B[has_two_B] - 2] = BYTE_SPELLINGS[text_B[has_two_B], 0]
+    return spelled, spelled_at_B1

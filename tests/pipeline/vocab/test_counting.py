@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.vocab import counting, runs
+from pipeline.vocab.char_classes import DIGIT, LETTER, OTHER, classes_of
 from pipeline.vocab.counting import (
     BY_RULES,
     add_partition,
@@ -28,6 +29,7 @@ ANY_RUN = st.one_of(
     st.text(st.characters(max_codepoint=0x7F)),
     st.text("a'stvedlmrAZ09._-#"),
     st.text("a'stvelr\u00e9\u4e2d\u3002"),
+    st.text("a's1\u4e00\u9fff\u4dbf\ua000\u3042\u0301\uff0c\uff11\u3000\U0002b820\uac00\u1112\u0430"),
 )
 
 
@@ -170,10 +172,17 @@ def test_rare_sources_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert as_counter(added) == {("one", 0): 1, ("one", 1): 1, ("two", 2): 2}
 
 
-def test_sums_come_in_the_same_order_each_time() -> None:
-    """Arrow's threads would change it, and so the bytes that workers exchange."""
-    words = pa.array([f"word{number * 7919 % 50_021}" for number in range(50_000)])
-    table = pa.table({"word": words, "count": np.ones(len(words), np.int64)})
-    repeated = pa.concat_tables([table] * 40).combine_chunks()
-    first = sum_counts(repeated, ["word"])
-    assert all(sum_counts(repeated, ["word"]).equals(first) for _ in range(8))
+def test_classes_of_characters_are_those_of_the_library() -> None:
+    """A word of GPT-2's ends where the class changes, so all characters of a class together are one word."""
+    characters = [chr(point) for point in range(0x80, 1 << 16) if not 0xD800 <= point < 0xE000]
+    encoded = [character.encode() for character in characters]
+    of_each_byte = classes_of(np.frombuffer(b"".join(encoded), np.uint8))
+    ends = np.cumsum([len(data) for data in encoded])
+    of_last_byte = of_each_byte[ends - 1]
+    assert (of_each_byte == np.repeat(of_last_byte, np.diff(ends, prepend=0))).all()
+
+    split = pre_tokenizer("bytebpe").pre_tokenize_str
+    for kind, plain, least in ((LETTER, "a", 30_000), (DIGIT, "1", 20), (OTHER, "-", 150)):
+        found = [characters[place] for place in np.flatnonzero(of_last_byte == kind)]
+        assert len(found) > least
+        assert len(split("".join([plain, *found, plain]))) == 1
