@@ -14,6 +14,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import queue
 import resource
 import threading
 import time
@@ -128,6 +129,16 @@ def plan(kind: str, answer: Any) -> None:
     )
 
 
+def answer_of(process: Any, answer: Any) -> Any:
+    """Return what a process puts into a queue. Ends the program if the process dies instead."""
+    while True:
+        try:
+            return answer.get(timeout=1)
+        except queue.Empty:
+            if not process.is_alive() and answer.empty():
+                raise SystemExit(f"{process.name} ended with exit code {process.exitcode} and no answer.") from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100_000)
@@ -138,14 +149,14 @@ def main() -> None:
     answer: Any = spawn.Queue()
     server = spawn.Process(target=serve, args=(arguments.files, arguments.delay, answer), daemon=True)
     server.start()
-    address = f"http://127.0.0.1:{answer.get()}"
+    address = f"http://127.0.0.1:{answer_of(server, answer)}"
     os.environ.update(KEYS | {"AWS_ENDPOINT_URL": address})
 
     print("kind     files   splits  seconds   CPU s  memory MB  plan MB  requests")
     for kind in KINDS:
         planner = spawn.Process(target=plan, args=(kind, answer))
         planner.start()
-        took = answer.get()
+        took = answer_of(planner, answer)
         planner.join()
 
         print(

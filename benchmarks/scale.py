@@ -112,6 +112,8 @@ def run_jobs(corpus: Path, out: Path, more: list[str]) -> None:
         code = main_of_pipeline([*arguments, "--overwrite"])
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(f"{name}: exit code {code}, {time.perf_counter() - started:.0f} s, launcher {peak:.2f} GB", flush=True)
+        if code != 0:
+            raise SystemExit(code)
 
     print("| step | calls | longest, s | peak memory, GB |\n|---|---|---|---|")
     steps: dict[str, list[dict]] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from typing import IO, Any
 
 from pipeline.shard.cut_points import (
@@ -24,10 +23,6 @@ from pipeline.shard.decompression import PlainBytes
 from pipeline.shard.frames import CompressedBytes, Frames
 from pipeline.shard.inputs import NO_END, Piece
 from pipeline.shard.ranges import NOTHING_KNOWN, open_range
-from pipeline.shard.record import Record, Rejected
-
-BEYOND = NO_END
-"""Added to the offset of every line that belongs to a later piece: offsets at or after it end the piece's records."""
 
 _BUFFER_BYTES = 1 << 16
 
@@ -113,25 +108,10 @@ def first_line(file: IO[bytes], piece: Piece) -> int:
 def bytes_to_end(file: Any, offset: int) -> int:
     """Return how many bytes after plain offset `offset` the lines of the piece may begin in, as far as is known."""
     end = file.raw.end
-    return BEYOND if end is None else end + 1 - offset
+    return NO_END if end is None else end + 1 - offset
 
 
-def marked_offset(file: Any, offset: int) -> int:
-    """Return the offset of a line that was just read, or BEYOND more if the line belongs to a later piece."""
+def is_later_line(file: Any, offset: int) -> bool:
+    """Return whether a line that was just read, and begins at `offset`, belongs to a later piece."""
     end = file.raw.end
-    return offset if end is None or offset <= end else offset + BEYOND
-
-
-def unmarked(record: Record | Rejected) -> Record | Rejected:
-    """Return a record of the piece with its real offset, if its text begins behind the piece's end.
-
-    Such a record is a document after a blank line that is the last line of the piece.
-    """
-    undecodable = record.undecodable
-    if undecodable is not None and undecodable.first_offset >= BEYOND:
-        undecodable = replace(undecodable, first_offset=undecodable.first_offset - BEYOND)
-        record = replace(record, undecodable=undecodable)
-
-    if record.position >= BEYOND:
-        record = replace(record, position=record.position - BEYOND)
-    return record
+    return end is not None and offset > end

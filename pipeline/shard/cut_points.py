@@ -14,8 +14,8 @@ last cut point before them.
 Finding frames: bytes that look like the beginning of a frame also stand inside of frames, by chance or because the
 plain text holds compressed data. A place counts only if what begins there can be decompressed, to its end or for
 VERIFIED_BYTES, and another frame or the end of the file follows it. By chance that happens less than once in 2^60
-places. And it is checked: the reader of each range knows from its last frame where the next one begins, and looks at
-the following cells with the eyes of their readers. Where they would begin elsewhere, it raises DataError.
+places. And it is checked: the reader of a range repeats the next range's search, and raises DataError unless that finds
+the frame which it has just reached.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, NamedTuple
 
-from pipeline.shard.cut_files import bytes_to_end, first_line, marked_offset, open_cut
+from pipeline.shard.cut_files import bytes_to_end, first_line, is_later_line, open_cut
 from pipeline.shard.decompression import open_text
 from pipeline.shard.encodings import UTF8, is_line_safe, to_utf8, wide_encoding
 from pipeline.shard.inputs import Piece
@@ -13,21 +13,33 @@ from pipeline.shard.limits import Limits
 from pipeline.shard.ranges import open_range
 from schemas.errors import DataError
 
-Lines = Iterable[tuple[int, bytes | None]]
-"""(offset, line) pairs. A line above --max_document_bytes is None: only its offset is known."""
-
 _BLANKS = b" \t\r\n\v\f"
 _HEAD_BYTES = 4096  # searched for UTF-16
 _READ_BYTES = 1 << 20  # at once, of a line that is not kept
 
 
-def plain_lines(piece: Piece, limits: Limits) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (offset, line) for every line that begins at `piece.start` or after, as UTF-8.
+class Line(NamedTuple):
+    """One line of a piece, or of a later one.
 
-    Lines above `limits.document_bytes` are None. Consecutive blank lines come as one item, so that millions of them
-    cost little; such an item never crosses the end of the piece. `offset` counts bytes of the plain file, or of its
-    UTF-8 form if its encoding is not line-safe; in a piece that is a part of a compressed file, plain bytes from the
-    piece's first frame, and BEYOND more for lines of later pieces.
+    offset: where it begins, in bytes of the plain file, or of its UTF-8 form if its encoding is not line-safe; in a
+        piece that is a part of a compressed file, in plain bytes from the piece's first frame.
+    data: as UTF-8; None for a line above --max_document_bytes, which is not kept.
+    is_later: whether it belongs to a later piece.
+    """
+
+    offset: int
+    data: bytes | None
+    is_later: bool
+
+
+Lines = Iterable[Line]
+
+
+def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
+    """Yield every line that begins in the piece or after it.
+
+    Consecutive blank lines come as one item, so that millions of them cost little; such an item never crosses the end
+    of the piece.
 
     Raises DataError for a decompression bomb and for UTF-16, and the exceptions in UNREADABLE for a damaged file.
     """
@@ -39,7 +51,7 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[tuple[int, bytes | Non
 
         offset = first_line(file, piece) if piece.is_cut else _seek_line(file, piece.start)
         while line := file.readline(limits.document_bytes + 1):
-            place = marked_offset(file, offset) if piece.is_cut else offset
+            is_later = is_later_line(file, offset) if piece.is_cut else offset >= piece.end_of_records
             length = len(line)
             kept: bytes | None = line
 
@@ -54,7 +66,7 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[tuple[int, bytes | Non
             if line_safe and kept is not None:
                 kept = to_utf8(kept, piece.encoding)
 
-            yield place, kept
+            yield Line(offset, kept, is_later)
             offset += length
 
 
@@ -66,12 +78,12 @@ def _open_lines(piece: Piece, limits: Limits) -> IO[bytes]:
     return open_text(piece.display_path, piece.compression, piece.encoding, limits.decompression_ratio, file)
 
 
-def lines_before(end: int, lines: Lines) -> Lines:
-    """Yield the lines that begin before offset `end`."""
-    for offset, line in lines:
-        if offset >= end:
+def lines_of_piece(lines: Lines) -> Iterator[Line]:
+    """Yield the lines before the first one that belongs to a later piece."""
+    for line in lines:
+        if line.is_later:
             return
-        yield offset, line
+        yield line
 
 
 def _seek_line(file: IO[bytes], start: int) -> int:

@@ -142,7 +142,7 @@ def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[s
         return entry | {"type": "other"}
 
     if _has_no_size(found):
-        raise UsageError(f"{name} has no size that its server tells. Download it, or leave it out.")
+        raise UsageError(f"The server does not report the size of {name}. Download the file, or leave it out.")
     return found
 
 

@@ -16,11 +16,10 @@ from typing import Literal
 
 import orjson
 
-from pipeline.shard.cut_files import unmarked
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS
 from pipeline.shard.inputs import Piece, with_format
 from pipeline.shard.limits import Limits
-from pipeline.shard.lines import Lines, lines_before, plain_lines
+from pipeline.shard.lines import Lines, lines_of_piece, plain_lines
 from pipeline.shard.listing import is_unchanged
 from pipeline.shard.parquet import parquet_records
 from pipeline.shard.record import TOO_LONG, Record, Rejected, decode_utf8, excerpt_of, too_long_reason
@@ -43,8 +42,7 @@ def read_records(
     """
     try:
         piece = with_format(piece)
-        records = _records(piece, text_key, layout, limits)
-        yield from map(unmarked, records) if piece.is_cut else records
+        yield from _records(piece, text_key, layout, limits)
     except DECOMPRESSION_ERRORS as error:
         raise DataError(
             f"{piece.display_path} cannot be read to its end ({error}). "
@@ -61,23 +59,20 @@ def _records(piece: Piece, text_key: str, layout: TextLayout, limits: Limits) ->
     if piece.format == "parquet":
         yield from parquet_records(piece, text_key, limits)
     elif piece.format == "jsonl":
-        lines = lines_before(piece.end_of_records, plain_lines(piece, limits))
-        for offset, line in lines:
-            yield parse_json_line(line, text_key, offset, limits)
+        for line in lines_of_piece(plain_lines(piece, limits)):
+            yield parse_json_line(line.data, text_key, line.offset, limits)
     else:
         yield from text_records(plain_lines(piece, limits), piece, layout, limits)
 
 
 def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield the records of a format that consists of plain lines."""
-    end = piece.end_of_records
-
     if piece.format == "wikiextractor":
-        yield from wikiextractor_records(lines, end, limits)
+        yield from wikiextractor_records(lines, limits)
     elif layout == "line":
-        yield from line_records(lines_before(end, lines), limits)
+        yield from line_records(lines_of_piece(lines), limits)
     elif layout == "blank_line":
-        yield from blank_line_records(lines, end, piece.start == 0, limits)
+        yield from blank_line_records(lines, piece.start == 0, limits)
     elif piece.start == 0:  # layout "file": the first piece reads the whole file
         yield from whole_file_record(lines, limits)
 
@@ -112,7 +107,7 @@ def parse_json_line(
 
 def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield every line that is not blank as a document."""
-    for offset, line in lines:
+    for offset, line, _ in lines:
         if line is None:
             yield Rejected(too_long_reason(limits), "text", offset)
         elif not line.isspace():
@@ -120,7 +115,7 @@ def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
             yield Record(text, "text", undecodable, position=offset, size=len(line), line_count=1)
 
 
-def blank_line_records(lines: Lines, end: int, is_file_start: bool, limits: Limits) -> Iterator[Record | Rejected]:
+def blank_line_records(lines: Lines, is_file_start: bool, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield the documents between blank lines.
 
     A document belongs to the piece that holds the last blank line before it, or the start of the file. So a reader
@@ -128,11 +123,11 @@ def blank_line_records(lines: Lines, end: int, is_file_start: bool, limits: Limi
     """
     document = _DocumentLines(limits) if is_file_start else None
 
-    for offset, line in lines:
+    for offset, line, is_later in lines:
         if line is not None and line.isspace():
             if document:
                 yield document.to_record("text")
-            if offset >= end:
+            if is_later:
                 return
             document = _DocumentLines(limits)
         elif document is not None:
@@ -145,22 +140,22 @@ def blank_line_records(lines: Lines, end: int, is_file_start: bool, limits: Limi
 def whole_file_record(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield the file as one document."""
     document = _DocumentLines(limits)
-    for offset, line in lines:
+    for offset, line, _ in lines:
         document.add(line, offset)
 
     if document:
         yield document.to_record("text")
 
 
-def wikiextractor_records(lines: Lines, end: int, limits: Limits) -> Iterator[Record | Rejected]:
-    """Yield the <doc> blocks that begin before `end`. A block that is never closed is rejected."""
+def wikiextractor_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
+    """Yield the <doc> blocks that begin in the piece. A block that is never closed is rejected."""
     document: _DocumentLines | None = None
 
-    for offset, line in lines:
+    for offset, line, is_later in lines:
         if line is not None and line.startswith(b"<doc "):
             if document is not None:
                 yield document.to_unclosed()
-            if offset >= end:
+            if is_later:
                 return
             document = _DocumentLines(limits, offset)
         elif line is not None and line.startswith(b"</doc>") and document is not None:

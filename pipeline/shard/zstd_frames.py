@@ -12,6 +12,11 @@ from collections.abc import Iterator
 import zstandard
 
 from pipeline.shard.frames import READ_BYTES, CompressedBytes, Frames, damaged, no_end
+from schemas.errors import DataError
+
+MAX_WINDOW_BYTES = 512 << 20
+"""Memory that a frame may need. Plain zstd needs 8 MB, and `--long=27` 128 MB. Only files made with longer windows take
+more, and `--long=31` takes more than a worker has."""
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 _FRAME = "zstd frame"
@@ -31,9 +36,10 @@ _SKIPPABLE_HEADER_BYTES = 8
 def zstd_frames(source: CompressedBytes) -> Frames:
     """Yield the frames from the next byte to the end of the file.
 
-    Raises DataError for a damaged frame, and EOFError for one without an end.
+    Raises DataError for a frame that is damaged or needs a window above MAX_WINDOW_BYTES, and EOFError for one without
+    an end.
     """
-    decompressor = zstandard.ZstdDecompressor()
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
     while head := source.peek(_MAX_HEADER_BYTES):
         if _is_skippable(head):
@@ -44,11 +50,12 @@ def zstd_frames(source: CompressedBytes) -> Frames:
         yield start, b""
         try:
             header_bytes = zstandard.frame_header_size(head)
-            has_checksum = zstandard.get_frame_parameters(head).has_checksum
+            parameters = zstandard.get_frame_parameters(head)
+            _refuse_long_window(source, parameters.window_size)
 
             decoder = decompressor.decompressobj()
             decoder.decompress(source.take(header_bytes))
-            for block in _blocks(source, start, has_checksum):
+            for block in _blocks(source, start, parameters.has_checksum):
                 data = decoder.decompress(block)
                 if data:
                     yield start, data
@@ -56,6 +63,15 @@ def zstd_frames(source: CompressedBytes) -> Frames:
             if len(head) < _MAX_HEADER_BYTES and MAGIC.startswith(head[: len(MAGIC)]):
                 raise no_end(_FRAME, start) from error
             raise damaged(source, _FRAME, start, error) from error
+
+
+def _refuse_long_window(source: CompressedBytes, window_bytes: int) -> None:
+    if window_bytes > MAX_WINDOW_BYTES:
+        megabytes = -(-window_bytes // (1 << 20))
+        raise DataError(
+            f"{source.path} needs a window of {megabytes:,} MB to decompress, and workers have "
+            f"{MAX_WINDOW_BYTES >> 20} MB for it. Compress it again without --long."
+        )
 
 
 def declared_plain_bytes(head: bytes) -> int | None:

@@ -1,6 +1,7 @@
 import bz2
 import gzip
 import lzma
+import re
 import resource
 from pathlib import Path
 
@@ -20,7 +21,7 @@ COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compre
 def lines(path: Path, start: int = 0) -> list[tuple[int, bytes | None]]:
     size = path.stat().st_size
     piece = Piece(str(path), start, size, size, size, "", "text", compression_of(str(path)))
-    return list(plain_lines(piece, Limits()))
+    return [(line.offset, line.data) for line in plain_lines(piece, Limits())]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -67,4 +68,26 @@ def test_utf16_is_named_with_its_remedy(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes("text\n".encode("utf-16"))
     with pytest.raises(DataError, match=r"x\.txt is UTF-16.*iconv"):
+        lines(path)
+
+
+def with_window(data: bytes, window_log: int) -> bytes:
+    """A frame as `zstd --long=WINDOW_LOG` makes it of a pipe."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window_log)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+def test_zstd_with_a_long_window(tmp_path: Path) -> None:
+    """Dumps of Reddit are made with --long=31, which takes 2 GB of memory to read."""
+    path = tmp_path / "x.zst"
+    path.write_bytes(zstandard.compress(b"one\n") + with_window(b"two\n", 29))
+    assert lines(path) == [(0, b"one\n"), (4, b"two\n")]
+
+    path.write_bytes(with_window(b"one\n", 31))
+    message = (
+        f"{path} needs a window of 2,048 MB to decompress, and workers have 512 MB for it. "
+        "Compress it again without --long."
+    )
+    with pytest.raises(DataError, match=re.escape(message)):
         lines(path)
