@@ -33,7 +33,7 @@ from schemas.randomness import key
 
 LOGGER = logging.getLogger("clozeline.pieces")
 
-PIECES_VERSION = 4
+PIECES_VERSION = 5
 """Of the pieces, reports and runs in staging. Raise it with every change after which old pieces must not be reused."""
 
 PREFIX = "_unfinished-"

@@ -10,7 +10,7 @@
 The last three kinds and `check_pairs` also find documents to drop. pipeline/transforms/near_duplicates.py connects the
 steps, and pipeline/shard/near_duplicates has the algorithms.
 
-A step yields (place of the output in the step's list of outputs, (keys, rows)).
+A step yields (number of the output in the step's list of outputs, (keys, rows)).
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ def check_pairs(
     del delivered
 
     stars = components.small_stars(Edges(pairs.smaller, pairs.larger), pairs.centers)
-    yield 0, dropped_lot(stars.dropped, seed)
+    yield 0, dropped_batch(stars.dropped, seed)
     if plan.is_small or rounds == 0:
-        yield 1, _last_lot(stars)
+        yield 1, _last_batch(stars)
     else:
-        yield 2, _lot_for_large_stars(stars)
+        yield 2, _batch_for_large_stars(stars)
 
 
 def make_large_stars(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
@@ -131,8 +131,8 @@ def make_small_stars(
     stars = components.small_stars(*components.edges_and_centers(table))
     del table
 
-    yield 0, dropped_lot(stars.dropped, seed)
-    yield 1, _last_lot(stars) if is_last else _lot_for_large_stars(stars)
+    yield 0, dropped_batch(stars.dropped, seed)
+    yield 1, _last_batch(stars) if is_last else _batch_for_large_stars(stars)
 
 
 def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
@@ -144,19 +144,19 @@ def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Ite
         larger.append(table["node"].to_numpy())
 
     dropped = components.all_but_smallest(Edges(np.concatenate(smaller), np.concatenate(larger)))
-    yield 0, dropped_lot(dropped, seed)
+    yield 0, dropped_batch(dropped, seed)
 
 
-def dropped_lot(ids: Ids, seed: int) -> tuple[Ids, pa.RecordBatch]:
+def dropped_batch(ids: Ids, seed: int) -> tuple[Ids, pa.RecordBatch]:
     """Return documents to drop, with their placements as keys, so that they go where the documents go."""
     return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
 
 
-def _lot_for_large_stars(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+def _batch_for_large_stars(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
     rows = components.rows_at_both_ends(stars.edges)
     return rows["node"].to_numpy(), rows
 
 
-def _last_lot(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
+def _last_batch(stars: SmallStars) -> tuple[Ids, pa.RecordBatch]:
     rows = components.edge_rows(stars.edges.larger, stars.edges.smaller)
     return rows["node"].to_numpy(), rows

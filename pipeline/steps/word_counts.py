@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Lot
+from pipeline.runtime.exchange import KeyedBatch
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance
@@ -104,7 +104,7 @@ def name_of_lot(lot: TextLot) -> str:
     return f"{lot.number:06d}"
 
 
-def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[Lot]:
+def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[KeyedBatch]:
     """Count the words of a lot of text shards. Yields (keys, BY_RULES)."""
     texts = (_read_text(plan.text, shard) for shard in lot.shards)
     for counts in count_texts(texts, plan.sources, plan.rules):

@@ -14,18 +14,17 @@ from typing import Any
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
+from pipeline.runtime.blocks import WireBlock, tables_of_blocks
 from pipeline.runtime.exchange import (
-    Block,
     Entry,
     GroupReader,
     Shuffle,
     Stream,
     buckets_of_group,
     entries_by_group,
-    tables_of_blocks,
+    indexes_by_name,
 )
 from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
-from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import generate
 from pipeline.transforms.exchange import Plan, Relayed
@@ -33,7 +32,7 @@ from pipeline.transforms.exchange import Plan, Relayed
 Plans = dict[str, Plan]
 """The plans of several exchanges by name."""
 
-MakeLots = Callable[[int, Callable[[], list[pa.Table]], Any], Iterator[Addressed]]
+MakeBatches = Callable[[int, Callable[[], list[pa.Table]], Any], Iterator[Addressed]]
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,13 @@ class Step:
 
     name: distinct within the job.
     make: called with the number of a bucket, a function that returns the table of each stream, and the plan's details.
-        It yields lots, each with the place of its output. Not called for some of the buckets that have no rows.
+        It yields batches, each with the number of its output. Not called for some of the buckets that have no rows.
     plan: the name of the plan of the exchange that brings the buckets together.
     streams: those that meet in a bucket.
     """
 
     name: str
-    make: MakeLots
+    make: MakeBatches
     plan: str
     streams: list[Stream]
     outputs: list[Output]
@@ -73,22 +72,22 @@ def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffl
     else:
         made = generate(_relay_runs, step, staging, plans)
 
-    tags = [_tag(place) for place in range(len(step.outputs))]
+    tags = [_tag(number) for number in range(len(step.outputs))]
     typed: Any = made.with_output_types(tuple[int, Any])  # see `_typed` in exchange.py
     elements_of_tag = gathered | step.name.capitalize() >> typed.with_outputs(*tags)
     return [Relayed(output.stream, elements_of_tag[tag]) for output, tag in zip(step.outputs, tags, strict=True)]
 
 
-def _tag(place: int) -> str:
-    return f"output-{place}"
+def _tag(number: int) -> str:
+    return f"output-{number}"
 
 
-def _relay_blocks(grouped: tuple[int, Iterable[Block]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
+def _relay_blocks(grouped: tuple[int, Iterable[WireBlock]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
     bucket, blocks = grouped
     read_tables = partial(tables_of_blocks, blocks, step.streams)
-    lots = step.make(bucket, read_tables, plans[step.plan].details)
-    for place, target_bucket, block in relay_blocks(lots, _outputs(step, plans)):
-        yield TaggedOutput(_tag(place), (target_bucket, block))
+    batches = step.make(bucket, read_tables, plans[step.plan].details)
+    for number, target_bucket, block in relay_blocks(batches, _outputs(step, plans)):
+        yield TaggedOutput(_tag(number), (target_bucket, block))
 
 
 def _relay_runs(
@@ -97,17 +96,16 @@ def _relay_runs(
     """Relay the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
     group, entries = grouped
     plan = plans[step.plan]
-    indexes = [(stream, RunIndex.from_row(row)) for stream, row in entries]
-    reader = GroupReader(indexes, plan.buckets, staging)
+    reader = GroupReader(indexes_by_name(entries), plan.buckets, staging)
     outputs = _outputs(step, plans)
 
     for bucket in buckets_of_group(group, plan.buckets):
         read_tables = partial(reader.tables, bucket, step.streams)
-        lots = partial(step.make, bucket, read_tables, plan.details)
-        for place, index in relay_runs(f"{step.name}-{bucket:06d}", lots, outputs, staging):
-            stream, buckets = outputs[place]
+        batches = partial(step.make, bucket, read_tables, plan.details)
+        for number, index in relay_runs(f"{step.name}-{bucket:06d}", batches, outputs, staging):
+            stream, buckets = outputs[number]
             for target_group, entry in entries_by_group(index, stream.number, buckets):
-                yield TaggedOutput(_tag(place), (target_group, entry))
+                yield TaggedOutput(_tag(number), (target_group, entry))
 
 
 def _outputs(step: Step, plans: Plans) -> list[tuple[Stream, int]]:

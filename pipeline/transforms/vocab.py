@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Lot, Maker, Shuffle, Stream
+from pipeline.runtime.exchange import BatchSource, KeyedBatch, Shuffle, Stream
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import (
@@ -59,12 +59,12 @@ class CountWords(beam.PTransform):
             | "Distribute lots" >> Distribute()
         )
         exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
-        counted = Sent(COUNTS_STREAM, lots, Maker(name_of_lot, partial(_count_lot, plan=self.plan)))
+        counted = Sent(COUNTS_STREAM, lots, BatchSource(name_of_lot, partial(_count_lot, plan=self.plan)))
         add = partial(_add_counts, plan=self.plan, staging=self.staging)
         return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
 
 
-def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[Lot]:
+def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
     yield from count_lot(lot, plan)
 
 
