@@ -18,8 +18,8 @@ from schemas.masking import KINDS
 if TYPE_CHECKING:
     from pipeline.pairs.nsp_sop import Objective
     from pipeline.runtime.exchange import Shuffle
+    from pipeline.shard.copies import Dedup
     from pipeline.shard.formats import Format
-    from pipeline.shard.merge import Dedup
     from pipeline.shard.records import TextLayout
     from pipeline.shard.sentences import Splitter
     from schemas.masking import Kind

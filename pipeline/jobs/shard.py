@@ -90,7 +90,7 @@ def _read_options(job: ShardJob) -> ReadOptions:
         text_layout=job.text_layout,
         language=job.language,
         sentence_splitter=job.sentence_splitter,
-        near_duplicates=job.dedup == "minhash",
+        dedup=job.dedup,
         seed=job.seed,
         max_undecodable_ratio=job.max_undecodable_ratio,
         max_document_bytes=job.max_document_bytes,

@@ -83,11 +83,20 @@ class RunIndex:
 
 def bucket_of(keys: Keys, buckets: int) -> NDArray[np.uint64]:
     """Return the bucket of each key, `key * buckets >> 64`, for up to 2**32 buckets."""
-    # The product has 96 bits, so it is added up from the halves of the key.
+    # `key * buckets` needs 96 bits. With key = high * 2**32 + low, the result is
+    # (high * buckets + (low * buckets >> 32)) >> 32, and no term exceeds 64 bits.
     count = np.uint64(buckets)
-    high = (keys >> _32) * count
-    low = (keys & _LOW_32_BITS) * count
-    return (high + (low >> _32)) >> _32
+    high = keys >> _32
+    low = keys & _LOW_32_BITS
+    return (high * count + (low * count >> _32)) >> _32
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one record batch, which may be empty. Raises ValueError if its text exceeds 2 GiB."""
+    if table.num_rows == 0:
+        return pa.RecordBatch.from_pylist([], table.schema)
+    (batch,) = table.combine_chunks().to_batches()
+    return batch
 
 
 def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tuple[bytes, RunIndex]:

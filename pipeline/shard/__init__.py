@@ -16,6 +16,7 @@ The way of one document:
     partition        the first half of the shuffle: every worker writes sorted run files
     plan             all runs are counted: may this be published, and in how many shards?
     near_duplicates  optional (--dedup minhash): which documents nearly repeat another one
+    copies           optional (--dedup): all copies of a text but one are dropped, in runs already
     merge            the second half of the shuffle: every shard collects its documents from all runs
 
 Only `partition` and `merge` touch the bytes of the corpus, so each byte is written twice and read twice in all.

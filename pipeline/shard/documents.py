@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pipeline.runtime.counters import Report
 from pipeline.shard.cleaning import clean, drop_long_words
+from pipeline.shard.copies import Dedup
 from pipeline.shard.inputs import Piece, Split, with_format
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Limits
 from pipeline.shard.records import Record, Rejected, TextLayout, read_records
@@ -18,6 +19,10 @@ from schemas.randomness import key
 
 RUN_CHARACTERS = 32 << 20
 """Text in one run. With its sorted copy and its file, a worker holds about four times as much."""
+
+MAX_EXCERPTS = 10_000
+"""Most rejected records of a run of which an excerpt is kept, with about 1 KB each; all are counted. With a wrong
+--text_key every record of a large file is rejected, and no document ever fills the run."""
 
 HARMLESS_REASONS = ("blank line",)
 """Reasons of rejected records that do not count as bad."""
@@ -37,7 +42,7 @@ class ReadOptions:
     text_layout: TextLayout
     language: str
     sentence_splitter: Splitter
-    near_duplicates: bool
+    dedup: Dedup
     seed: int
     max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
     max_document_bytes: int = MAX_RECORD
@@ -55,7 +60,8 @@ class RunBuffer:
     characters, text_bytes: of all sentences.
     ledger: number of dropped records by (reason, source).
     cleaning: what each cleaning rule did.
-    rejected: entries of OUTPUT/rejected/.
+    rejected: number of rejected records, without harmless ones.
+    excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
     undecodable: one report for each piece with undecodable bytes.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
@@ -67,7 +73,8 @@ class RunBuffer:
     text_bytes: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
-    rejected: list[Report] = field(default_factory=list)
+    rejected: int = 0
+    excerpts: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
     unbroken: list[Report] = field(default_factory=list)
 
@@ -99,12 +106,16 @@ class RunBuffer:
             self.unbroken.append(piece.place(record.position) | {"lines": record.line_count})
 
     def reject(self, record: Rejected, piece: Piece) -> None:
-        """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless."""
+        """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless or one of too many."""
         self.ledger[record.reason, record.source] += record.count
         if record.reason in HARMLESS_REASONS:
             return
 
-        self.rejected.append(
+        self.rejected += 1
+        if len(self.excerpts) == MAX_EXCERPTS:
+            return
+
+        self.excerpts.append(
             {
                 "reason": record.reason,
                 "source": record.source,

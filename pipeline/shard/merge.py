@@ -4,8 +4,7 @@ A shard is a range of placements (see partition.py), and an exchange brings its 
 held in memory, at most about --shard_megabytes of text: n documents cost O(n log n). No worker needs another worker's
 shard, so all shards can be merged at once.
 
-Documents of equal text have equal ids and thus equal placements. They meet in the same shard, next to each other, so
-exact duplicates are found by comparing each document with its predecessor.
+Documents of equal text have equal ids and thus equal placements, so they meet in the same shard; see copies.py.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +20,14 @@ import pyarrow.compute as pc
 
 from pipeline.runtime.counters import Report, add_histograms, total
 from pipeline.runtime.staging import Staging
+from pipeline.shard import plan
+from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.partition import placements
-from pipeline.shard.plan import check_shard_bytes
 from schemas import shards, storage
-from schemas.randomness import key
-
-Dedup = Literal["none", "exact", "minhash"]
+from schemas.shards import TEXT_SCHEMA
 
 LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
-
-
-_HASHED_ROWS = 256  # become Python strings at once
 
 DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 """The ids of near-duplicates to drop. They travel to their shard in the same exchange as the documents."""
@@ -54,23 +49,27 @@ def write_shard(
 ) -> Report:
     """Write the text shard of that name into staging and return its report.
 
-    `read_tables` returns its documents and, with `dedup` "minhash", the ids to drop (DROPPED_SCHEMA). What an earlier
-    attempt finished is not made again. Raises DataError if the shard has more text than an Arrow column holds.
+    `read_tables` returns its documents, in the columns of `run_schema`, and with `dedup` "minhash" also the ids to drop
+    (DROPPED_SCHEMA). What an earlier attempt finished is not made again. Raises DataError if the shard has more text
+    than an Arrow column holds.
     """
     finished = staging.report_of_shard(name)
     if finished is not None:
         return finished
 
     table, *drops = read_tables()
-    check_shard_bytes(text_bytes(table), name)
+    ledger: LedgerEntries = []
+    if options.dedup != "none":
+        # Before the size is checked: copies from many runs may be more than a shard holds.
+        table = drop_copies(table)
+        ledger += [("duplicate document", source, count) for source, count in dropped_by_source(table).items()]
+        table = table.select(TEXT_SCHEMA.names)
+
+    _check_size(table, name)
     table = table.combine_chunks()
     pa.default_memory_pool().release_unused()  # the chunks, which are as large as the shard
 
     documents = sort_documents(table, options.seed)
-    ledger: LedgerEntries = []
-    if options.dedup != "none":
-        documents, dropped = drop_documents(documents, repeats_previous(documents), "duplicate document")
-        ledger += dropped
     for drop in drops:
         is_near_duplicate = np.isin(documents["document"].to_numpy(), drop["document"].to_numpy())
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
@@ -84,6 +83,27 @@ def write_shard(
         **encoded.lengths,
     }
     return staging.keep_shard(name, encoded.data, report)
+
+
+def _check_size(documents: pa.Table, name: str) -> None:
+    size = text_bytes(documents)
+    if size > plan.MAX_SHARD_BYTES:
+        raise plan.too_large_shard(name, size, largest_text(documents))
+
+
+def largest_text(documents: pa.Table) -> plan.RepeatedText:
+    """Return the text whose copies have the most bytes together, of documents that may exceed an Arrow array."""
+    bytes_of_documents = []
+    for batch in documents.to_batches():
+        sentences = pc.list_flatten(batch["sentences"])  # type: ignore[attr-defined]
+        row_of_sentence = pc.list_parent_indices(batch["sentences"]).to_numpy()  # type: ignore[attr-defined]
+        lengths = pc.binary_length(sentences).to_numpy()  # type: ignore[attr-defined]
+        bytes_of_documents.append(np.bincount(row_of_sentence, lengths, minlength=batch.num_rows))
+
+    _, text_of_document, copies = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
+    bytes_of_texts = np.bincount(text_of_document, np.concatenate(bytes_of_documents))
+    largest = int(bytes_of_texts.argmax())
+    return plan.RepeatedText(int(copies[largest]), int(bytes_of_texts[largest]))
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
@@ -105,34 +125,6 @@ def sort_documents(table: pa.Table, seed: int) -> pa.Table:
     order = [("placement", "ascending"), ("source", "ascending"), ("content", "ascending")]
     rows = pc.sort_indices(sort_keys, order)  # type: ignore[attr-defined]
     return table.select(["document", "source"]).take(rows).append_column("row", rows)
-
-
-def content_keys(table: pa.Table) -> np.ndarray:
-    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 where the id is unique.
-
-    Only documents with the same id can tie. They are few, so the hash, a Python call per document, is rarely needed.
-    """
-    ids = table["document"].to_numpy()
-    _, group_of_document, group_size = np.unique(ids, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(group_size[group_of_document] > 1)
-
-    hashes = np.zeros(len(ids), dtype=np.uint64)
-    for start in range(0, len(repeated), _HASHED_ROWS):
-        rows = repeated[start : start + _HASHED_ROWS]
-        sentences_of_rows = table["sentences"].take(rows).to_pylist()
-        hashes[rows] = [key("content", *sentences) for sentences in sentences_of_rows]
-    return hashes
-
-
-def repeats_previous(table: pa.Table) -> np.ndarray:
-    """Return (documents,) bool: True where a document of the sorted table has the same text as the previous one.
-
-    Ids are hashes of the text, so equal ids mean equal text.
-    """
-    ids = table["document"].to_numpy()
-    repeats = np.zeros(len(ids), dtype=bool)
-    repeats[1:] = ids[1:] == ids[:-1]
-    return repeats
 
 
 def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tuple[pa.Table, LedgerEntries]:

@@ -6,8 +6,8 @@ The shuffle puts the documents of the corpus into a random order that depends on
     placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
     shard       an equal range of placements, `placement * num_shards >> 64`
 
-    partition   each worker collects documents, sorts them by placement, and writes them as a run file
-                (pipeline/runtime/run_files.py)
+    partition   each worker collects documents, drops copies (copies.py), sorts the rest by placement, and writes it as
+                a run file (pipeline/runtime/run_files.py)
     merge       all documents of a shard meet in an exchange (pipeline/runtime/exchange.py) and are sorted; see merge.py
 
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
@@ -19,14 +19,18 @@ RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory, howeve
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.runtime.counters import Report
-from pipeline.runtime.run_files import RunIndex, encode_run
+from pipeline.runtime.exchange import Stream, all_rows
+from pipeline.runtime.run_files import RunIndex, encode_run, one_batch
 from pipeline.runtime.staging import Staging
+from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
 from pipeline.shard.inputs import Split
 from pipeline.shard.near_duplicates import SIGNATURE_BUCKETS, rows_of_documents
@@ -53,6 +57,12 @@ def placements_of(documents: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     return placements(documents["document"].to_numpy(), seed)
 
 
+def documents_stream(dedup: Dedup, seed: int) -> Stream:
+    """Return the stream that brings documents from their runs to their shards."""
+    combine = all_rows if dedup == "none" else drop_copies
+    return Stream(0, "documents", run_schema(dedup), partial(placements_of, seed=seed), combine)
+
+
 def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write the runs of one split and return one report per run.
 
@@ -69,8 +79,8 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
         name = f"run-{split.index:06d}-{len(reports):04d}"
         report = run_report(name, documents)
         report["split"] = split.index
-        report["index"] = _write_run(name, documents, reading.seed, buckets, staging).to_row()
-        if reading.near_duplicates:
+        report["index"] = _write_run(name, documents, reading, buckets, staging).to_row()
+        if reading.dedup == "minhash":
             report |= _write_signatures(name, documents, staging)
         reports.append(report)
 
@@ -79,14 +89,14 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     return reports
 
 
-def _write_run(name: str, documents: RunBuffer, seed: int, buckets: int, staging: Staging) -> RunIndex:
-    """Write the files of one run: its documents, and its rejected records."""
-    rows = rows_of(documents)
-    data, index = encode_run(rows, placements_of(rows, seed), buckets, f"{name}.run")
+def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
+    """Write the files of one run: its documents, and excerpts of its rejected records."""
+    rows = rows_of(documents, reading.dedup)
+    data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
     staging.put(index.name, data)
 
-    if documents.rejected:
-        json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.rejected)
+    if documents.excerpts:
+        json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.excerpts)
         staging.put(f"{name}.rejected.jsonl", json_lines)
     return index
 
@@ -104,14 +114,18 @@ def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Repo
     return {"bands": band_index.to_row(), "signatures": index.to_row()}
 
 
-def rows_of(documents: RunBuffer) -> pa.RecordBatch:
-    """Return the documents in the columns of a text shard."""
+def rows_of(documents: RunBuffer, dedup: Dedup) -> pa.RecordBatch:
+    """Return the documents in the columns of `run_schema`, without copies if these are dropped."""
     columns = [
         pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
         documents.sentences.to_arrow(),
     ]
-    return pa.record_batch(columns, schema=TEXT_SCHEMA)
+    if dedup == "none":
+        return pa.record_batch(columns, schema=TEXT_SCHEMA)
+
+    columns.append(pa.nulls(len(documents.ids), pa.string()))
+    return one_batch(drop_copies(pa.table(columns, schema=COUNTED_SCHEMA)))
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:
@@ -123,8 +137,8 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "text_bytes": documents.text_bytes,
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
-        "rejected": len(documents.rejected),
-        "first_rejected": _first(name, documents.rejected),
+        "rejected": documents.rejected,
+        "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
         "unbroken": len(documents.unbroken),
         "first_unbroken": _first(name, documents.unbroken),

@@ -153,11 +153,29 @@ def _power_of_two(text_bytes: int, shard_bytes: int) -> int:
     return 1 << max(0, shards - 1).bit_length()
 
 
-def check_shard_bytes(text_bytes: int, name: str) -> None:
-    """Raise DataError if the documents of a shard have more bytes of text than Arrow holds."""
-    if text_bytes > MAX_SHARD_BYTES:
-        shards = int(name.rpartition("-")[2].removesuffix(".arrow"))
-        raise _too_few_shards(shards, f"{name} has {text_bytes:,} bytes of text", text_bytes * shards)
+@dataclass(frozen=True)
+class RepeatedText:
+    """The copies of one text in a shard: their number, and the bytes of all of them together."""
+
+    copies: int
+    text_bytes: int
+
+
+def too_large_shard(name: str, text_bytes: int, largest: RepeatedText) -> DataError:
+    """Return the error for a shard whose documents have more bytes of text than Arrow holds.
+
+    largest: of all texts in the shard, the one whose copies have the most bytes.
+    """
+    found = f"{name} has {text_bytes:,} bytes of text"
+    if largest.copies > 1 and largest.text_bytes > MAX_SHARD_BYTES // 2:
+        return DataError(
+            f"{found}, and a shard holds up to {MAX_SHARD_BYTES:,}. One text occurs {largest.copies:,} times in it, "
+            f"with {largest.text_bytes:,} bytes together, and all copies of a text belong to one shard. Nothing was "
+            "published. Give --dedup exact, which keeps one copy."
+        )
+
+    shards = int(name.rpartition("-")[2].removesuffix(".arrow"))
+    return _too_few_shards(shards, found, text_bytes * shards)
 
 
 def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:

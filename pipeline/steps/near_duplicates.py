@@ -10,7 +10,7 @@
 The last three kinds and `check_pairs` also find documents to drop. pipeline/transforms/near_duplicates.py connects the
 steps, and pipeline/shard/near_duplicates has the algorithms.
 
-A step yields (place of the output in the step's list of outputs, (keys, rows)).
+A step yields (number of the output in the step's list of outputs, (keys, rows)).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.runtime.exchange import Lot
+from pipeline.runtime.exchange import KeyedBatch
 from pipeline.runtime.relay import Addressed
 from pipeline.shard.merge import DROPPED_SCHEMA
 from pipeline.shard.near_duplicates import bands, components, similarity
@@ -116,10 +116,10 @@ def pair_bands(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[A
         for bands_N, documents_N in pieces:
             is_hot_N = hot.has(bands_N)
             others.append((bands_N[~is_hot_N], documents_N[~is_hot_N]))
-            yield 0, _lot_of_requests(*hot.star_pairs(bands_N[is_hot_N], documents_N[is_hot_N], smallest_G))
+            yield 0, _batch_of_requests(*hot.star_pairs(bands_N[is_hot_N], documents_N[is_hot_N], smallest_G))
 
     del pieces
-    yield 0, _lot_of_requests(*bands.star_pairs(*joined(others)))
+    yield 0, _batch_of_requests(*bands.star_pairs(*joined(others)))
 
 
 def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
@@ -138,11 +138,11 @@ def check_pairs(
     del delivered
 
     stars = components.small_stars(Edges(pairs.smaller, pairs.larger), pairs.centers)
-    yield 0, dropped_lot(stars.dropped, seed)
+    yield 0, dropped_batch(stars.dropped, seed)
     if plan.is_small or rounds == 0:
-        yield 1, _last_lot(stars)
+        yield 1, _last_batch(stars)
     else:
-        yield 2, _lot_for_large_stars(stars)
+        yield 2, _batch_for_large_stars(stars)
 
 
 def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[Addressed]:
@@ -162,32 +162,32 @@ def make_small_stars(
     stars = components.small_stars(*components.edges_and_centers(table))
     del table
 
-    yield 0, dropped_lot(stars.dropped, seed)
-    yield 1, _last_lot(stars) if is_last else _lot_for_large_stars(stars)
+    yield 0, dropped_batch(stars.dropped, seed)
+    yield 1, _last_batch(stars) if is_last else _batch_for_large_stars(stars)
 
 
 def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
     """Connect all edges that are left, in one worker. Output 0: documents to drop."""
     smaller, larger = joined([(table["other"].to_numpy(), table["node"].to_numpy()) for table in read_tables()])
     dropped = components.all_but_smallest(Edges(smaller, larger))
-    yield 0, dropped_lot(dropped, seed)
+    yield 0, dropped_batch(dropped, seed)
 
 
-def dropped_lot(ids: Ids, seed: int) -> Lot:
+def dropped_batch(ids: Ids, seed: int) -> KeyedBatch:
     """Return documents to drop, with their placements as keys, so that they go where the documents go."""
     return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
 
 
-def _lot_of_requests(smaller: Ids, larger: Ids) -> Lot:
+def _batch_of_requests(smaller: Ids, larger: Ids) -> KeyedBatch:
     rows = similarity.requests(smaller, larger)
     return rows["document"].to_numpy(), rows
 
 
-def _lot_for_large_stars(stars: SmallStars) -> Lot:
+def _batch_for_large_stars(stars: SmallStars) -> KeyedBatch:
     rows = components.rows_at_both_ends(stars.edges)
     return rows["node"].to_numpy(), rows
 
 
-def _last_lot(stars: SmallStars) -> Lot:
+def _last_batch(stars: SmallStars) -> KeyedBatch:
     rows = components.edge_rows(stars.edges.larger, stars.edges.smaller)
     return rows["node"].to_numpy(), rows

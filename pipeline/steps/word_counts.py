@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Lot
+from pipeline.runtime.exchange import KeyedBatch
 from pipeline.runtime.manifest_parts import list_shards
 from pipeline.runtime.piece_checks import read_piece
 from pipeline.runtime.publication import publish_output
@@ -128,7 +128,7 @@ def note_lot(lot: TextLot, staging: Staging) -> None:
     staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
 
-def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[Lot]:
+def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[KeyedBatch]:
     """Count the words of a lot of text shards. Yields (keys, BY_RULES)."""
     texts = (_read_text(plan.text, shard) for shard in lot.shards)
     for counts in count_texts(texts, plan.sources, plan.rules):

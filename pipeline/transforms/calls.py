@@ -82,8 +82,9 @@ def _guarded(
 
             yield from function(element, *arguments)
         except ClozelineError as error:
-            is_reported = reported is not None and failures.is_permanent(error) and reported.report(error)
-            if not is_reported:
+            if reported is None or not failures.is_permanent(error):
+                raise carried(error) from error
+            if not reported.report(error):  # which writes it to staging
                 raise carried(error) from error
             yield from stopped
 

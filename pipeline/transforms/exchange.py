@@ -2,8 +2,8 @@
 
 Both expansions hand the same tables to the same function, so the outputs are equal, byte for byte:
 
-    files      lots -> run files in staging | index entries by group -> GroupByKey -> exact reads -> consume
-    service    lots -> blocks by bucket                               -> GroupByKey -> decode      -> consume
+    files      batches -> run files in staging | index entries by group -> GroupByKey -> exact reads -> consume
+    service    batches -> blocks by bucket                               -> GroupByKey -> decode      -> consume
 """
 
 from __future__ import annotations
@@ -17,32 +17,27 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.runtime.blocks import NO_ROWS, WireBlock, blocks_of, tables_of_blocks
 from pipeline.runtime.exchange import (
     MERGED_RUNS,
-    Block,
+    BatchSource,
     Entry,
     GroupReader,
-    Lots,
-    Maker,
+    KeyedBatches,
     Shuffle,
     Stream,
-    blocks_of,
+    batches_of_runs,
     buckets_of_group,
     entries_by_group,
     entries_by_range,
     groups_for,
-    lots_of_runs,
+    indexes_by_name,
     merge_runs,
-    tables_of_blocks,
-    write_lots,
+    write_batches,
 )
 from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import call, generate
-
-NO_ROWS: Block = (0, 0, 1, b"", b"")
-"""A block without data. Each bucket gets one, so that a bucket without rows is consumed as well."""
-
 
 Consume = Callable[[int, Callable[[], list[pa.Table]], Any], Any]
 
@@ -52,11 +47,11 @@ Elements = Any
 
 @dataclass(frozen=True)
 class Sent:
-    """A stream whose lots are made for this exchange, from `elements`."""
+    """A stream whose batches are made for this exchange, from `elements`."""
 
     stream: Stream
     elements: Elements
-    maker: Maker
+    source: BatchSource
 
 
 @dataclass(frozen=True)
@@ -82,8 +77,8 @@ class Relayed:
 class Plan:
     """What is decided while the job runs. A side input of every step of the exchange.
 
-    buckets: the number of buckets. merges: whether runs are merged before they are read. details: for the makers of
-    lots and for `consume`.
+    buckets: the number of buckets. merges: whether runs are merged before they are read. details: for
+    `BatchSource` and for `consume`.
     """
 
     buckets: int
@@ -146,7 +141,7 @@ class Gather(beam.PTransform):
                 continue
 
             if isinstance(source, Sent):
-                made = generate(_send_blocks, source.maker, source.stream, self.plan)
+                made = generate(_send_blocks, source.source, source.stream, self.plan)
             else:
                 made = generate(_read_blocks, source.stream, self.plan, self.staging)
             blocks.append(source.elements | f"{label} blocks" >> _typed(made))
@@ -160,7 +155,7 @@ class Gather(beam.PTransform):
             if isinstance(source, Relayed):
                 entries.append(source.elements)
             elif isinstance(source, Sent):
-                made = generate(_send_runs, source.maker, source.stream, self.plan, self.staging)
+                made = generate(_send_runs, source.source, source.stream, self.plan, self.staging)
                 entries.append(source.elements | f"{label} runs" >> _typed(made))
             else:
                 entries += self._entries_of_written(source, label)
@@ -196,25 +191,26 @@ class _Consumer:
     function: Consume
 
 
-def _empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, Block]]:
+def _empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
+    """Yield a block for each bucket, so that one without rows is consumed as well."""
     for bucket in range(plan.buckets):
         yield bucket, NO_ROWS
 
 
-def _send_blocks(element: Any, maker: Maker, stream: Stream, plan: Plan) -> Iterator[tuple[int, Block]]:
-    yield from blocks_of(maker.lots_of(element, plan.details), stream, plan.buckets)
-    maker.made(element)
+def _send_blocks(element: Any, source: BatchSource, stream: Stream, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
+    yield from blocks_of(source.batches_of(element, plan.details), stream, plan.buckets)
+    source.made(element)
 
 
 def _read_blocks(
     numbered: tuple[int, list], stream: Stream, plan: Plan, staging: Staging
-) -> Iterator[tuple[int, Block]]:
+) -> Iterator[tuple[int, WireBlock]]:
     """Read one run, with a single request, and yield its rows as blocks."""
     index = RunIndex.from_row(numbered[1])
-    yield from blocks_of(lots_of_runs([index], stream, staging), stream, plan.buckets)
+    yield from blocks_of(batches_of_runs([index], stream, staging), stream, plan.buckets)
 
 
-def _consume_blocks(grouped: tuple[int, Iterable[Block]], consumer: _Consumer, plan: Plan) -> Any:
+def _consume_blocks(grouped: tuple[int, Iterable[WireBlock]], consumer: _Consumer, plan: Plan) -> Any:
     bucket, blocks = grouped
     read_tables = partial(tables_of_blocks, blocks, consumer.streams)
     return consumer.function(bucket, read_tables, plan.details)
@@ -225,13 +221,15 @@ def _empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
         yield group, None
 
 
-def _send_runs(element: Any, maker: Maker, stream: Stream, plan: Plan, staging: Staging) -> Iterator[tuple[int, Entry]]:
-    def lots() -> Lots:
-        return maker.lots_of(element, plan.details)
+def _send_runs(
+    element: Any, source: BatchSource, stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, Entry]]:
+    def make_batches() -> KeyedBatches:
+        return source.batches_of(element, plan.details)
 
-    for index in write_lots(maker.name_of(element), lots, stream, plan.buckets, staging):
+    for index in write_batches(source.name_of(element), make_batches, stream, plan.buckets, staging):
         yield from entries_by_group(index, stream.number, plan.buckets)
-    maker.made(element)
+    source.made(element)
 
 
 def _entries_as_they_are(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[int, Entry]]:
@@ -252,7 +250,7 @@ def _merge_range(
     grouped: tuple[str, Iterable[Entry]], stream: Stream, plan: Plan, staging: Staging
 ) -> Iterator[tuple[int, Entry]]:
     name, entries = grouped
-    for index in merge_runs(name, list(entries), stream, plan.buckets, staging):
+    for index in merge_runs(name, entries, stream, plan.buckets, staging):
         yield from entries_by_group(index, stream.number, plan.buckets)
 
 
@@ -261,8 +259,7 @@ def _consume_runs(
 ) -> Iterator[Any]:
     """Consume the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
     group, entries = grouped
-    indexes = [(stream, RunIndex.from_row(row)) for stream, row in filter(None, entries)]
-    reader = GroupReader(indexes, plan.buckets, staging)
+    reader = GroupReader(indexes_by_name(filter(None, entries)), plan.buckets, staging)
     for bucket in buckets_of_group(group, plan.buckets):
         read_tables = partial(reader.tables, bucket, consumer.streams)
         yield consumer.function(bucket, read_tables, plan.details)

@@ -13,19 +13,17 @@ from typing import Any
 
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
+from pipeline.runtime.blocks import WireBlock, pieces_of_blocks, tables_of_blocks
 from pipeline.runtime.exchange import (
-    Block,
     Entry,
     GroupReader,
     Shuffle,
     Stream,
     buckets_of_group,
     entries_by_group,
-    pieces_of_blocks,
-    tables_of_blocks,
+    indexes_by_name,
 )
 from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
-from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import generate
 from pipeline.transforms.exchange import Plan, Relayed
@@ -33,7 +31,7 @@ from pipeline.transforms.exchange import Plan, Relayed
 Plans = dict[str, Plan]
 """The plans of several exchanges by name."""
 
-MakeLots = Callable[[int, Callable[[], Any], Any], Iterator[Addressed]]
+MakeBatches = Callable[[int, Callable[[], Any], Any], Iterator[Addressed]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Step:
 
     name: distinct within the job.
     make: called with the number of a bucket, a function that returns the table of each stream, and the plan's details.
-        It yields lots, each with the place of its output. Not called for some of the buckets that have no rows.
+        It yields batches, each with the number of its output. Not called for some of the buckets that have no rows.
     plan: the name of the plan of the exchange that brings the buckets together.
     streams: those that meet in a bucket.
     in_pieces: `make` gets a function that yields the rows of its only stream as several tables, of a few MB each. For
@@ -58,7 +56,7 @@ class Step:
     """
 
     name: str
-    make: MakeLots
+    make: MakeBatches
     plan: str
     streams: list[Stream]
     outputs: list[Output]
@@ -76,24 +74,24 @@ def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffl
     else:
         made = generate(_relay_runs, step, staging, plans)
 
-    tags = [_tag(place) for place in range(len(step.outputs))]
+    tags = [_tag(number) for number in range(len(step.outputs))]
     typed: Any = made.with_output_types(tuple[int, Any])  # see `_typed` in exchange.py
     elements_of_tag = gathered | step.name.capitalize() >> typed.with_outputs(*tags)
     return [Relayed(output.stream, elements_of_tag[tag]) for output, tag in zip(step.outputs, tags, strict=True)]
 
 
-def _tag(place: int) -> str:
-    return f"output-{place}"
+def _tag(number: int) -> str:
+    return f"output-{number}"
 
 
-def _relay_blocks(grouped: tuple[int, Iterable[Block]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
+def _relay_blocks(grouped: tuple[int, Iterable[WireBlock]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
     bucket, blocks = grouped
     read_rows: Callable[[], Any] = partial(tables_of_blocks, blocks, step.streams)
     if step.in_pieces:
         read_rows = partial(pieces_of_blocks, blocks, step.streams[0])
-    lots = step.make(bucket, read_rows, plans[step.plan].details)
-    for place, target_bucket, block in relay_blocks(lots, _outputs(step, plans)):
-        yield TaggedOutput(_tag(place), (target_bucket, block))
+    batches = step.make(bucket, read_rows, plans[step.plan].details)
+    for number, target_bucket, block in relay_blocks(batches, _outputs(step, plans)):
+        yield TaggedOutput(_tag(number), (target_bucket, block))
 
 
 def _relay_runs(
@@ -102,19 +100,18 @@ def _relay_runs(
     """Relay the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
     group, entries = grouped
     plan = plans[step.plan]
-    indexes = [(stream, RunIndex.from_row(row)) for stream, row in entries]
-    reader = GroupReader(indexes, plan.buckets, staging)
+    reader = GroupReader(indexes_by_name(entries), plan.buckets, staging)
     outputs = _outputs(step, plans)
 
     for bucket in buckets_of_group(group, plan.buckets):
         read_rows: Callable[[], Any] = partial(reader.tables, bucket, step.streams)
         if step.in_pieces:
             read_rows = partial(reader.pieces, bucket, step.streams[0])
-        lots = partial(step.make, bucket, read_rows, plan.details)
-        for place, index in relay_runs(f"{step.name}-{bucket:06d}", lots, outputs, staging):
-            stream, buckets = outputs[place]
+        batches = partial(step.make, bucket, read_rows, plan.details)
+        for number, index in relay_runs(f"{step.name}-{bucket:06d}", batches, outputs, staging):
+            stream, buckets = outputs[number]
             for target_group, entry in entries_by_group(index, stream.number, buckets):
-                yield TaggedOutput(_tag(place), (target_group, entry))
+                yield TaggedOutput(_tag(number), (target_group, entry))
 
 
 def _outputs(step: Step, plans: Plans) -> list[tuple[Stream, int]]:

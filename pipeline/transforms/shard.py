@@ -13,12 +13,12 @@ from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.options import ShardJob
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Shuffle, Stream
+from pipeline.runtime.exchange import Shuffle
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.job_files import files_for, read_splits
 from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import placements_of, write_runs
+from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
 from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
@@ -27,7 +27,7 @@ from pipeline.transforms.calls import Distribute, call, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
 from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
-from schemas.shards import TEXT_SCHEMA, shard_name
+from schemas.shards import shard_name
 
 
 @dataclass
@@ -60,9 +60,9 @@ class ShardCorpora(beam.PTransform):
         survey = AsSingleton(self._survey(pbegin, runs))
         plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
 
-        documents = Stream(0, "documents", TEXT_SCHEMA, partial(placements_of, seed=self.job.seed))
+        documents = documents_stream(self.job.dedup, self.job.seed)
         streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
-        if self.reading.near_duplicates:
+        if self.job.dedup == "minhash":
             rounds = rounds_for(self.input_bytes)
             corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
             streams += near_duplicates_to_drop(runs, corpus)

@@ -13,7 +13,7 @@ from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.runtime import metrics
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Lot, Maker, Shuffle, Stream
+from pipeline.runtime.exchange import BatchSource, KeyedBatch, Shuffle, Stream
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import (
@@ -67,12 +67,13 @@ class CountWords(beam.PTransform):
         )
         exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
         made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
-        counted = Sent(COUNTS_STREAM, lots, Maker(name_of_lot, partial(_count_lot, plan=self.plan), made))
+        source = BatchSource(name_of_lot, partial(_count_lot, plan=self.plan), made)
+        counted = Sent(COUNTS_STREAM, lots, source)
         add = partial(_add_counts, plan=self.plan, staging=self.staging)
         return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
 
 
-def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[Lot]:
+def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
     yield from count_lot(lot, plan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -14,17 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.runtime.staging import Staging
+from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.merge import (
     DROPPED_SCHEMA,
-    Dedup,
     MergeOptions,
-    content_keys,
     count_by_source,
     drop_documents,
     encode_documents,
     length_statistics,
     log2_histogram,
-    repeats_previous,
     sort_documents,
     write_shard,
 )
@@ -46,6 +45,11 @@ ROWS = st.lists(
 def table_of(rows: list[Row]) -> pa.Table:
     arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT_SCHEMA.types)]
     return pa.table(arrays, schema=shards.TEXT_SCHEMA)
+
+
+def counted(table: pa.Table) -> pa.Table:
+    """The documents of a run whose copies are dropped."""
+    return table.append_column(COUNTED_SCHEMA.field("copies"), pa.nulls(table.num_rows, pa.string()))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -80,16 +84,35 @@ def test_only_repeated_ids_have_a_content_key(rows: list[Row]) -> None:
     assert found.tolist() == expected and found.dtype == np.uint64
 
 
+@given(rows=ROWS, cuts=st.lists(st.integers(0, 12), max_size=3), seed=st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[int], seed: int) -> None:
+    expected = []
+    dropped: Counter[str] = Counter()
+    for row in plain_order(rows, seed):
+        if expected and expected[-1][0] == row[0]:
+            dropped[row[1]] += 1
+        else:
+            expected.append(row)
+
+    bounds = [0, *sorted(cuts), len(rows)]
+    runs = [drop_copies(counted(table_of(rows[start:end]))) for start, end in itertools.pairwise(bounds)]
+    merged = drop_copies(pa.concat_tables(runs[:2]))
+    documents = drop_copies(pa.concat_tables([merged, *runs[2:]]))
+
+    assert documents.schema == COUNTED_SCHEMA
+    assert plain_order(rows_of(documents), seed) == expected
+    assert dropped_by_source(documents) == dict(sorted(dropped.items()))
+
+
 @given(rows=ROWS)
 @settings(max_examples=40, deadline=None)
-def test_repeats_and_what_is_dropped(rows: list[Row]) -> None:
+def test_what_is_dropped_is_counted_by_source(rows: list[Row]) -> None:
     table = table_of(rows)
-    repeats = repeats_previous(table)
-    assert repeats.tolist() == [i > 0 and row[0] == rows[i - 1][0] for i, row in enumerate(rows)]
-
-    kept, ledger = drop_documents(table, repeats, "a reason")
-    gone = Counter(row[1] for row, repeat in zip(rows, repeats, strict=True) if repeat)
-    assert rows_of(kept) == [row for row, repeat in zip(rows, repeats, strict=True) if not repeat]
+    is_dropped = np.array([len(row[2]) > 2 for row in rows], dtype=bool)
+    kept, ledger = drop_documents(table, is_dropped, "a reason")
+    gone = Counter(row[1] for row in rows if len(row[2]) > 2)
+    assert rows_of(kept) == [row for row in rows if len(row[2]) <= 2]
     assert ledger == [("a reason", source, gone[source]) for source in sorted(gone)]
 
 
@@ -144,7 +167,8 @@ def test_a_shard_and_its_report(tmp_path: Path, dedup: Dedup) -> None:
         expected = [row for row in expected if row[0] not in near_ids]
 
     staging = Staging(str(tmp_path), "job")
-    report = write_shard(NAME, lambda: [table_of(rows), *drops], MergeOptions(dedup, 7), staging)
+    table = table_of(rows) if dedup == "none" else counted(table_of(rows))
+    report = write_shard(NAME, lambda: [table, *drops], MergeOptions(dedup, 7), staging)
 
     data = staging.piece(NAME)
     table = shards.decode_table(data, NAME, shards.TEXT_SCHEMA)

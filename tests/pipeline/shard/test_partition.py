@@ -11,15 +11,14 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.runtime.exchange import GroupReader, Stream
-from pipeline.runtime.run_files import RunIndex
+from pipeline.runtime.exchange import GroupReader, indexes_by_name
 from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import plan_splits
 from pipeline.shard.listing import matching_files
 from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import placements, write_runs
+from pipeline.shard.partition import documents_stream, placements, write_runs
 from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
 from pipeline.shard.sentences import Splitter
 from schemas import shards
@@ -50,14 +49,14 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Opt
         (split,) = plan_splits(matching_files(str(path)), "auto")
         splits.append(replace(split, index=len(splits)))
 
-    reading = ReadOptions("text", "blank_line", "en", options.splitter, near_duplicates=False, seed=0)
+    reading = ReadOptions("text", "blank_line", "en", options.splitter, options.dedup, seed=0)
     staging = Staging(str(folder / "out"), "job")
     runs = [run for split in splits for run in write_runs(split, reading, num_shards, staging)]
     sharding = Sharding(num_shards, shard_bytes=64 << 20)
     survey = plan_shards(add_runs(runs), sharding, InputLimits(options.max_bad_ratio))
 
-    streams = [Stream(0, "documents", shards.TEXT_SCHEMA)]
-    reader = GroupReader([(0, RunIndex.from_row(run["index"])) for run in runs], survey.num_shards, staging)
+    streams = [documents_stream(options.dedup, 0)]
+    reader = GroupReader(indexes_by_name((0, run["index"]) for run in runs), survey.num_shards, staging)
     merging = MergeOptions(options.dedup, 0)
     reports = []
     for index in range(survey.num_shards):
@@ -150,6 +149,21 @@ def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> No
     ):
         shuffle(tmp_path / "a", [*good, *bad], 1, Options(max_bad_ratio=0.1))
     shuffle(tmp_path / "b", [*good, *bad], 1, Options(max_bad_ratio=0.25))
+
+
+def test_excerpts_of_a_run_are_bounded_and_counts_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_module, "MAX_EXCERPTS", 3)
+    (tmp_path / "x.jsonl").write_text("".join(lines_of(["A sentence."])) + '{"body": "Another key."}\n' * 50)
+    (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
+    staging = Staging(str(tmp_path / "out"), "job")
+
+    (run,) = write_runs(split, ReadOptions("text", "blank_line", "en", "sentencex", "none", seed=0), 1, staging)
+    assert run["rejected"] == 50
+    assert run["ledger"] == [["no text under 'text'", "jsonl", 50]]
+
+    kept = [json.loads(line) for line in staging.piece("run-000000-0000.rejected.jsonl").splitlines()]
+    assert len(kept) == 3
+    assert run["first_rejected"] == {"run": "run-000000-0000", **kept[0]}
 
 
 @pytest.mark.parametrize("lines", [[], ["\n"], ['{"text": ""}\n']])

@@ -14,16 +14,15 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
+from pipeline.runtime.blocks import BLOCK_BYTES, blocks_of, tables_of_blocks
 from pipeline.runtime.exchange import (
-    BLOCK_BYTES,
-    Lot,
-    Maker,
+    GROUP_BUCKETS,
+    BatchSource,
+    KeyedBatch,
     Shuffle,
     Stream,
-    blocks_of,
     buckets_of_group,
     groups_for,
-    tables_of_blocks,
 )
 from pipeline.runtime.run_files import bucket_of, encode_run
 from pipeline.runtime.staging import Staging
@@ -39,18 +38,18 @@ def keys_of(rows: pa.RecordBatch) -> np.ndarray:
     return rows["key"].to_numpy()
 
 
-def lot(seed: int, rows: int) -> Lot:
+def batch(seed: int, rows: int) -> KeyedBatch:
     keys = np.random.default_rng(seed).integers(0, 1 << 64, rows, dtype=np.uint64)
     words = [[f"w{key % 7}"] * int(key % 5) for key in keys.tolist()]
     if seed in (3, 4):
         keys[0] = 1 << 62
-        words[0] = LONG  # twice, in two lots
+        words[0] = LONG  # twice, in two batches
     return keys, pa.record_batch([pa.array(keys), pa.array(words, SCHEMA.types[1])], schema=SCHEMA)
 
 
-def lots_of(element: int, details: Any) -> Iterator[Lot]:
+def batches_of(element: int, details: Any) -> Iterator[KeyedBatch]:
     for number in range(2):
-        yield lot(element + number, 50)
+        yield batch(element + number, 50)
 
 
 def consume(bucket: int, read_tables: Callable[[], list[pa.Table]], details: Any) -> str:
@@ -67,14 +66,16 @@ def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
     staging = Staging(str(folder), "job")
     written = []
     for number in range(RUNS):
-        keys, rows = lot(1000 + number, 20)
+        keys, rows = batch(1000 + number, 20)
         data, index = encode_run(rows, keys, WRITTEN_BUCKETS, f"run-{number}.run")
         staging.put(index.name, data)
         written.append((number, index.to_row()))
 
     plan = Plan(buckets, merges=shuffle == "merged", details="d")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        made = Sent(Stream(0, "made", SCHEMA), pipeline | "Elements" >> beam.Create([1, 3, 8]), Maker(_name, lots_of))
+        made = Sent(
+            Stream(0, "made", SCHEMA), pipeline | "Elements" >> beam.Create([1, 3, 8]), BatchSource(_name, batches_of)
+        )
         runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([plan]))
         consumed = pipeline | Exchange([made, runs], consume, decided, shuffle, staging)
@@ -94,13 +95,13 @@ def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: i
         assert exchanged(tmp_path / "files", "files", buckets) == merged
 
     assert [bucket for bucket, _, _ in merged] == list(range(buckets))
-    made = [row for element in (1, 3, 8) for row in lots_of(element, None)]
-    runs = [lot(1000 + number, 20) for number in range(RUNS)]
-    for stream, lots in enumerate((made, runs)):
+    made = [row for element in (1, 3, 8) for row in batches_of(element, None)]
+    runs = [batch(1000 + number, 20) for number in range(RUNS)]
+    for stream, batches in enumerate((made, runs)):
         for bucket, _, found in merged:
             expected = [
                 [key, len(words), words[:1]]
-                for keys, rows in lots
+                for keys, rows in batches
                 for key, words in zip(keys.tolist(), rows["words"].to_pylist(), strict=True)
                 if key * buckets >> 64 == bucket
             ]
@@ -109,7 +110,7 @@ def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: i
 
 def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two() -> None:
     stream = Stream(0, "made", SCHEMA)
-    blocks = list(blocks_of([lot(3, 50), lot(4, 50)], stream, 1))
+    blocks = list(blocks_of([batch(3, 50), batch(4, 50)], stream, 1))
     assert max(len(data) for _, (*_, data) in blocks) <= BLOCK_BYTES
     assert {bucket for bucket, _ in blocks} == {0}
 
@@ -118,12 +119,14 @@ def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two() -> Non
     assert sum(words == LONG for words in table["words"].to_pylist()) == 2
 
 
-@pytest.mark.parametrize("buckets", [1, 5, 255, 256, 257, 1000, 4096])
+@pytest.mark.parametrize("buckets", [1, 5, 255, 256, 257, 1000, 2049, 16_384])
 def test_groups_hold_each_bucket_once(buckets: int) -> None:
     groups = groups_for(buckets)
     listed = [bucket for group in range(groups) for bucket in buckets_of_group(group, buckets)]
     assert listed == list(range(buckets))
+    assert groups <= max(256, -(-buckets // GROUP_BUCKETS))
     for group in range(groups):
+        assert len(buckets_of_group(group, buckets)) <= GROUP_BUCKETS
         assert {bucket * groups // buckets for bucket in buckets_of_group(group, buckets)} == {group}
 
 

@@ -1,0 +1,123 @@
+"""Copies of one text: all but one are dropped, as early as they meet, and counted by their source.
+
+With --dedup, copies are dropped within a run, where runs are merged, and in the shard. All copies of a text go to the
+same shard, so a page that occurs a million times would otherwise fill it, whatever the number of shards.
+
+The copy that stays is the first by source and then by content, because copies may be cut into different sentences. The
+first of several firsts is the first of all, and counts add up, so it does not matter where copies meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Literal
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from schemas.randomness import key
+from schemas.shards import TEXT_SCHEMA
+
+Dedup = Literal["none", "exact", "minhash"]
+
+COUNTED_SCHEMA = TEXT_SCHEMA.append(pa.field("copies", pa.string()))
+"""The documents of runs whose copies are dropped.
+
+copies: how many copies of the document were dropped, as JSON: {source: count}. Null where there were none.
+"""
+
+_HASHED_ROWS = 256  # become Python strings at once
+
+
+def run_schema(dedup: Dedup) -> pa.Schema:
+    """Return the columns of documents on the way to their shard."""
+    return TEXT_SCHEMA if dedup == "none" else COUNTED_SCHEMA
+
+
+def drop_copies(documents: pa.Table) -> pa.Table:
+    """Return the first copy of each document, with the others added to its count (COUNTED_SCHEMA in and out)."""
+    kept_row = first_copies(documents)
+    is_dropped = kept_row != np.arange(len(kept_row))
+    if not is_dropped.any():
+        return documents
+
+    # Both those that are dropped now and those that were dropped in their favor before.
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    dropped = documents.select(["source", "copies"]).filter(pa.array(is_dropped))
+    rows = zip(kept_row[is_dropped].tolist(), dropped["source"].to_pylist(), dropped["copies"].to_pylist(), strict=True)
+    for row, source, earlier in rows:
+        counts[row][source] += 1
+        counts[row].update(_parse(earlier))
+
+    copies = documents["copies"].to_numpy(zero_copy_only=False).copy()
+    for row, by_source in counts.items():
+        by_source.update(_parse(copies[row]))
+        copies[row] = orjson.dumps(by_source, option=orjson.OPT_SORT_KEYS).decode()
+
+    text = documents.select(TEXT_SCHEMA.names).filter(pa.array(~is_dropped))
+    return text.append_column(COUNTED_SCHEMA.field("copies"), pa.array(copies[~is_dropped], pa.string()))
+
+
+def dropped_by_source(documents: pa.Table) -> dict[str, int]:
+    """Return how many copies were dropped of all documents (COUNTED_SCHEMA), by source, sorted by name."""
+    dropped: Counter[str] = Counter()
+    for copies in documents["copies"].drop_null().to_pylist():
+        dropped.update(_parse(copies))
+    return dict(sorted(dropped.items()))
+
+
+def _parse(copies: str | None) -> dict[str, int]:
+    return {} if copies is None else orjson.loads(copies)
+
+
+def first_copies(documents: pa.Table) -> NDArray[np.int64]:
+    """Return (documents,) int64: for each row, the row of the copy that stays, which is the row itself if it does."""
+    _, group_of_row, group_size = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
+    kept_row = np.arange(len(group_of_row))
+    repeated = np.flatnonzero(group_size[group_of_row] > 1)
+    if len(repeated) == 0:
+        return kept_row
+
+    sort_keys = pa.table(
+        {
+            "group": group_of_row[repeated],
+            "source": documents["source"].take(pa.array(repeated)),
+            "content": content_keys(documents)[repeated],
+        }
+    )
+    order = [("group", "ascending"), ("source", "ascending"), ("content", "ascending")]
+    places = pc.sort_indices(sort_keys, order).to_numpy()  # type: ignore[attr-defined]
+
+    rows = repeated[places]
+    group_of_sorted = group_of_row[rows]
+    is_first = np.ones(len(rows), dtype=bool)
+    is_first[1:] = group_of_sorted[1:] != group_of_sorted[:-1]
+
+    # Each row follows the first one of its group.
+    place_of_first = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
+    kept_row[rows] = rows[place_of_first]
+    return kept_row
+
+
+def content_keys(documents: pa.Table) -> NDArray[np.uint64]:
+    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 where the id is unique.
+
+    Only documents with the same id can tie. They are few, so the hash, a Python call per document, is rarely needed.
+    """
+    _, group_of_row, group_size = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
+    is_repeated = group_size[group_of_row] > 1
+    hashes = np.zeros(len(is_repeated), dtype=np.uint64)
+
+    # Batch by batch, because all chunks of a column together may be more than an Arrow array holds.
+    start = 0
+    for batch in documents.to_batches():
+        repeated = np.flatnonzero(is_repeated[start : start + batch.num_rows])
+        for first in range(0, len(repeated), _HASHED_ROWS):
+            rows = repeated[first : first + _HASHED_ROWS]
+            sentences_of_rows = batch["sentences"].take(pa.array(rows)).to_pylist()
+            hashes[start + rows] = [key("content", *sentences) for sentences in sentences_of_rows]
+        start += batch.num_rows
+    return hashes

@@ -1,0 +1,160 @@
+"""Copies of one text are dropped on the way to their shard, and nothing of the result says where."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipeline.runtime import exchange
+from pipeline.runtime.counters import Report
+from pipeline.runtime.run_files import RunIndex, read_buckets
+from pipeline.runtime.staging import Staging
+from pipeline.shard import documents as documents_module
+from pipeline.shard import plan
+from pipeline.shard.copies import Dedup
+from pipeline.shard.documents import ReadOptions
+from pipeline.shard.inputs import plan_splits
+from pipeline.shard.listing import matching_files
+from pipeline.shard.merge import MergeOptions, largest_text, write_shard
+from pipeline.shard.partition import documents_stream, write_runs
+from schemas.errors import DataError
+from schemas.manifest import read_manifest
+from schemas.shards import TEXT_SCHEMA
+
+SOURCES = ["web", "wiki", "\u00fcbersicht"]
+PAGES = 12  # with many copies
+FILES = 5
+
+
+def write_corpus(folder: Path) -> Counter[str]:
+    """Write texts that occur once, and pages that occur in every file, source and way to cut them into sentences.
+
+    Returns how many records each source has.
+    """
+    rng = random.Random(3)
+    texts = [" ".join(f"Word{rng.randrange(50)} number {number}." for _ in range(6)) for number in range(60)]
+    pages = [[f"Page {number} line {line} of many." for line in range(30)] for number in range(PAGES)]
+
+    records = [{"text": text, "source": rng.choice(SOURCES)} for text in texts]
+    for page in pages:
+        for _ in range(60):
+            joined = "".join(sentence + rng.choice([" ", "\n"]) for sentence in page)
+            records.append({"text": joined, "source": rng.choice(SOURCES)})
+        records.append({"text": " ".join(page) + " One more word.", "source": "wiki"})  # a near-duplicate
+    rng.shuffle(records)
+
+    folder.mkdir()
+    for number in range(FILES):
+        lines = (json.dumps(record) + "\n" for record in records[number::FILES])
+        (folder / f"{number}.jsonl").write_text("".join(lines))
+    return Counter(record["source"] for record in records)
+
+
+DUPLICATES = [("duplicate document", "web", 228), ("duplicate document", "wiki", 240)]
+DUPLICATES.append(("duplicate document", SOURCES[2], 240))
+EXPECTED = {
+    "exact": ("dcee3565fed35aca156ba3e3c6616b33", DUPLICATES),
+    "minhash": (
+        "1d9bc95e6f94508f55c2b65c4baebd41",
+        [*DUPLICATES, ("near-duplicate document", "web", 5), ("near-duplicate document", "wiki", 7)],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("dedup", "shuffle"),
+    [("exact", "service"), ("exact", "merged"), ("minhash", "files")],
+)
+def test_where_copies_meet_changes_neither_the_shards_nor_the_ledger(
+    command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dedup: str, shuffle: str
+) -> None:
+    """The expected values were made when all copies were dropped in their shard."""
+    monkeypatch.setattr(documents_module, "RUN_CHARACTERS", 30_000)
+    records = write_corpus(tmp_path / "corpus")
+
+    flags = ("--num_shards", 3, "--dedup", dedup, "--shuffle", shuffle, "--sentence_splitter", "newline")
+    done = command("shard", "--input", f"{tmp_path}/corpus/*.jsonl", "--output", tmp_path / "out", *flags)
+    assert done.returncode == 0, done.stderr
+
+    manifest = read_manifest(str(tmp_path / "out"), "text")
+    ledger = [(entry.reason, entry.source, entry.count) for entry in manifest.ledger]
+    assert (manifest.fingerprint, ledger) == EXPECTED[dedup]
+    assert manifest.totals["documents"] + sum(count for _, _, count in ledger) == records.total()
+
+
+PAGE = " ".join(f"Line {line} of a page that is on every site." for line in range(70))  # 3 KB
+
+
+def runs_of(folder: Path, copies: int, dedup: Dedup) -> list[Report]:
+    """Write runs of a file with that many copies of a page, and return their reports."""
+    path = folder / f"{copies}.jsonl"
+    path.write_text("".join([json.dumps({"text": PAGE, "source": "web"}) + "\n"] * copies))
+    (split,) = plan_splits(matching_files(str(path)), "auto")
+    reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup, seed=0)
+    return write_runs(split, reading, 1, Staging(str(folder), f"{dedup}-{copies}"))
+
+
+def test_a_run_does_not_grow_with_the_copies_of_a_page(tmp_path: Path) -> None:
+    """What is decided by amounts, like the number of shards, counts all copies."""
+    few = runs_of(tmp_path, 2, "exact")[0]
+    many = runs_of(tmp_path, 2000, "exact")[0]
+    assert run_bytes(many) <= run_bytes(few) + 16
+    assert run_bytes(runs_of(tmp_path, 2000, "none")[0]) > 2 * run_bytes(many)
+
+    for name in ("documents", "characters", "text_bytes"):
+        assert many[name] == 1000 * few[name]
+
+
+def run_bytes(report: Report) -> int:
+    return int(RunIndex.from_row(report["index"]).lengths.sum())
+
+
+def test_merged_runs_hold_one_copy_of_a_page(tmp_path: Path) -> None:
+    stream = documents_stream("exact", 0)
+    staging = Staging(str(tmp_path), "exact-3")
+    entries = []
+    for number in range(10):
+        (run,) = runs_of(tmp_path, 3, "exact")
+        name = f"copy-{number}.run"
+        staging.put(name, staging.piece(RunIndex.from_row(run["index"]).name))
+        entries.append((0, [name, *run["index"][1:]]))
+
+    (index,) = exchange.merge_runs("000000-00", entries, stream, 1, staging)
+    (batch,) = read_buckets([index], stream.schema, staging)
+    assert batch["copies"].to_pylist() == ['{"web":29}']
+
+
+@pytest.mark.parametrize("dedup", ["none", "exact"])
+def test_a_shard_that_copies_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dedup: Dedup) -> None:
+    """All copies of a text go to one shard, so more shards would not help."""
+    stream = documents_stream(dedup, 0)
+    staging = Staging(str(tmp_path), f"{dedup}-3")
+    (run,) = runs_of(tmp_path, 3, dedup)
+    batches = read_buckets([RunIndex.from_row(run["index"])], stream.schema, staging)
+    table = pa.Table.from_batches(batches * 4)
+
+    monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 10 * len(PAGE))
+    if dedup == "none":
+        with pytest.raises(DataError, match=r"One text occurs 12 times .* Give --dedup exact"):
+            write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
+    else:
+        report = write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
+        assert report["shard"]["rows"] == 1
+        assert [list(entry) for entry in report["ledger"]] == [["duplicate document", "web", 11]]
+
+
+def test_a_shard_of_too_many_texts_needs_more_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(1, "web", ["abc", "de"]), (2, "web", ["f" * 50]), (1, "web", ["abc", "de"])]
+    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(TEXT_SCHEMA.types)]
+    table = pa.table(columns, schema=TEXT_SCHEMA)
+    assert largest_text(table) == plan.RepeatedText(1, 50)
+    assert largest_text(table.filter(pa.array([True, False, True]))) == plan.RepeatedText(2, 10)
+
+    monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 55)
+    with pytest.raises(DataError, match=r"--num_shards 1 is too few: .* Give --num_shards 3 or more"):
+        write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions("none", 0), Staging(str(tmp_path), "j"))
