@@ -86,6 +86,9 @@ def usage_parser() -> argparse.ArgumentParser:
 def start_pipeline(words: list[str]) -> int:
     """Run `python -m pipeline`."""
     from pipeline.__main__ import end
+    from pipeline.runtime.worker_environment import look_for_cycles_seldom
+
+    look_for_cycles_seldom()
     from pipeline.cli import main as pipeline_main
 
     # After Ctrl-C the process has to end without waiting for the threads of a remote engine; `end` does that.

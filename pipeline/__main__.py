@@ -10,10 +10,12 @@ import sys
 import threading
 
 from clozeline.installation import run_explained
+from pipeline.runtime.worker_environment import look_for_cycles_seldom
 
 
 def run() -> int:
     """Run a command of the pipeline and return the exit code."""
+    look_for_cycles_seldom()
     from pipeline.cli import main
 
     return main()

@@ -16,7 +16,7 @@ import sys
 from pipeline.arguments import JobParser
 from pipeline.flags import positive
 from pipeline.runtime.beam_import import import_beam
-from pipeline.runtime.worker_environment import set_in_environment
+from pipeline.runtime.worker_environment import look_for_cycles_seldom, set_in_environment
 from schemas.errors import ClozelineError
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline.wor
         if set_in_environment(os.environ):
             os.execv(sys.executable, [sys.executable, "-m", "pipeline.worker", *words])
 
+        look_for_cycles_seldom()
         import_beam()
         if parsed.pool:
             from pipeline.runtime.worker_pool import serve

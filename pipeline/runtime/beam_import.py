@@ -1,7 +1,10 @@
 """Importing Beam without the clients of services that the pipeline never uses.
 
-Beam imports these packages wherever they are installed (one is a requirement of Beam itself), and does without them
-where they are not. They take a third of the time of the import: 0.8 s of CPU in the launcher and in each worker.
+Beam imports these modules wherever they are installed, and does without them where they are not. They take a third of
+the time of the import, in the launcher and in each worker: 0.1 s of CPU for BigQuery, up to 0.8 s for the others.
+
+A program of your own that reads BigQuery, Pub/Sub or MongoDB as well imports `apache_beam` before the pipeline. Beam is
+then imported whole.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import logging
 import sys
 
-UNUSED = ("boto3", "pymongo", "bson")
-"""The clients of S3 in Beam's own file systems (ours are fsspec's) and of MongoDB."""
+UNUSED = ("boto3", "pymongo", "bson", "apache_beam.io.gcp.bigquery")
+"""The clients of S3 in Beam's own file systems (ours are fsspec's) and of MongoDB; and with BigQuery, Beam leaves out
+all clients of Google Cloud. Dataflow and gs:// import what they need by themselves."""
 
 
 def import_beam() -> None:

@@ -3,7 +3,6 @@
 Errors still reach the user: Beam sends an exception's text to the process that runs the job, which raises it.
 """
 
-import gc
 import io
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 from pipeline.runtime import beam_internals, local_workers
 from pipeline.runtime.beam_import import import_beam
 from pipeline.runtime.carried_errors import is_carried
+from pipeline.runtime.worker_environment import look_for_cycles_seldom
 from schemas.errors import UsageError
 
 
@@ -41,9 +41,7 @@ def main() -> None:
         print(f"clozeline: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
 
-    # A run holds millions of strings and no reference cycles; looking for cycles more often costs 5% of the time.
-    gc.set_threshold(100_000, 50, 50)
-
+    look_for_cycles_seldom()
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher
     import_beam()
