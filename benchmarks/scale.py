@@ -115,14 +115,16 @@ def run_jobs(corpus: Path, out: Path, more: list[str]) -> None:
         if code != 0:
             raise SystemExit(code)
 
-    print("| step | calls | longest, s | peak memory, GB |\n|---|---|---|---|")
+    print("| step | calls | longest, s | CPU of all, s | peak memory, GB |\n|---|---|---|---|---|")
     steps: dict[str, list[dict]] = {}
     for line in log.read_text().splitlines():
         measured = json.loads(line)
         steps.setdefault(measured["step"], []).append(measured)
     for step, measured in steps.items():
         longest = max(call["seconds"] for call in measured)
-        print(f"| {step} | {len(measured)} | {longest:.1f} | {max(call['peak'] for call in measured) / 1e6:.2f} |")
+        seconds = sum(call["cpu"] for call in measured)
+        peak = max(call["peak"] for call in measured) / 1e6
+        print(f"| {step} | {len(measured)} | {longest:.1f} | {seconds:.1f} | {peak:.2f} |")
 
 
 def _measured(guarded: Callable, log: str, function: Callable, *more: object, **named: object) -> Callable:
@@ -136,12 +138,18 @@ def _measured(guarded: Callable, log: str, function: Callable, *more: object, **
 
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is used now
         started = time.perf_counter()
+        cpu_started = time.process_time()
         yield from function(*arguments)
 
         status = Path("/proc/self/status").read_text()
         peak = int(status.partition("VmHWM:")[2].split()[0])
         with open(log, "a") as file:
-            line = {"step": step, "peak": peak, "seconds": time.perf_counter() - started}
+            line = {
+                "step": step,
+                "peak": peak,
+                "seconds": time.perf_counter() - started,
+                "cpu": time.process_time() - cpu_started,
+            }
             file.write(json.dumps(line) + "\n")
 
     return guarded(measured, *more, **named)

@@ -36,11 +36,11 @@ BUCKET_DOCUMENTS = 250_000
 """The most documents of a bucket, on average: 64 MB of bands, 34 MB of signatures."""
 
 UNION_FIND_DOCUMENTS = 4_000_000
-"""Up to this many documents, one worker connects all similar ones. It takes about 80 bytes for each edge that
+"""Up to this many documents, one worker connects all similar ones. It takes about 60 bytes for each edge that
 `check_pairs` leaves, and documents of one band leave none."""
 
 LAST_EDGES = 10_000_000
-"""The most edges that the rounds of stars should leave for one worker, 0.8 GB. It also gets more, if need be."""
+"""The most edges that the rounds of stars should leave for one worker, some 0.6 GB. It also gets more, if need be."""
 
 MIN_ROUNDS = 3
 
