@@ -1,8 +1,8 @@
 """A hash table from short strings to numbers that answers for all strings of a chunk at once, in array operations.
 
 A large Python dictionary takes half a microsecond to look up a string, most of it waiting for memory, one string after
-the other. Here a string of at most 16 bytes is two integers, its bytes; so comparing keys
-compares strings, and thousands of look-ups wait for memory together.
+the other. Here a string of at most 16 bytes is two integers, its bytes. So comparing keys compares strings, and
+thousands of look-ups wait for memory together.
 
 Shape suffixes: N strings, S slots. Key arrays have two columns.
 """
@@ -40,12 +40,14 @@ def keys_of(strings: pa.Array) -> tuple[U64, Bools]:
     if len(text) > 0 and text.min() == 0:
         has_key_N &= ~_holds_nul(text, offsets_N1)
 
-    words = _words_at_every_byte(text)
+    words_at = _words_at_every_byte(text)
     keys = np.empty((len(strings), _COLUMNS), dtype=np.uint64)
     for column in range(_COLUMNS):
-        begin = column * _WORD_BYTES
-        bytes_of_word_N = np.clip(lengths_N - begin, 0, _WORD_BYTES)
-        keys[:, column] = words[starts_N + begin] & _LOWEST_BYTES[bytes_of_word_N]
+        begin = column * _WORD_BYTES  # of this column, in each string
+        own_bytes_N = np.clip(lengths_N - begin, 0, _WORD_BYTES)
+
+        # The 8 bytes at a place run on into the next string, so only the string's own are kept.
+        keys[:, column] = words_at[starts_N + begin] & _LOWEST_BYTES[own_bytes_N]
     return keys, has_key_N
 
 
@@ -63,18 +65,19 @@ class KeyTable:
     def find(self, keys: U64) -> Ints:
         """Return (N,) the numbers of keys, MISSING for those that the table does not hold."""
         numbers_N = np.full(len(keys), MISSING)
-        wanted = np.arange(len(keys))
-        slots = self._first_slots(keys)
+        wanted = np.arange(len(keys))  # the keys that are not decided yet
+        slots = self._first_slots(keys)  # where each of them is looked for
 
         while len(wanted) > 0:
             found = self._numbers_S[slots].astype(np.int64)
-            is_match = (self._keys_S[slots] == keys[wanted]).all(axis=1) & (found != MISSING)
+            is_taken = found != MISSING
+            is_match = is_taken & (self._keys_S[slots] == keys[wanted]).all(axis=1)
             numbers_N[wanted[is_match]] = found[is_match]
 
-            # A slot with another key: the wanted one may be in the next slot.
-            goes_on = ~is_match & (found != MISSING)
-            wanted = wanted[goes_on]
-            slots = self._next_slots(slots[goes_on])
+            # A free slot: the table does not hold the key. A slot with another key: it may be in the next slot.
+            continues = is_taken & ~is_match
+            wanted = wanted[continues]
+            slots = self._next_slots(slots[continues])
         return numbers_N
 
     def add(self, keys: U64, numbers_N: Ints) -> None:
@@ -82,12 +85,18 @@ class KeyTable:
         self._count += len(keys)
         slots_needed = 2 * self._count
         if slots_needed > len(self._numbers_S):
-            taken = np.flatnonzero(self._numbers_S != MISSING)
-            old_keys = self._keys_S[taken]
-            old_numbers = self._numbers_S[taken]
-            self._make_slots(1 << (2 * slots_needed - 1).bit_length())
-            self._insert(old_keys, old_numbers)
+            self._grow(slots_needed)
         self._insert(keys, numbers_N.astype(np.int32))
+
+    def _grow(self, slots_needed: int) -> None:
+        """Move all keys into more slots: two to four times as many as needed, so that this happens seldom."""
+        taken = np.flatnonzero(self._numbers_S != MISSING)
+        old_keys = self._keys_S[taken]
+        old_numbers = self._numbers_S[taken]
+
+        next_power_of_two = 1 << (2 * slots_needed - 1).bit_length()
+        self._make_slots(next_power_of_two)
+        self._insert(old_keys, old_numbers)
 
     def _make_slots(self, count: int) -> None:
         """Make empty slots; `count` is a power of two."""
@@ -108,6 +117,7 @@ class KeyTable:
             slots = self._next_slots(slots[~has_slot])
 
     def _first_slots(self, keys: U64) -> Ints:
+        """Return (N,) the hash of each key: products with odd numbers, of which the upper bits depend on all bits."""
         mixed = keys[:, 0] * _MIXERS[0]
         mixed ^= keys[:, 1] * _MIXERS[1]
         mixed ^= mixed >> np.uint64(32)
@@ -117,6 +127,7 @@ class KeyTable:
         return mixed.astype(np.int64)
 
     def _next_slots(self, slots: Ints) -> Ints:
+        """Return the slots after these; the first one follows the last one."""
         return (slots + 1) & (len(self._numbers_S) - 1)
 
 

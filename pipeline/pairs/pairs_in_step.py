@@ -5,8 +5,11 @@ Documents do not depend on each other, and the n-th random number of a document 
 on. When few documents are left, a set of array operations takes longer than making their rows one by one, and
 nsp_sop.py finishes them. Rows are equal either way.
 
+A method whose name is that of a function in nsp_sop.py does the same for all documents; the reasons for the rules are
+there. Each document has to draw its random numbers in the same order as there.
+
 Shape suffixes: D documents of the shard, A documents that are not finished, R rows. D1 has one element more than D.
-R7 has the columns of PairRow.
+R7 has the columns of PairRow; so has A7, one row of each unfinished document.
 """
 
 from __future__ import annotations
@@ -41,7 +44,12 @@ FEWEST_IN_STEP = 24
 """With fewer documents, making rows one by one is faster."""
 
 _HALF = np.uint64(1 << 63)
+"""A random number shows heads if it is at least this: `uniform() >= 0.5` for one document."""
+
 _COLUMNS = len(PairRow._fields)
+_A_START, _A_END, _B_START, _B_END, _LABEL, _DOCUMENT_A, _DOCUMENT_B = range(_COLUMNS)
+_SEGMENTS = [_A_START, _A_END, _B_START, _B_END]
+_SEGMENTS_EXCHANGED = [_B_START, _B_END, _A_START, _A_END]
 
 
 @dataclass
@@ -79,7 +87,13 @@ def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_token
 
 
 class _PairsInStep:
-    """The state of all documents that are not finished, and the rows made so far."""
+    """The state of all documents that are not finished, and the rows made so far.
+
+    document_A: their numbers in the shard.
+    cut_D: tokens cut so far from the rows of each document of the shard.
+    _position_A: the next sentence of each, which begins a chunk. _last_A: where the document's sentences end.
+    _target_A: how many tokens its rows aim at.
+    """
 
     def __init__(self, corpus: EncodedCorpus, pairing: PairingOptions, max_tokens: int, pass_number: int):
         self._corpus = corpus
@@ -112,15 +126,15 @@ class _PairsInStep:
         """Make the next row of each document, and drop the documents that this finishes."""
         start_A, end_A = self._chunks()
         middle_A = start_A + 1 + self._draws.below(end_A - start_A - 1)
-        is_high_A = self._draws.numbers() >= _HALF
+        in_order_A = self._draws.numbers() >= _HALF
 
         if self._pairing.objective == "nsp":
-            rows = self._nsp_rows(start_A, middle_A, end_A, is_high_A)
+            rows_A7 = self._nsp_rows(start_A, middle_A, end_A, in_order_A)
         else:
-            rows = self._sop_rows(start_A, middle_A, end_A, is_high_A)
+            rows_A7 = self._sop_rows(start_A, middle_A, end_A, in_order_A)
 
-        self._truncate(rows)
-        self._rows.append(rows)
+        self._truncate(rows_A7)
+        self._rows.append(rows_A7)
         self._keep(self._position_A < self._last_A)
 
     def finish_one_by_one(self) -> None:
@@ -137,19 +151,21 @@ class _PairsInStep:
     def rows_in_reading_order(self) -> Ints:
         """Return (R, 7) all rows, document after document."""
         rows_R7 = np.concatenate([np.zeros((0, _COLUMNS), dtype=np.int64), *self._rows])
-        document_of_a = PairRow._fields.index("document_a")
-        return rows_R7[np.argsort(rows_R7[:, document_of_a], kind="stable")]
+
+        # Each document's rows are already in order among themselves, and a stable sort keeps them so.
+        return rows_R7[np.argsort(rows_R7[:, _DOCUMENT_A], kind="stable")]
 
     def _chunks(self) -> tuple[Ints, Ints]:
         """Return the sentences (start, end) of each document's next chunk, as `nsp_sop.chunk` does."""
         start_A = self._position_A
         end_A = self._sentences_until(start_A, self._last_A, self._target_A)
 
+        # A chunk of one sentence borrows the next one or, at the document's end, the one before.
         is_single_A = end_A - start_A == 1
         has_next_A = end_A < self._last_A
-        end_A = end_A + (is_single_A & has_next_A)
-        start_A = start_A - (is_single_A & ~has_next_A)
-        return start_A, end_A
+        borrows_next_A = is_single_A & has_next_A
+        borrows_previous_A = is_single_A & ~has_next_A
+        return start_A - borrows_previous_A, end_A + borrows_next_A
 
     def _sentences_until(self, start_A: Ints, last_A: Ints, target_A: Ints) -> Ints:
         """Return the end of runs of sentences, as `nsp_sop.sentences_until` does."""
@@ -157,40 +173,56 @@ class _PairsInStep:
         return np.clip(end_A, start_A + 1, last_A)
 
     def _nsp_rows(self, start_A: Ints, middle_A: Ints, end_A: Ints, in_order_A: Bools) -> Ints:
-        """Return (A, 7) rows before truncation, and move on."""
-        rows = self._rows_of(start_A, middle_A, end_A)
+        """Return (A, 7) rows before truncation, and move on. `in_order_A` is false where B is to be random."""
+        rows_A7 = self._rows_of(start_A, middle_A, end_A)
+        position_before_A = self._position_A
+        self._position_A = end_A.copy()
+
+        # From here on only the documents whose B is random; arrays without a suffix have one element for each.
         random = np.flatnonzero(~in_order_A)
+        position = position_before_A[random]
 
         # As in `nsp_rows`: a sentence borrowed from before the chunk is given back.
-        has_borrowed = start_A[random] < self._position_A[random]
-        start = np.where(has_borrowed, self._position_A[random], start_A[random])
+        has_borrowed = start_A[random] < position
+        start = np.where(has_borrowed, position, start_A[random])
         middle = np.where(has_borrowed, end_A[random], middle_A[random])
 
         other = self._other_documents(random)
-        first = self._corpus.document_offsets_D1[other]
-        last = self._corpus.document_offsets_D1[other + 1]
-        b_start = first + self._draws.below(last - first, random)
         length_a = self._tokens[middle] - self._tokens[start]
-        b_end = self._sentences_until(b_start, last, self._target_A[random] - length_a)
+        b_start, b_end = self._random_sentences(other, self._target_A[random] - length_a, random)
 
-        bounds = [self._tokens[places] for places in (start, middle, b_start, b_end)]
-        label = np.full(len(random), RANDOM)
-        rows[random] = np.stack([*bounds, label, self.document_A[random], other], axis=1)
+        rows_A7[random, _A_START] = self._tokens[start]
+        rows_A7[random, _A_END] = self._tokens[middle]
+        rows_A7[random, _B_START] = self._tokens[b_start]
+        rows_A7[random, _B_END] = self._tokens[b_end]
+        rows_A7[random, _LABEL] = RANDOM
+        rows_A7[random, _DOCUMENT_B] = other
 
-        self._position_A = end_A.copy()
+        # The sentences after A are put back: the next chunk begins with them.
         self._position_A[random] = middle
-        return rows
+        return rows_A7
+
+    def _random_sentences(self, documents: Ints, target: Ints, which: Ints) -> tuple[Ints, Ints]:
+        """Draw sentences (start, end) of these documents, as `nsp_sop.random_sentences` does.
+
+        which: the documents whose random numbers decide.
+        """
+        first = self._corpus.document_offsets_D1[documents]
+        last = self._corpus.document_offsets_D1[documents + 1]
+        start = first + self._draws.below(last - first, which)
+        return start, self._sentences_until(start, last, target)
 
     def _sop_rows(self, start_A: Ints, middle_A: Ints, end_A: Ints, in_order_A: Bools) -> Ints:
         """Return (A, 7) rows before truncation, and move on."""
-        rows = self._rows_of(start_A, middle_A, end_A)
-        exchanged = np.flatnonzero(~in_order_A)
-        segments = rows[exchanged, :4]
-        rows[exchanged, :4] = segments[:, [2, 3, 0, 1]]
-        rows[exchanged, 4] = EXCHANGED
+        rows_A7 = self._rows_of(start_A, middle_A, end_A)
+
+        exchanged = rows_A7[~in_order_A]
+        exchanged[:, _SEGMENTS] = exchanged[:, _SEGMENTS_EXCHANGED]
+        exchanged[:, _LABEL] = EXCHANGED
+        rows_A7[~in_order_A] = exchanged
 
         self._position_A = end_A
-        return rows
+        return rows_A7
 
     def _rows_of(self, start_A: Ints, middle_A: Ints, end_A: Ints) -> Ints:
         """Return (A, 7) rows whose segments are the two parts of a chunk, in order."""
@@ -211,31 +243,33 @@ class _PairsInStep:
             again = again[ids_D[other[again]] == own[again]]
         return other
 
-    def _truncate(self, rows: Ints) -> None:
-        """Cut rows that are too long, as `nsp_sop.truncate` does; the comments are there."""
-        length_a = rows[:, 1] - rows[:, 0]
-        length_b = rows[:, 3] - rows[:, 2]
-        excess = np.maximum(0, length_a + length_b - self._max_tokens)
-        long = np.flatnonzero(excess)
+    def _truncate(self, rows_A7: Ints) -> None:
+        """Cut rows that are too long, in place, as `nsp_sop.truncate` does; the comments are there."""
+        length_a_A = rows_A7[:, _A_END] - rows_A7[:, _A_START]
+        length_b_A = rows_A7[:, _B_END] - rows_A7[:, _B_START]
+        excess_A = length_a_A + length_b_A - self._max_tokens
+        long = np.flatnonzero(excess_A > 0)
         if len(long) == 0:
             return
 
-        excess = excess[long]
-        length_a = length_a[long]
-        length_b = length_b[long]
+        # Arrays without a suffix have one element for each row that is too long.
+        excess = excess_A[long]
+        length_a = length_a_A[long]
+        length_b = length_b_A[long]
         self.cut_D[self.document_A[long]] += excess  # a document is in `long` once at most
 
         until_equal = np.minimum(excess, np.abs(length_a - length_b))
         in_turns = excess - until_equal
-        from_b = (in_turns + 1) // 2 + np.where(length_b >= length_a, until_equal, 0)
+        from_b = (in_turns + 1) // 2
+        from_b[length_b >= length_a] += until_equal[length_b >= length_a]
         from_a = excess - from_b
 
         front_b = self._draws.fair_coins(from_b, long)
         front_a = self._draws.fair_coins(from_a, long)
-        rows[long, 0] += front_a
-        rows[long, 1] -= from_a - front_a
-        rows[long, 2] += front_b
-        rows[long, 3] -= from_b - front_b
+        rows_A7[long, _A_START] += front_a
+        rows_A7[long, _A_END] -= from_a - front_a
+        rows_A7[long, _B_START] += front_b
+        rows_A7[long, _B_END] -= from_b - front_b
 
     def _keep(self, is_kept_A: Bools) -> None:
         """Drop the documents that are finished."""

@@ -49,9 +49,10 @@ class StaticMaskDrawer:
         for masks in drawn:
             self._counts.update(count_fates(masks, rows, self._vocabulary))
 
+        offsets = [masks.offsets_B1 for masks in drawn]
         positions = [positions_in_rows(masks, rows).astype(np.uint16) for masks in drawn]
         tokens = [masks.seen_K for masks in drawn]
-        return [interleave_variants(positions, drawn), interleave_variants(tokens, drawn)]
+        return [interleave_variants(positions, offsets), interleave_variants(tokens, offsets)]
 
     def counts(self) -> dict[str, int]:
         """Return the counts of `count_fates` for all masks drawn so far."""
@@ -61,8 +62,9 @@ class StaticMaskDrawer:
     def _draw_variant(self, rows: RowBatch, variant_key: np.uint64) -> Masks:
         """Draw one mask for every row."""
         # The key of a row's mask depends on the row's number in the shard, so drawing in batches changes nothing.
-        numbers_B = np.arange(len(rows.offsets_R1) - 1) + rows.first_row
-        keys_B = numbers(variant_key, numbers_B)
+        batch_rows = len(rows.offsets_R1) - 1
+        row_numbers_B = np.arange(batch_rows) + rows.first_row
+        keys_B = numbers(variant_key, row_numbers_B)
         to_mask = RowsToMask(rows.ids_T, rows.offsets_R1, rows.word_starts_T, keys_B)
         return draw_masks(to_mask, self._masking, self._vocabulary)
 
@@ -73,26 +75,31 @@ def positions_in_rows(masks: Masks, rows: RowBatch) -> NDArray[np.int64]:
     return masks.positions_K - np.repeat(rows.offsets_R1[:-1], masks_per_row_B)
 
 
-def interleave_variants(values: Sequence[NDArray[np.integer]], drawn: list[Masks]) -> pa.ListArray:
+def interleave_variants(values: Sequence[NDArray[np.integer]], offsets: Sequence[NDArray[np.int64]]) -> pa.ListArray:
     """Return for each row the list of its variants, each a list of values.
 
-    `values` has one array per variant, with one value per mask of all rows.
+    values: for each variant (K,) the values of all its masks. offsets: for each variant (B1,) where those of each row
+    begin. Example: values [1 2 3] with offsets [0 2 3], and values [7 8] with offsets [0 1 2], are two variants of two
+    rows. They give [[[1 2] [7]] [[3] [8]]].
     """
-    variants = len(drawn)
-    rows = len(drawn[0].offsets_B1) - 1
+    variants = len(values)
+    rows = len(offsets[0]) - 1
 
-    # Put all variants end to end, and read the ranges of row 0's variants, then those of row 1's, and so on.
-    offset_of_variant = offsets_of(np.array([len(part) for part in values]))[:-1]
-    starts_by_variant = [masks.offsets_B1[:-1] + offset for masks, offset in zip(drawn, offset_of_variant, strict=True)]
-    counts_by_variant = [np.diff(masks.offsets_B1) for masks in drawn]
-    starts = np.stack(starts_by_variant, axis=1).ravel()
-    counts = np.stack(counts_by_variant, axis=1).ravel()
-    all_values = take_ranges(np.concatenate(values), starts, counts)
+    # All variants end to end, one after the other: [1 2 3 7 8], variant 0 from place 0 on and variant 1 from 3.
+    end_to_end = np.concatenate(values)
+    first_places = offsets_of(np.array([len(part) for part in values]))[:-1]
 
-    value_offsets = pa.array(offsets_of(counts).astype(np.int32))
-    variant_offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * variants)
-    values_of_variant = pa.ListArray.from_arrays(value_offsets, pa.array(all_values))
-    return pa.ListArray.from_arrays(variant_offsets, values_of_variant)
+    # Where the lists are in there, and their lengths: (B, variants), flattened row after row.
+    starts_of_variants = [of_rows[:-1] + first for of_rows, first in zip(offsets, first_places, strict=True)]
+    lengths_of_variants = [np.diff(of_rows) for of_rows in offsets]
+    starts = np.stack(starts_of_variants, axis=1).ravel()
+    lengths = np.stack(lengths_of_variants, axis=1).ravel()
+    row_after_row = take_ranges(end_to_end, starts, lengths)
+
+    list_offsets = offsets_of(lengths).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(list_offsets), pa.array(row_after_row))
+    row_offsets = np.arange(rows + 1, dtype=np.int32) * variants
+    return pa.ListArray.from_arrays(pa.array(row_offsets), lists)
 
 
 def count_fates(masks: Masks, rows: RowBatch, vocabulary: Vocabulary) -> dict[str, int]:

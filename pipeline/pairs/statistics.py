@@ -68,7 +68,8 @@ class RowStatistics:
         """
         starts_R = rows.offsets_R1[:-1]
         lengths_R = np.diff(rows.offsets_R1)
-        positions_T = np.arange(len(rows.ids_T)) - np.repeat(starts_R, lengths_R)
+        positions_T = np.arange(len(rows.ids_T))
+        positions_T -= np.repeat(starts_R, lengths_R)  # from the row's first token on
 
         hashes_T = self._id_hashes_V.take(rows.ids_T)
         hashes_T *= self._factors.take(positions_T)
@@ -77,13 +78,15 @@ class RowStatistics:
 
 def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources: list[str]) -> dict[str, int]:
     """Return the tokens of each source, sorted by name. A row counts for the source of its first document."""
-    number_of = {source: number for number, source in enumerate(sorted(set(sources)))}
-    source_D = np.fromiter(map(number_of.__getitem__, sources), np.int64, len(sources))
+    # From names to numbers, and from each row's first document to its source's number.
+    names = sorted(set(sources))
+    number_of = {name: number for number, name in enumerate(names)}
+    source_D = np.array([number_of[source] for source in sources], dtype=np.int64)
     source_R = source_D[layout.documents_R2[:, 0]]
 
-    tokens = np.zeros(len(number_of), dtype=np.int64)
+    tokens = np.zeros(len(names), dtype=np.int64)
     np.add.at(tokens, source_R, lengths_R)
-    return {source: int(tokens[number]) for source, number in number_of.items() if tokens[number] > 0}
+    return {name: count for name, count in zip(names, tokens.tolist(), strict=True) if count > 0}
 
 
 def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
@@ -97,19 +100,22 @@ def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective)
 
     a_start_R, a_end_R, b_start_R, b_end_R = layout.segments_R4.T
     document_a_R, document_b_R = layout.documents_R2.T
-    bounds_D1 = corpus.sentence_offsets_N1[corpus.document_offsets_D1]
-    ids_D = corpus.document_ids_D
 
+    # Document j is the tokens bounds_D1[j] : bounds_D1[j + 1].
+    bounds_D1 = corpus.sentence_offsets_N1[corpus.document_offsets_D1]
     a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
     b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
 
+    # Of two copies of a document the ids are equal and the numbers are not.
+    ids_D = corpus.document_ids_D
     same_document_R = ids_D[document_a_R] == ids_D[document_b_R]
-    zero_is_true_R = same_document_R & (a_end_R <= b_start_R)
+    in_order_R = same_document_R & (a_end_R <= b_start_R)
     exchanged_R = same_document_R & (b_end_R <= a_start_R)
-    one_is_true_R = ~same_document_R if objective == "nsp" else exchanged_R
 
-    label_is_true_R = np.where(layout.label_R == 0, zero_is_true_R, one_is_true_R)
-    return int((~(a_is_inside_R & b_is_inside_R & label_is_true_R)).sum())
+    one_is_true_R = ~same_document_R if objective == "nsp" else exchanged_R
+    label_is_true_R = np.where(layout.label_R == 0, in_order_R, one_is_true_R)
+    is_right_R = a_is_inside_R & b_is_inside_R & label_is_true_R
+    return int(np.count_nonzero(~is_right_R))
 
 
 def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
