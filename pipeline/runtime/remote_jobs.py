@@ -10,16 +10,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
-from pipeline.runtime.beam_internals import FINISHED_STATES, job_identifier
+from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD, job_identifier
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import cluster_address, is_this_machine
+from pipeline.runtime.engines import cluster_address, is_this_machine, workers_place
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -28,17 +28,20 @@ POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ende
 LOOK_SECONDS = 2.0  # how often it looks for errors that steps have reported; one request to an object store
 CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
 CONNECT_SECONDS = 10.0
+RECONNECT_SECONDS = 120.0  # how long a job server may be out of reach, while it is restarted for example
 
 
 class EngineError(ClozelineError):
     """An engine refused a job, lost it or could not be reached, for a reason outside this program.
 
     may_pass: the same job may succeed when it is submitted again.
+    still_runs: the engine may go on with the job.
     """
 
-    def __init__(self, message: str, may_pass: bool = False):
+    def __init__(self, message: str, may_pass: bool = False, still_runs: bool = False):
         super().__init__(message)
         self.may_pass = may_pass
+        self.still_runs = still_runs
 
 
 class JobStoppedError(KeyboardInterrupt):
@@ -91,9 +94,11 @@ def _check_answers(flag: str, address: str | None, advice: str) -> None:
         return
 
     host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise EngineError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
 
@@ -122,9 +127,10 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
     """
     job = RemoteJob(result, runner, options)
     print(f"clozeline: {job} has been submitted.", file=sys.stderr, flush=True)
-    end = _JobEnd(result)
     try:
-        failed = _wait(end, failures)
+        with _quiet_messages():
+            end = _JobEnd(job)
+            failed = _wait(end, failures)
     except KeyboardInterrupt:
         stopped = job.cancel()
         if not stopped.still_runs:
@@ -135,35 +141,62 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
         job.cancel_quietly()
         failures.remove()
         raise failed
-    end.check(job)
+    end.check()
+
+
+@contextlib.contextmanager
+def _quiet_messages() -> Iterator[None]:
+    """Show no traceback of Beam's thread that reads a job's messages when the connection breaks: the wait reports it."""
+    previous = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread is None or arguments.thread.name != MESSAGE_THREAD:
+            previous(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
 
 
 class _JobEnd:
-    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere."""
+    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere.
 
-    def __init__(self, result: Any):
+    Beam's wait also ends when the connection to the job server is lost, and then the job goes on. Submitted again, it
+    would run twice. So unless the job is known to have ended, the server is asked for its state until it has.
+    """
+
+    def __init__(self, job: RemoteJob):
         self.reached = threading.Event()
+        self._job = job
         self._state: Any = None
         self._error: Exception | None = None
-        threading.Thread(target=self._wait, args=(result,), name="job end", daemon=True).start()
+        threading.Thread(target=self._wait, name="job end", daemon=True).start()
 
-    def _wait(self, result: Any) -> None:
+    def _wait(self) -> None:
         try:
-            self._state = result.wait_until_finish()
+            self._state = self._job.result.wait_until_finish()
         except Exception as error:
             self._error = error
+
+        try:
+            if self._state not in ENDED_STATES:
+                self._state = self._job.last_state()
         finally:
             self.reached.set()
 
-    def check(self, job: RemoteJob) -> None:
+    def check(self) -> None:
         """Raise EngineError unless the job was finished."""
-        error = self._error
-        if error is None and self._state in FINISHED_STATES:
+        job = self._job
+        if self._state in FINISHED_STATES:
             return
-        if error is None:
-            error = RuntimeError(f"It ended in state {self._state}.")
 
+        error = self._error or RuntimeError(f"It ended in state {self._state}.")
         _raise_if_ours(error)
+        if self._state not in ENDED_STATES:
+            raise job.lost(error) from error
+
         explanation = explain(error)
         raise EngineError(
             f"{job} failed: {explanation.text} {FINISHED_PIECES} once the cause is removed.",
@@ -227,6 +260,36 @@ class RemoteJob:
     def _try_to_cancel(self) -> None:
         with contextlib.suppress(Exception):  # whatever a client raises; the job's own error is reported
             self.result.cancel()
+
+    def last_state(self) -> Any:
+        """Wait until the job has ended and return its state; None when its server stays out of reach for too long."""
+        answered = monotonic()
+        is_told = False
+        while monotonic() - answered < RECONNECT_SECONDS:
+            with contextlib.suppress(Exception):  # whatever a client raises; the error that broke the wait is reported
+                state = self.result.state
+                if state in ENDED_STATES:
+                    return state
+                answered = monotonic()
+
+            if not is_told:
+                print(f"clozeline: lost the connection to {self}, and looks for it again.", file=sys.stderr, flush=True)
+                is_told = True
+            sleep(LOOK_SECONDS)
+        return None
+
+    def lost(self, error: Exception) -> EngineError:
+        """Return the error to raise when the job server has been out of reach for too long."""
+        reason = (
+            f"{self} cannot be followed: its job server has not answered for {RECONNECT_SECONDS:.0f} s "
+            f"({explain(error).text.rstrip('.')})."
+        )
+        if workers_place(self.options) == "here":
+            advice = f"Its workers end with this command. {FINISHED_PIECES} once the server answers."
+            return EngineError(f"{reason} {advice}")
+
+        advice = "It may still run, and then publishes on its own. Run the same command again once it has ended."
+        return EngineError(f"{reason} {advice} {self.how_to_cancel()}", still_runs=True)
 
     def how_to_cancel(self) -> str:
         """Return how the user can find and cancel the job without this program."""

@@ -85,6 +85,7 @@ class FailedJob:
     """What Beam gives for a job that an engine took and could not run."""
 
     job_id = "job-7"
+    state = "FAILED"
 
     def wait_until_finish(self) -> None:
         raise RuntimeError(
