@@ -12,8 +12,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.runtime import leases, placement, progress, publication, runner
 from pipeline.runtime.engines import workers_place
-from pipeline.runtime.remote_jobs import EngineError, JobStoppedError
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.submitted_job import EngineError, JobStoppedError
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
 

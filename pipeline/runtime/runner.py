@@ -22,9 +22,9 @@ from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults, short_runner_name
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
-from pipeline.runtime.remote_jobs import EngineError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.submitted_job import EngineError
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 

@@ -62,6 +62,13 @@ def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -
         assert reported.first() is None
 
 
+def test_a_report_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), "job")
+    assert Failures(staging).report(DataError("whole"))
+    Path(staging.url("failed-/.0123.json.0123456789ab.partial")).write_text('{"type": ')
+    assert str(Failures(staging).first()) == "whole"
+
+
 def test_an_attempt_does_not_see_the_errors_of_another(tmp_path: Path) -> None:
     with leases.held(str(tmp_path), "old"):
         assert Failures(Staging(str(tmp_path), "job", token="old")).report(DataError("old"))

@@ -25,7 +25,7 @@ SECONDS = 100
 """After which a job counts as hung, on a busy machine too."""
 
 
-SHARDS = 400
+SHARDS = 200
 """Enough that a job takes some seconds after its first shard."""
 
 
@@ -110,7 +110,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-PATIENCE = "from pipeline.runtime import remote_jobs; remote_jobs.RECONNECT_SECONDS = {}; "
+PATIENCE = "from pipeline.runtime import submitted_job; submitted_job.RECONNECT_SECONDS = {}; "
 """How long the launcher looks for a job server that is out of reach."""
 
 
