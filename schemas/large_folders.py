@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from schemas import storage
 
+PAGE = 1000
+"""Files that are listed, and then deleted, in one request to S3. It takes no more."""
+
 
 def remove_folder(url: str, last: str) -> None:
     """Delete a folder, and its file `last` only when nothing else is left. Deletes a file as well.
@@ -32,7 +35,7 @@ def remove_folder(url: str, last: str) -> None:
 def _pages(url: str) -> Iterator[list[str]]:
     """Yield the paths of all files below a folder in a store.
 
-    For S3 a page of 1,000 is in memory at a time; the packages of other stores only list a folder as a whole, at about
+    For S3 one page is in memory at a time; the packages of other stores only list a folder as a whole, at about
     a kilobyte for each file.
     """
     fs, path = storage.filesystem(url)
@@ -41,7 +44,7 @@ def _pages(url: str) -> Iterator[list[str]]:
         return
 
     bucket, key, _ = fs.split_path(path)
-    wanted = {"Bucket": bucket, "Prefix": key.rstrip("/") + "/"}
+    wanted = {"Bucket": bucket, "Prefix": key.rstrip("/") + "/", "MaxKeys": PAGE}
     while True:
         page = fs.call_s3("list_objects_v2", **wanted)
         yield [f"{bucket}/{entry['Key']}" for entry in page.get("Contents", [])]

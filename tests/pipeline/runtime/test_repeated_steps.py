@@ -18,8 +18,9 @@ from pipeline.runtime.staging import Staging
 from pipeline.shard.job_files import read_splits
 from pipeline.transforms import pairs as pairs_graph
 from pipeline.transforms import shard as shard_graph
-from schemas import fingerprints, storage
+from schemas import fingerprints, large_folders, storage
 from schemas.errors import ClozelineError, DataError, StorageError
+from schemas.large_folders import remove_folder
 from schemas.manifest import read_manifest
 from tests.conftest import Command
 from tests.object_store import KEYS, ObjectStore
@@ -212,3 +213,28 @@ def test_the_last_steps_of_jobs_may_run_twice(
     done = command("pairs", *flags, "--output", pairs, "--direct_num_workers=1")
     assert done.returncode == 0, done.stderr
     assert not [item.key for item in bucket.objects.all() if "/_" in item.key]
+
+
+def test_a_large_staging_is_deleted_a_page_at_a_time(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the copy of the manifest after all other files, which then says that nothing is left."""
+    store.reset()
+    bucket = store.bucket("large")
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(large_folders, "PAGE", 10)
+    for number in range(25):
+        bucket.put_object(Key=f"out/_unfinished-a/run-{number}.json", Body=b"")
+    for name in ("out/_unfinished-a/manifest.json", "out/_unfinished-ab/other"):
+        bucket.put_object(Key=name, Body=b"")
+
+    store.fail(403, "delete", times=1, method="POST")
+    with pytest.raises(StorageError):
+        remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    left = [item.key for item in bucket.objects.all()]
+    assert "out/_unfinished-a/manifest.json" in left
+
+    listings = store.count("list-type=2")
+    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    assert store.count("list-type=2") - listings >= 3
+    assert [item.key for item in bucket.objects.all()] == ["out/_unfinished-ab/other"]
+    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
