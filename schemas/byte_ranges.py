@@ -41,7 +41,12 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
         with storage.storage_errors_of(first_url, FileNotFoundError):
             return fs.cat_ranges(paths, starts, ends, batch_size=RANGES_AT_ONCE, on_error="raise")
     except FileNotFoundError as error:
-        raise DataError(f"A file next to {first_url} does not exist: {error}.") from error
+        raise DataError(f"{_first_missing(ranges)} does not exist.") from error
+
+
+def _first_missing(ranges: Sequence[ByteRange]) -> str:
+    """Return the file to name in an error: a store's own says of none which it is."""
+    return next((wanted.url for wanted in ranges if not storage.exists(wanted.url)), ranges[0].url)
 
 
 def _read_local(wanted: ByteRange) -> bytes:

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 """Names of the launcher's threads that wait for a worker process or read from it; they raise when it is gone."""
 
+MESSAGE_THREAD = "wait_until_finish_read"
+"""Name of the launcher's thread that reads a job's messages; it raises when the connection to the job server breaks."""
+
 RUNNERS_LOGGER = "apache_beam.runners"
 """The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
 
 FINISHED_STATES = ("DONE", "UPDATED", "DRAINED")
 """The states of jobs that have done all their work."""
+
+ENDED_STATES = (*FINISHED_STATES, "FAILED", "CANCELLED")
+"""The states that no job leaves any more."""
 
 _LOST_WORKER = "Channel closed prematurely"
 

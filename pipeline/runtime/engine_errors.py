@@ -26,6 +26,12 @@ class Cause:
     may_pass: bool = False
 
 
+_REFUSED = (
+    "A connection inside the engine was refused. Workers of LOOPBACK run in the launcher, which must be on the "
+    "engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which must listen at "
+    "--environment_config as seen from the engine; and the job server must reach Flink's or Spark's master."
+)
+
 CAUSES = (
     Cause(
         r"state CANCELL?ED|Job was cancell?ed|JobCancellationException",
@@ -62,11 +68,14 @@ CAUSES = (
         "engine, with --help, to see whether it works there; the engine's log may say more.",
     ),
     Cause(
-        r"(?s)(UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused",
-        "A connection inside the engine was refused ({0}). Workers of LOOPBACK run in the launcher, which must be on "
-        "the engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which must listen "
-        "at --environment_config as seen from the engine; and the job server must reach Flink's or Spark's master.",
+        r"(?s)(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused: (\S+:\d+)",
+        _REFUSED.replace("was refused", "to {0} was refused"),
     ),
+    Cause(
+        r"ipv[46]:(\S+:\d+): Failed to connect to remote host[^\n]*Connection refused",
+        _REFUSED.replace("was refused", "to {0} was refused"),
+    ),
+    Cause(r"(?s)(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused", _REFUSED),
     Cause(
         r"You must specify a --job_endpoint",
         "PortableRunner needs --job_endpoint HOST:PORT, the address of a Beam job server.",
@@ -122,7 +131,8 @@ def explain(error: BaseException) -> Explanation:
             return Explanation(cause.advice.format(*match.groups()), cause.may_pass)
 
     if any(re.search(pattern, text) for pattern in LOST_WORKERS):
-        return Explanation(f"A worker, or the machine that it ran on, was lost ({last_message(text)})", may_pass=True)
+        said = last_message(text).rstrip(".")
+        return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
     return Explanation(last_message(text), may_pass=_FAULT_OF_A_STEP not in text)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, placement, progress, runner
-from pipeline.runtime.remote_jobs import JobStoppedError
+from pipeline.runtime import leases, placement, progress, publication, runner
+from pipeline.runtime.engines import workers_place
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.submitted_job import EngineError, JobStoppedError
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
@@ -58,12 +60,31 @@ def execute(execution: Execution, command: str) -> Manifest | None:
     output = execution.staging.output
     with leases.held(output, execution.staging.token) as lease:
         placement.decide(output, execution.staging.job)
+        publication.begin(execution.staging)
         execution.prepare()
         with progress.job_progress(command, execution.staging, execution.work) as shown:
             try:
-                runner.run_job(job, pipeline, shown.follow)
-            except JobStoppedError as stopped:
+                runner.run_job(job, pipeline, _Submitted(execution.options, lease, shown))
+            except (JobStoppedError, EngineError) as error:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
-                lease.keep = stopped.still_runs
+                lease.keep = error.still_runs
                 raise
-        return read_manifest(output, execution.kind)
+
+        manifest = read_manifest(output, execution.kind)
+        publication.clean_up(execution.staging)
+        return manifest
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """Called with Beam's result of each attempt that an engine has taken."""
+
+    options: PipelineOptions
+    lease: leases.Lease
+    shown: progress.JobProgress
+
+    def __call__(self, result: Any) -> None:
+        # Workers in the launcher end with it, and the job with them.
+        if workers_place(self.options) != "here":
+            self.lease.keep_if_killed()
+        self.shown.follow(result)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from pipeline.runtime import lease_files
 from pipeline.runtime.staging import Staging
 from schemas import errors, storage
 from schemas.errors import ClozelineError, DataError, StorageError
@@ -45,12 +46,18 @@ class Failures:
     staging: Staging
 
     def report(self, error: ClozelineError) -> bool:
-        """Write an error for the launcher, and return whether that was possible."""
+        """Write an error for the launcher, and return whether that was possible.
+
+        Nothing is written once the job's lease is gone: then the job is done or was taken over, and this comes from a
+        step that an engine runs again.
+        """
         name = type(error).__name__
         message = str(error)
         content = json.dumps({"type": name, "message": message}).encode()
 
         try:
+            if self.staging.token and lease_files.read(self.staging.output, self.staging.token) is None:
+                return False
             self.staging.put(self._name(f"{key(name, message):016x}.json"), content)
             self.staging.put(self._name(_FLAG), content)
         except ClozelineError:
@@ -74,7 +81,8 @@ class Failures:
             return None
 
         folder = self.staging.url(self._name(""))
-        contents = [json.loads(storage.read(storage.join(folder, name))) for name in storage.names(folder)]
+        names = [name for name in storage.names(folder) if not storage.is_partial(name)]
+        contents = [json.loads(storage.read(storage.join(folder, name))) for name in names]
         first = min(contents, key=lambda content: (content["type"], content["message"]))
         return getattr(errors, first["type"], ClozelineError)(first["message"])
 

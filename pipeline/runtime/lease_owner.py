@@ -20,6 +20,8 @@ class Owner:
     started: when the process began, in the system's ticks.
     holds: the folder is held; before that it is only claimed.
     kept: the job may still run elsewhere, whatever became of the process.
+    left: the process has ended, and says so itself.
+    published: the job's result is in place.
     """
 
     host: str
@@ -28,12 +30,15 @@ class Owner:
     started: str
     holds: bool = False
     kept: bool = False
+    left: bool = False
+    published: bool = False
 
     def is_gone(self) -> bool:
         """Whether the process has ended, and the job with it. False when that cannot be known from here."""
-        if self.kept:
-            return False
+        return not self.kept and self.has_ended()
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended. False when that cannot be known from here."""
         here = this_process()
         same_machine = here.machine != "" and (self.host, self.machine) == (here.host, here.machine)
         return same_machine and start_of(self.process) != self.started

@@ -12,30 +12,27 @@ when it has not been renewed for EXPIRES_AFTER seconds. Its age is measured agai
 clock of the disk or store that both lie on, so the clocks of machines need not agree. Leases leave no trace in an
 output.
 
-A job that may still run on an engine after its launcher has ended keeps the folder: its lease says so, and it lasts
-until the job publishes, a user deletes it, or KEPT_FOR seconds are over.
+A job on an engine may outlive its launcher, which can be killed at any moment. So as soon as the engine has the job,
+the lease is kept: it lasts until the job publishes, a user deletes it, or KEPT_FOR seconds are over.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from pipeline.runtime import lease_files
+from pipeline.runtime.lease_files import lease_url
 from pipeline.runtime.lease_owner import EXPIRES_AFTER, Owner, this_process
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, StorageError, UsageError
+from schemas.errors import ClozelineError, StorageError, UsageError
 
-RENEW_EVERY = 15.0  # seconds; each renewal is a request to an object store
+RENEW_EVERY = 15.0  # seconds; each renewal is two requests to an object store
 LOOK_AGAIN = 0.2  # seconds between looks at another job that is claiming the folder too
-
-_PREFIX = "_lease-"
-_NAME = re.compile(rf"{_PREFIX}(\w+)\.json")
 
 
 @dataclass
@@ -45,16 +42,33 @@ class Lease:
     output: str
     token: str
     keep: bool = False
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
+    def keep_if_killed(self) -> None:
+        """Have the lease outlive this process if it is killed from now on, because the job goes on without it."""
+        self._write_again(kept=True)
 
-def lease_url(output: str, token: str) -> str:
-    """The file of the lease that `token` names."""
-    return storage.join(output, f"{_PREFIX}{token}.json")
+    def renew(self) -> bool:
+        """Write the lease again. Returns False for one that another job removed: it stays removed."""
+        return self._write_again()
 
+    def end(self) -> None:
+        """Remove the lease; or, with `keep`, say in it that the job may go on without this process."""
+        if self.keep:
+            self._write_again(kept=True, left=True)
+        else:
+            lease_files.remove(self.output, self.token)
 
-def is_lease(name: str) -> bool:
-    """Whether a name in an output folder is a lease, or a lease that is being written."""
-    return name.lstrip(".").startswith(_PREFIX)
+    def _write_again(self, **changes: bool) -> bool:
+        """Write the lease with its flags as they are in the file: `note_published` changes them from elsewhere."""
+        with self._writing:
+            owner = lease_files.read(self.output, self.token)
+            if owner is None:
+                return False
+
+            flags = {"holds": True, "kept": owner.kept, "published": owner.published} | changes
+            lease_files.write(self.output, self.token, replace(this_process(), **flags))
+            return True
 
 
 @contextlib.contextmanager
@@ -67,25 +81,13 @@ def held(output: str, token: str) -> Iterator[Lease]:
     lease = Lease(output, token)
     try:
         _claim(output, token)
-        with _renewed(output, token):
+        with _renewed(lease):
             yield lease
     finally:
         with contextlib.suppress(ClozelineError):  # a lease that can be neither removed nor kept expires
-            _end(lease)
+            lease.end()
         if is_new:
             _remove_if_empty(output)
-
-
-def _end(lease: Lease) -> None:
-    """Remove the lease, or mark it as kept for a job that may still run."""
-    url = lease_url(lease.output, lease.token)
-    if not lease.keep:
-        storage.remove(url)
-        return
-
-    # A lease that is gone was removed by another job, which may have the folder by now.
-    if storage.exists(url):
-        _write(lease.output, lease.token, replace(this_process(), holds=True, kept=True))
 
 
 def check_held(output: str, token: str) -> None:
@@ -94,13 +96,18 @@ def check_held(output: str, token: str) -> None:
     The second can happen to a job that slept until its lease expired, and renewed it while another job removed it. Then
     neither of the two publishes.
     """
-    others = _list_others(output, token)
-    if others is None or any(owner.holds for _, owner in others.live):
+    if not is_held(output, token):
         raise StorageError(
             f"{output} is no longer held by this job: it was stopped, or could not renew its lease for "
             f"{EXPIRES_AFTER:.0f} s and another job took over. This job published nothing. Run the same command again "
             "once no other job works there; finished pieces are reused."
         )
+
+
+def is_held(output: str, token: str) -> bool:
+    """Whether the job of that token holds the folder, and no other job believes that it does."""
+    others = _list_others(output, token)
+    return others is not None and not any(owner.holds for _, owner in others.live)
 
 
 def _claim(output: str, token: str) -> None:
@@ -122,7 +129,7 @@ def _claim(output: str, token: str) -> None:
     claim = this_process()
     while True:
         # Steps 1 and 2.
-        _write(output, token, claim)
+        lease_files.write(output, token, claim)
         others = _list_others(output, token)
         if others is None:
             time.sleep(LOOK_AGAIN)
@@ -136,7 +143,7 @@ def _claim(output: str, token: str) -> None:
             continue
 
         # Steps 3 and 4.
-        _write(output, token, replace(claim, holds=True))
+        lease_files.write(output, token, replace(claim, holds=True))
         others = _list_others(output, token)
         if others is None:
             time.sleep(LOOK_AGAIN)
@@ -148,15 +155,15 @@ def _claim(output: str, token: str) -> None:
 
         # Step 5.
         for other in others.ended:
-            storage.remove(lease_url(output, other))
+            lease_files.remove(output, other)
         return
 
 
 @contextlib.contextmanager
-def _renewed(output: str, token: str) -> Iterator[None]:
+def _renewed(lease: Lease) -> Iterator[None]:
     """Renew the lease in a thread while the block runs."""
     ended = threading.Event()
-    renewal = threading.Thread(target=_renew, args=(output, token, ended), daemon=True)
+    renewal = threading.Thread(target=_renew, args=(lease, ended), daemon=True)
     renewal.start()
     try:
         yield
@@ -165,14 +172,12 @@ def _renewed(output: str, token: str) -> Iterator[None]:
         renewal.join()
 
 
-def _renew(output: str, token: str, ended: threading.Event) -> None:
-    """Write the lease again until `ended`. One that another job removed stays removed, and `check_held` notices."""
-    owner = replace(this_process(), holds=True)
+def _renew(lease: Lease, ended: threading.Event) -> None:
+    """Renew the lease until `ended`. When another job has removed it, `check_held` notices."""
     while not ended.wait(RENEW_EVERY):
         with contextlib.suppress(ClozelineError):  # tried again at the next renewal
-            if not storage.exists(lease_url(output, token)):
+            if not lease.renew():
                 return
-            _write(output, token, owner)
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ class _Others:
 
 def _list_others(output: str, token: str) -> _Others | None:
     """List the other leases, once. None when this job's own lease, just written, is gone."""
-    tokens = _tokens(output)
+    tokens = lease_files.tokens(output)
     now = storage.modified(lease_url(output, token))
     if now is None or token not in tokens:
         return None
@@ -196,7 +201,7 @@ def _list_others(output: str, token: str) -> _Others | None:
         if other == token:
             continue
 
-        owner = _read(output, other)
+        owner = lease_files.read(output, other)
         written = storage.modified(lease_url(output, other))
         if owner is None or written is None:
             continue  # removed since the listing
@@ -209,39 +214,12 @@ def _list_others(output: str, token: str) -> _Others | None:
     return _Others(live, ended)
 
 
-def _tokens(output: str) -> list[str]:
-    """The tokens of all leases in a folder."""
-    matches = [_NAME.fullmatch(name) for name in storage.names(output, _PREFIX)]
-    return [match[1] for match in matches if match]
-
-
-def _write(output: str, token: str, owner: Owner) -> None:
-    storage.publish(lease_url(output, token), json.dumps(asdict(owner)).encode(), durable=False)
-
-
-def _read(output: str, token: str) -> Owner | None:
-    """The owner of a lease, or None when it has just been removed. A damaged lease holds until it expires."""
-    try:
-        return Owner(**json.loads(storage.read(lease_url(output, token))))
-    except DataError:
-        return None
-    except (ValueError, TypeError):
-        return Owner("an unknown machine", "", 0, "", holds=True)
-
-
-def release_kept(output: str, token: str) -> None:
-    """Remove a lease that was kept for the job of that token, which has just published."""
-    owner = _read(output, token)
-    if owner is not None and owner.kept:
-        storage.remove(lease_url(output, token))
-
-
 def _in_use(output: str, token: str, owner: Owner) -> UsageError:
     url = lease_url(output, token)
     if owner.kept:
         return UsageError(
             f"{output} is in use by a job that was submitted from {owner.host} and may still run on its engine. Wait "
-            f"until it ends, or give another --output. Once the job is canceled, delete {url}."
+            f"until it ends, or give another --output. If the job has failed or was canceled, delete {url}."
         )
     return UsageError(
         f"{output} is in use by another job (process {owner.process} on {owner.host}). Wait until it ends, or give "

@@ -1,7 +1,7 @@
 """How far a job is, seen from outside by a thread: by its engine's metrics, or else by the pieces in its staging.
 
 Dataflow and Prism count finished pieces while a job runs; Flink, Spark and local runners do not. Then the folder is
-listed, which takes a request for every thousand files on an object store, and at most LOOKING_SHARE of the time. On a
+listed, which takes a request for every thousand reports on an object store, and at most LOOKING_SHARE of the time. On a
 terminal progress is a bar with MB/s and the time left; elsewhere it is a line every PRINT_EVERY seconds.
 """
 
@@ -104,8 +104,10 @@ class JobProgress:
         if counted:
             return counted
 
-        names = storage.names(self.staging.url(""))
-        return sum(name.startswith(self.work.prefix) and name.endswith(".json") for name in names)
+        if not self.work.prefix:
+            return 0
+        names = storage.names(self.staging.url(""), self.work.prefix)
+        return sum(name.endswith(".json") for name in names)
 
     def _counted_pieces(self) -> int:
         """The finished pieces by the job's metrics; 0 of a local job, and on engines that show them only at the end."""

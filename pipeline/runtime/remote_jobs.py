@@ -9,44 +9,23 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
-from pipeline.runtime.beam_internals import FINISHED_STATES, job_identifier
+from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import cluster_address, is_this_machine
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
+from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, RemoteJob
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
-LOOK_SECONDS = 2.0  # how often it looks for errors that steps have reported; one request to an object store
-CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
 CONNECT_SECONDS = 10.0
-
-
-class EngineError(ClozelineError):
-    """An engine refused a job, lost it or could not be reached, for a reason outside this program.
-
-    may_pass: the same job may succeed when it is submitted again.
-    """
-
-    def __init__(self, message: str, may_pass: bool = False):
-        super().__init__(message)
-        self.may_pass = may_pass
-
-
-class JobStoppedError(KeyboardInterrupt):
-    """Ctrl-C while a job ran elsewhere. The message says what became of it. still_runs: it could not be canceled."""
-
-    def __init__(self, message: str, still_runs: bool):
-        super().__init__(message)
-        self.still_runs = still_runs
 
 
 def submit(pipeline: beam.Pipeline, runner: str) -> Any:
@@ -91,9 +70,11 @@ def _check_answers(flag: str, address: str | None, advice: str) -> None:
         return
 
     host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise EngineError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
 
@@ -122,9 +103,10 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
     """
     job = RemoteJob(result, runner, options)
     print(f"clozeline: {job} has been submitted.", file=sys.stderr, flush=True)
-    end = _JobEnd(result)
     try:
-        failed = _wait(end, failures)
+        with _quiet_messages():
+            end = _JobEnd(job)
+            failed = _wait(end, failures)
     except KeyboardInterrupt:
         stopped = job.cancel()
         if not stopped.still_runs:
@@ -135,35 +117,62 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
         job.cancel_quietly()
         failures.remove()
         raise failed
-    end.check(job)
+    end.check()
+
+
+@contextlib.contextmanager
+def _quiet_messages() -> Iterator[None]:
+    """Show no traceback of Beam's thread that reads a job's messages: a broken connection is reported by the wait."""
+    previous = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread is None or arguments.thread.name != MESSAGE_THREAD:
+            previous(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
 
 
 class _JobEnd:
-    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere."""
+    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere.
 
-    def __init__(self, result: Any):
+    Beam's wait also ends when the connection to the job server is lost, and then the job goes on. Submitted again, it
+    would run twice. So unless the job is known to have ended, the server is asked for its state until it has.
+    """
+
+    def __init__(self, job: RemoteJob):
         self.reached = threading.Event()
+        self._job = job
         self._state: Any = None
         self._error: Exception | None = None
-        threading.Thread(target=self._wait, args=(result,), name="job end", daemon=True).start()
+        threading.Thread(target=self._wait, name="job end", daemon=True).start()
 
-    def _wait(self, result: Any) -> None:
+    def _wait(self) -> None:
         try:
-            self._state = result.wait_until_finish()
+            self._state = self._job.result.wait_until_finish()
         except Exception as error:
             self._error = error
+
+        try:
+            if self._state not in ENDED_STATES:
+                self._state = self._job.last_state()
         finally:
             self.reached.set()
 
-    def check(self, job: RemoteJob) -> None:
+    def check(self) -> None:
         """Raise EngineError unless the job was finished."""
-        error = self._error
-        if error is None and self._state in FINISHED_STATES:
+        job = self._job
+        if self._state in FINISHED_STATES:
             return
-        if error is None:
-            error = RuntimeError(f"It ended in state {self._state}.")
 
+        error = self._error or RuntimeError(f"It ended in state {self._state}.")
         _raise_if_ours(error)
+        if self._state not in ENDED_STATES:
+            raise job.lost(error) from error
+
         explanation = explain(error)
         raise EngineError(
             f"{job} failed: {explanation.text} {FINISHED_PIECES} once the cause is removed.",
@@ -191,52 +200,3 @@ def _raise_if_ours(error: Exception) -> None:
     if isinstance(error, ClozelineError) or is_carried(str(error)):
         raise error
     logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)
-
-
-@dataclass(frozen=True)
-class RemoteJob:
-    """A submitted job. As text: "job 2026-11-22_01_02_03-456 of DataflowRunner"."""
-
-    result: Any
-    runner: str
-    options: PipelineOptions
-
-    def __str__(self) -> str:
-        return f"job {job_identifier(self.result)} of {self.runner}"
-
-    def cancel(self) -> JobStoppedError:
-        """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running."""
-        try:
-            # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
-            print(f"clozeline: canceling {self}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
-            self.result.cancel()
-        except (Exception, KeyboardInterrupt) as error:  # whatever a client raises, the user must learn the job's name
-            reason = str(error) or type(error).__name__
-            message = f"{self} was not canceled ({reason}) and may still run. {self.how_to_cancel()}"
-            return JobStoppedError(message, still_runs=True)
-
-        message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
-        return JobStoppedError(message, still_runs=False)
-
-    def cancel_quietly(self) -> None:
-        """Cancel a job that has failed. One that cannot be canceled does nothing more, and publishes nothing."""
-        thread = threading.Thread(target=self._try_to_cancel, name="job cancel", daemon=True)
-        thread.start()
-        thread.join(CANCEL_SECONDS)
-
-    def _try_to_cancel(self) -> None:
-        with contextlib.suppress(Exception):  # whatever a client raises; the job's own error is reported
-            self.result.cancel()
-
-    def how_to_cancel(self) -> str:
-        """Return how the user can find and cancel the job without this program."""
-        if "dataflow" in self.runner.lower():
-            cloud = self.options.view_as(GoogleCloudOptions)
-            job = f"{job_identifier(self.result)} --project {cloud.project} --region {cloud.region}"
-            return (
-                f"Look at it with `gcloud dataflow jobs show {job}`, and cancel it with "
-                f"`gcloud dataflow jobs cancel {job}`."
-            )
-
-        endpoint = self.options.view_as(PortableOptions).job_endpoint or "the engine"
-        return f"Look at it and cancel it by this id at {endpoint} or on the engine's own page."

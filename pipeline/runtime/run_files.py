@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pipeline.runtime.staging import Staging
 from schemas.byte_ranges import ByteRange, read_ranges
-from schemas.errors import StorageError
+from schemas.errors import DataError, StorageError
 
 Keys = NDArray[np.uint64]
 
@@ -173,7 +173,15 @@ def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> 
         ranges.append(ByteRange(staging.url(part.name), int(offsets[0]), int(offsets[-1])))
 
     batches: list[pa.RecordBatch] = []
-    for part, data in zip(listed, read_ranges(ranges), strict=True):
+    try:
+        contents = read_ranges(ranges)
+    except DataError as error:
+        file = str(error).removesuffix(" does not exist.")
+        raise DataError(
+            f"{file} is gone: staging was changed while the job ran. Delete {staging.url('')} and run the same command "
+            "again."
+        ) from error
+    for part, data in zip(listed, contents, strict=True):
         url = staging.url(part.name)
         _check(part, data, url)
         try:

@@ -22,9 +22,9 @@ from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults, short_runner_name
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
-from pipeline.runtime.remote_jobs import EngineError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.submitted_job import EngineError
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 
@@ -154,7 +154,7 @@ def run_once(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], N
     try:
         if job.failures is None:
             return _run_locally(pipeline)
-        return _run_remotely(pipeline, job.failures, submitted)
+        return _run_remotely(job, pipeline, job.failures, submitted)
     except ClozelineError:
         raise
     except Exception as error:
@@ -180,10 +180,14 @@ def _run_locally(pipeline: beam.Pipeline) -> Any:
         ) from error
 
 
-def _run_remotely(pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None = None) -> Any:
-    runner = runner_as_written(pipeline.options)  # before Beam empties the option, when it submits the job
+def _run_remotely(
+    job: BeamJob, pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None
+) -> Any:
+    runner = runner_as_written(job.options)
     result = remote_jobs.submit(pipeline, runner)
     if submitted is not None:
         submitted(result)
-    remote_jobs.follow(result, runner, pipeline.options, reported)
+
+    # Not the pipeline's options: Beam changes them when it submits the job.
+    remote_jobs.follow(result, runner, job.options, reported)
     return result

@@ -23,11 +23,12 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.runtime import leases, placement
+from pipeline.runtime import lease_files, leases, placement
 from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind
 from schemas.randomness import key
 
@@ -98,8 +99,11 @@ class Staging:
         """Return a finished piece, whether or not it was moved into place already."""
         try:
             return storage.read(self.url(name))
-        except DataError:  # it is not in staging
-            return storage.read(storage.join(self.output, name))
+        except DataError:
+            published = storage.join(self.output, name)
+            if not storage.exists(published):
+                raise
+            return storage.read(published)
 
     def put(self, name: str, data: bytes) -> None:
         """Write a piece. It is not trusted before its report is kept."""
@@ -176,15 +180,15 @@ def _remove_if_published(staging: Staging) -> None:
 def remove_unfinished(staging: Staging) -> None:
     """Remove what jobs left that ended before they were finished, once this job's result is in place.
 
-    The lease says that no other job lives. This job's own staging goes last: as long as it is there, the next attempt
-    finds that there is more to remove.
+    The lease says that no other job lives. This job's own staging goes last, and of it the copy of the manifest: as
+    long as that is there, the next attempt finds that there is more to remove.
     """
     own = PREFIX + staging.job
     for name in storage.names(staging.output):
-        is_partial = storage.is_partial(name) and not leases.is_lease(name)
+        is_partial = storage.is_partial(name) and not lease_files.is_lease(name)
         if is_partial or (name.startswith(PREFIX) and name != own):
-            storage.remove(storage.join(staging.output, name))
-    storage.remove(staging.url(""))
+            remove_folder(storage.join(staging.output, name), manifests.NAME)
+    remove_folder(staging.url("").rstrip("/"), manifests.NAME)
 
 
 def check_replaceable(output: str, kind: FolderKind, overwrite: bool) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pipeline.runtime.staging import Staging
 from pipeline.shard.inputs import Split
 from schemas import storage
+from schemas.errors import DataError
 from schemas.manifest_entries import Input, decode_entries, encode_entries
 
 SPLITS_PER_FILE = 1024
@@ -40,7 +41,7 @@ def write_splits(splits: list[Split], staging: Staging) -> None:
 
 def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
     """Yield (index, split) for each split of one file."""
-    for row in json.loads(staging.piece(_name(number))):
+    for row in json.loads(storage.read(staging.url(_name(number)))):
         split = Split.from_row(row)
         yield split.index, split
 
@@ -51,7 +52,9 @@ def write_inputs(inputs: list[Input], staging: Staging) -> None:
 
 
 def read_inputs(staging: Staging) -> list[Input] | None:
-    """Return the list of inputs; None when it is gone, as it is once the job has published."""
-    if not storage.exists(staging.url(_INPUTS)):
+    """Return the list of inputs; None when it is gone, as it is once the job is done."""
+    try:
+        data = storage.read(staging.url(_INPUTS))
+    except DataError:
         return None
-    return decode_entries(staging.piece(_INPUTS), "inputs")
+    return decode_entries(data, "inputs")

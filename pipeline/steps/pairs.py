@@ -17,7 +17,7 @@ from pipeline.pairs.statistics import most_frequent_tokens
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, summarize_folder
 from pipeline.runtime.piece_checks import read_piece
-from pipeline.runtime.publication import publish_output
+from pipeline.runtime.publication import end_publication, is_published, publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, shards, storage
@@ -177,6 +177,10 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
     manifest = _manifest(folder, sample, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
+
+    if is_published(plan.staging, manifest):
+        end_publication(plan.staging)
+        return
 
     plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
     extra = {"card.html": "card.html"} | _stage_vocabulary(plan)

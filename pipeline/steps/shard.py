@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
-from pipeline.runtime.publication import publish_output
+from pipeline.runtime.publication import end_publication, publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
@@ -35,6 +35,7 @@ def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance:
     inputs = read_inputs(staging)
     if inputs is None:
         _check_published(staging, folder.fingerprint("text"))
+        end_publication(staging)
         return
 
     manifest = _manifest(survey, folder, provenance, inputs, staging)

@@ -17,8 +17,8 @@ import pytest
 from pipeline.runtime import remote_jobs, terminal_logs
 from pipeline.runtime import runner as beam_runner
 from pipeline.runtime.failures import Failures
-from pipeline.runtime.remote_jobs import EngineError
 from pipeline.runtime.staging import Staging
+from pipeline.runtime.submitted_job import EngineError
 from pipeline.shard import plan as survey
 from schemas import storage
 from schemas.errors import StorageError
@@ -81,10 +81,17 @@ def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path,
     ends(done, 1, message)
 
 
+def test_an_address_without_a_port_is_a_wrong_flag(command, corpus, tmp_path) -> None:
+    flags = ("--runner=flink", "--flink_master=flink-head", "--environment_type=LOOPBACK")
+    done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
+    ends(done, 2, "--flink_master flink-head has no port. Give HOST:PORT.")
+
+
 class FailedJob:
     """What Beam gives for a job that an engine took and could not run."""
 
     job_id = "job-7"
+    state = "FAILED"
 
     def wait_until_finish(self) -> None:
         raise RuntimeError(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import fsspec
 import pytest
 
-from pipeline.runtime import leases, manifest_parts, placement
+from pipeline.runtime import leases, manifest_parts, placement, publication
 from pipeline.runtime import staging as staging_module
 from pipeline.runtime.counters import Report
 from pipeline.runtime.manifest_parts import part_of_report, summarize_folder, summarize_part
@@ -88,9 +88,11 @@ def attempt(out: str, job: str, count: int = SHARDS, built: int | None = None) -
     staging = Staging(out, job, token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
         placement.decide(out, job)
+        publication.begin(staging)
         reports = [build(staging, name) for name in names_of(count)[:built]]
         if built is None:
             finish(staging, reports)
+            publication.clean_up(staging)
 
 
 def files(out: str) -> dict[str, bytes]:

@@ -112,6 +112,21 @@ SAID = {
         "A worker, or the machine that it ran on, was lost (org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeE",
         True,
     ),
+    "lost worker, to its end": ("Multiplexer hanging up", "was lost (Multiplexer hanging up).", True),
+    "refused inside the engine": (
+        "org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: UNAVAILABLE: io exception\nCaused by: "
+        "io.netty.channel.AbstractChannel$AnnotatedConnectException: finishConnect(..) failed: Connection refused: "
+        "worker-3/10.0.0.7:50000",
+        "A connection inside the engine to worker-3/10.0.0.7:50000 was refused. Workers of LOOPBACK",
+        False,
+    ),
+    "refused to a Python client": (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.7:8099: Failed to connect to remote "
+        "host: connect: Connection refused (111)",
+        "inside the engine to 10.0.0.7:8099 was refused. Workers",
+        False,
+    ),
+    "refused somewhere": ("UNAVAILABLE: io exception: Connection refused", "inside the engine was refused. W", False),
     "fault of a step": ("Traceback (most recent call last):\n  x\nKeyError: 'a'", "KeyError: 'a'.", False),
     "something else": ("java.lang.IllegalStateException: no leader", "IllegalStateException: no leader.", True),
 }

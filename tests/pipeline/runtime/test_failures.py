@@ -13,7 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
-from pipeline.runtime import failures
+from pipeline.runtime import failures, leases
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
@@ -51,7 +51,7 @@ def test_only_what_another_attempt_would_meet_again_is_permanent(error: Clozelin
 def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -> None:
     errors = [StorageError("c"), DataError("b"), DataError("a")]
     for number, order in enumerate((errors, errors[::-1])):
-        reported = Failures(Staging(str(tmp_path / str(number)), "job", token="t"))
+        reported = Failures(Staging(str(tmp_path / str(number)), "job"))
         assert reported.first() is None
         for error in order:
             assert reported.report(error)
@@ -62,8 +62,16 @@ def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -
         assert reported.first() is None
 
 
+def test_a_report_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), "job")
+    assert Failures(staging).report(DataError("whole"))
+    Path(staging.url("failed-/.0123.json.0123456789ab.partial")).write_text('{"type": ')
+    assert str(Failures(staging).first()) == "whole"
+
+
 def test_an_attempt_does_not_see_the_errors_of_another(tmp_path: Path) -> None:
-    Failures(Staging(str(tmp_path), "job", token="old")).report(DataError("old"))
+    with leases.held(str(tmp_path), "old"):
+        assert Failures(Staging(str(tmp_path), "job", token="old")).report(DataError("old"))
     assert not Failures(Staging(str(tmp_path), "job", token="new")).exist()
 
 
@@ -109,7 +117,7 @@ class Chain(beam.PTransform):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_after_a_reported_error_no_side_input_is_missing_and_nothing_is_published(tmp_path: Path, workers: int) -> None:
-    reported = Failures(Staging(str(tmp_path), "job", token="t"))
+    reported = Failures(Staging(str(tmp_path), "job"))
     for numbers, is_refused in (([1, 2], False), ([1, 2, 3, 4], True)):
         place = tmp_path / f"published-{is_refused}"
         options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_threading"]

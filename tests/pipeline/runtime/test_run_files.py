@@ -83,8 +83,10 @@ def test_a_damaged_run_is_an_error_of_storage(tmp_path: Path, keys: np.ndarray) 
             read_buckets([index], SCHEMA, staging)
 
 
-def test_a_run_that_is_gone_is_named(tmp_path: Path, keys: np.ndarray) -> None:
-    staging, index = written(tmp_path, keys, BUCKETS)
-    Path(staging.url("a.run")).unlink()
-    with pytest.raises(DataError, match=r"a\.run does not exist"):
-        read_buckets([index], SCHEMA, staging)
+@pytest.mark.parametrize("folder", ["disk", "memory://gone"])
+def test_a_run_that_is_gone_is_named_with_what_to_do(tmp_path: Path, keys: np.ndarray, folder: str) -> None:
+    place = str(tmp_path) if folder == "disk" else f"{folder}/{tmp_path.name}"
+    _, index = encode_run(rows_of(keys), keys, BUCKETS, "a.run")
+    message = r"_unfinished-job/a\.run is gone: staging was changed .* Delete \S+/_unfinished-job/ and run the same"
+    with pytest.raises(DataError, match=message):
+        read_buckets([index], SCHEMA, Staging(place, "job"))

@@ -174,7 +174,7 @@ def test_a_refused_job_removes_its_own_staging_once_its_result_is_published(
     """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
     out, run = killed_shard
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "remove_unfinished", lambda staging: None)
+        patch.setattr(publication, "clean_up", lambda staging: None)
         assert run(None).returncode == 0
     assert list(out.glob("_unfinished-*"))
     before = sorted(path.name for path in out.iterdir())

@@ -1,0 +1,124 @@
+"""A job that an engine has taken: its name, whether it has ended, how it is canceled, and the errors about it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
+
+from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
+from pipeline.runtime.engine_errors import explain
+from pipeline.runtime.engines import workers_place
+from pipeline.runtime.local_workers import FINISHED_PIECES
+from schemas.errors import ClozelineError
+
+LOOK_SECONDS = 2.0
+"""How often the launcher looks for errors that steps have reported, and asks a lost job server again; one request."""
+
+CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
+RECONNECT_SECONDS = 120.0  # how long a job server may be out of reach, while it is restarted for example
+
+
+class EngineError(ClozelineError):
+    """An engine refused a job, lost it or could not be reached, for a reason outside this program.
+
+    may_pass: the same job may succeed when it is submitted again.
+    still_runs: the engine may go on with the job.
+    """
+
+    def __init__(self, message: str, may_pass: bool = False, still_runs: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass
+        self.still_runs = still_runs
+
+
+class JobStoppedError(KeyboardInterrupt):
+    """Ctrl-C while a job ran elsewhere. The message says what became of it. still_runs: it could not be canceled."""
+
+    def __init__(self, message: str, still_runs: bool):
+        super().__init__(message)
+        self.still_runs = still_runs
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """A submitted job. As text: "job 2026-11-22_01_02_03-456 of DataflowRunner"."""
+
+    result: Any
+    runner: str
+    options: PipelineOptions
+
+    def __str__(self) -> str:
+        return f"job {job_identifier(self.result)} of {self.runner}"
+
+    def cancel(self) -> JobStoppedError:
+        """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running."""
+        try:
+            # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
+            print(f"clozeline: canceling {self}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
+            self.result.cancel()
+        except (Exception, KeyboardInterrupt) as error:  # whatever a client raises, the user must learn the job's name
+            reason = str(error) or type(error).__name__
+            message = f"{self} was not canceled ({reason}) and may still run. {self.how_to_cancel()}"
+            return JobStoppedError(message, still_runs=True)
+
+        message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
+        return JobStoppedError(message, still_runs=False)
+
+    def cancel_quietly(self) -> None:
+        """Cancel a job that has failed. One that cannot be canceled does nothing more, and publishes nothing."""
+        thread = threading.Thread(target=self._try_to_cancel, name="job cancel", daemon=True)
+        thread.start()
+        thread.join(CANCEL_SECONDS)
+
+    def _try_to_cancel(self) -> None:
+        with contextlib.suppress(Exception):  # whatever a client raises; the job's own error is reported
+            self.result.cancel()
+
+    def last_state(self) -> Any:
+        """Wait until the job has ended and return its state; None when its server stays out of reach for too long."""
+        answered = monotonic()
+        is_told = False
+        while monotonic() - answered < RECONNECT_SECONDS:
+            with contextlib.suppress(Exception):  # whatever a client raises; the error that broke the wait is reported
+                state = self.result.state
+                if state in ENDED_STATES:
+                    return state
+                answered = monotonic()
+
+            if not is_told:
+                print(f"clozeline: lost the connection to {self}, and looks for it again.", file=sys.stderr, flush=True)
+                is_told = True
+            sleep(LOOK_SECONDS)
+        return None
+
+    def lost(self, error: Exception) -> EngineError:
+        """Return the error to raise when the job server has been out of reach for too long."""
+        reason = (
+            f"{self} cannot be followed: its job server has not answered for {RECONNECT_SECONDS:.0f} s "
+            f"({explain(error).text.rstrip('.')})."
+        )
+        if workers_place(self.options) == "here":
+            advice = f"Its workers end with this command. {FINISHED_PIECES} once the server answers."
+            return EngineError(f"{reason} {advice}")
+
+        advice = "It may still run, and then publishes on its own. Run the same command again once it has ended."
+        return EngineError(f"{reason} {advice} {self.how_to_cancel()}", still_runs=True)
+
+    def how_to_cancel(self) -> str:
+        """Return how the user can find and cancel the job without this program."""
+        if "dataflow" in self.runner.lower():
+            cloud = self.options.view_as(GoogleCloudOptions)
+            job = f"{job_identifier(self.result)} --project {cloud.project} --region {cloud.region}"
+            return (
+                f"Look at it with `gcloud dataflow jobs show {job}`, and cancel it with "
+                f"`gcloud dataflow jobs cancel {job}`."
+            )
+
+        endpoint = self.options.view_as(PortableOptions).job_endpoint or "the engine"
+        return f"Look at it and cancel it by this id at {endpoint} or on the engine's own page."

@@ -1,0 +1,177 @@
+"""A job on an engine whose launcher loses the connection to the job server, or is killed: it never runs twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import leases
+from schemas.errors import UsageError
+from schemas.manifest import read_manifest
+from tests.trainer.ranks import free_port
+
+SECONDS = 100
+"""After which a job counts as hung, on a busy machine too."""
+
+
+SHARDS = 200
+"""Enough that a job takes some seconds after its first shard."""
+
+
+class Line:
+    """A TCP proxy between the launcher and the job server, which can be cut and mended."""
+
+    def __init__(self, target: int):
+        self._target = target
+        self._is_cut = False
+        self._open: list[socket.socket] = []
+        self._listening = socket.create_server(("localhost", 0))
+        self.address = f"localhost:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def close(self) -> None:
+        self.cut()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                if self._is_cut:
+                    near.close()
+                    continue
+                far = socket.create_connection(("localhost", self._target))
+                self._open += [near, far]
+                threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
+
+    def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
+        other = {near: far, far: near}
+        with contextlib.suppress(OSError):
+            while True:
+                for ready in select.select([near, far], [], [])[0]:
+                    data = ready.recv(1 << 16)
+                    if not data:
+                        raise OSError
+                    other[ready].sendall(data)
+        near.close()
+        far.close()
+
+
+@pytest.fixture
+def line(beam_job_service: str) -> Iterator[Line]:
+    """A line to a running job service of Beam's."""
+    made = Line(int(beam_job_service.rpartition(":")[2]))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[str]:
+    """The address of a pool of workers, which outlive any launcher."""
+    port = free_port()
+    flags = [sys.executable, "-m", "pipeline.worker", "--pool", "--port", str(port)]
+    process = subprocess.Popen(flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: answers(port), "the pool does not listen")
+    yield f"localhost:{port}"
+    process.terminate()
+    process.wait()
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+        return True
+    return False
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+PATIENCE = "from pipeline.runtime import submitted_job; submitted_job.RECONNECT_SECONDS = {}; "
+"""How long the launcher looks for a job server that is out of reach."""
+
+
+@contextlib.contextmanager
+def begun(line: Line, pool: str, corpus: Path, out: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
+    """`shard` on a job server, once it has begun to write shards."""
+    shard = ["shard", "--input", str(corpus), "--output", str(out), f"--num_shards={SHARDS}", "--runner=portable"]
+    engine = [f"--job_endpoint={line.address}", "--environment_type=EXTERNAL", f"--environment_config={pool}"]
+    code = PATIENCE.format(patience) + "import runpy; runpy.run_module('pipeline', run_name='__main__')"
+    process = subprocess.Popen([sys.executable, "-c", code, *shard, *engine], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: list(out.glob("_unfinished-*/text-*.json")) or process.poll(), "no piece was written")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def leases_in(out: Path) -> list[str]:
+    return [path.name for path in out.glob("_lease-*")]
+
+
+def test_a_job_is_followed_again_once_the_connection_is_back(line, pool, corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    with begun(line, pool, corpus, out, patience=60) as process:
+        line.cut()
+        wait_for(lambda: len(list(out.glob("_unfinished-*/text-*.json"))) > 30, "the job does not go on")
+        line.mend()
+        _, shown = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, shown
+    assert "lost the connection to job " in shown and "Traceback" not in shown, shown
+    assert shown.count("has been submitted") == 1 and "Trying again" not in shown
+    assert read_manifest(str(out), "text").num_shards == SHARDS
+    assert not [path.name for path in out.iterdir() if path.name.startswith("_")]
+
+
+def test_a_job_that_cannot_be_followed_any_more_keeps_the_folder_and_publishes(line, pool, corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    with begun(line, pool, corpus, out, patience=0.5) as process:
+        line.cut()
+        _, shown = process.communicate(timeout=SECONDS)
+        is_published = (out / "manifest.json").exists()
+    assert process.returncode == 1, shown
+    last = shown.strip().rpartition("\n")[2]
+    assert "cannot be followed" in last and "may still run" in last and "Look at it and cancel it by this id" in last
+    assert "Trying again" not in shown and "Traceback" not in shown
+    assert is_published or leases_in(out)
+
+    wait_for(lambda: (out / "manifest.json").exists() and not leases_in(out), "the job does not publish")
+    assert read_manifest(str(out), "text").num_shards == SHARDS
+    assert not [path.name for path in out.iterdir() if path.name.startswith("_")]
+
+
+def test_a_job_whose_launcher_is_killed_keeps_the_folder_and_publishes(line, pool, corpus, tmp_path) -> None:
+    out = tmp_path / "out"
+    with begun(line, pool, corpus, out, patience=60) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with pytest.raises(UsageError, match="may still run on its engine"), leases.held(str(out), "next"):
+            pass
+
+    wait_for(lambda: (out / "manifest.json").exists() and not leases_in(out), "the job does not publish")
+    assert read_manifest(str(out), "text").num_shards == SHARDS
+    assert not [path.name for path in out.iterdir() if path.name.startswith("_")]

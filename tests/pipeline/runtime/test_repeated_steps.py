@@ -1,0 +1,240 @@
+"""Steps that an engine runs again, or twice at the same time, around the moment at which the result is published."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.runtime import lease_files, leases, manifest_parts, placement, publication
+from pipeline.runtime.counters import Report
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.staging import Staging
+from pipeline.shard.job_files import read_splits
+from pipeline.transforms import pairs as pairs_graph
+from pipeline.transforms import shard as shard_graph
+from schemas import fingerprints, large_folders, storage
+from schemas.errors import ClozelineError, DataError, StorageError
+from schemas.large_folders import remove_folder
+from schemas.manifest import read_manifest
+from tests.conftest import Command
+from tests.object_store import KEYS, ObjectStore
+from tests.pipeline.runtime.test_direct_shards import (
+    Killed,
+    attempt,
+    build,
+    check_result,
+    die_at,
+    files,
+    finish,
+    names_of,
+    spy,
+)
+
+CHANGES = 18
+"""More changes of a folder than one publication of the small job makes."""
+
+
+@pytest.fixture(params=["disk", "store"])
+def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An output folder, and parts of two shards."""
+    monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 2)
+    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 2)
+    return str(tmp_path / "out") if request.param == "disk" else f"memory://repeated/{uuid.uuid4().hex}/out"
+
+
+@contextlib.contextmanager
+def built(out: str) -> Iterator[tuple[Staging, list[Report]]]:
+    """A job whose launcher waits and whose shards are finished."""
+    staging = Staging(out, "new", token=uuid.uuid4().hex)
+    with leases.held(out, staging.token):
+        placement.decide(out, "new")
+        publication.begin(staging)
+        yield staging, [build(staging, name) for name in names_of()]
+
+
+def call_at(change: int, function, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call a function once, just before the n-th change of the folder."""
+    changes: list[str] = []
+
+    def seen(name: str, target: str) -> None:
+        changes.append(target)
+        if len(changes) == change + 1:
+            function()
+
+    for name in ("publish", "move", "copy", "remove", "remove_files"):
+        spy(monkeypatch, name, seen)
+
+
+@pytest.mark.parametrize("change", range(CHANGES))
+@pytest.mark.parametrize("before", ["nothing", "a result"])
+def test_two_last_steps_at_once_publish_one_whole_result(out: str, monkeypatch, before: str, change: int) -> None:
+    """A second one runs from its start to its end, just before each change that the first one makes."""
+    if before == "a result":
+        attempt(out, "old", count=3)
+
+    with built(out) as (staging, reports):
+        with monkeypatch.context() as patch:
+            call_at(change, lambda: finish(staging, reports), patch)
+            finish(staging, reports)
+        assert read_manifest(out, "text")
+        publication.clean_up(staging)
+    check_result(out, "new")
+
+
+@pytest.mark.parametrize("change", range(CHANGES))
+def test_a_last_step_that_outlives_its_job_leaves_the_result_whole(out: str, monkeypatch, change: int) -> None:
+    """Its twin has published meanwhile, and the launcher has removed what was unfinished and has ended."""
+    with contextlib.suppress(ClozelineError), built(out) as (staging, reports):
+
+        def end_the_job() -> None:
+            finish(staging, reports)
+            publication.clean_up(staging)
+            lease_files.remove(out, staging.token)
+
+        with monkeypatch.context() as patch:
+            call_at(change, end_the_job, patch)
+            finish(staging, reports)
+
+    left_over = {name for name in files(out) if name.startswith("_unfinished-")}
+    for name in left_over:
+        storage.remove(storage.join(out, name))
+    check_result(out, "new")
+
+
+def published(out: str) -> dict[str, bytes]:
+    return {name: data for name, data in files(out).items() if not name.startswith("_")}
+
+
+def test_a_job_that_is_restarted_after_publication_finishes_again(out: str) -> None:
+    """From its first step: nothing that a step needs is gone before the engine says that the job is done."""
+    with built(out) as (staging, reports):
+        finish(staging, reports)
+        before = published(out)
+        assert [build(staging, name) for name in names_of()] == reports
+        finish(staging, reports)
+        assert published(out) == before
+        publication.clean_up(staging)
+    check_result(out, "new")
+
+
+def abandon(out: str, staging: Staging) -> None:
+    """Have the lease look as that of a launcher that was killed long ago, while its job goes on."""
+    owner = lease_files.read(out, staging.token)
+    assert owner is not None
+    lease_files.write(out, staging.token, replace(owner, kept=True, left=True))
+
+
+def test_the_last_step_cleans_up_when_no_launcher_is_left(out: str) -> None:
+    with built(out) as (staging, reports):
+        abandon(out, staging)
+        finish(staging, reports)
+        check_result(out, "new")
+        finish(staging, reports)
+        assert read_manifest(out, "text")
+
+
+@pytest.mark.parametrize("change", range(CHANGES))
+def test_a_last_step_that_dies_while_it_cleans_up_is_repeated(out: str, monkeypatch, change: int) -> None:
+    with built(out) as (staging, reports):
+        abandon(out, staging)
+        with monkeypatch.context() as patch:
+            die_at(change, patch)
+            with contextlib.suppress(Killed):
+                finish(staging, reports)
+        if storage.exists(leases.lease_url(out, staging.token)):
+            finish(staging, reports)
+    check_result(out, "new")
+
+
+def test_a_late_failure_of_a_job_that_is_done_leaves_nothing(out: str) -> None:
+    with built(out) as (staging, reports):
+        finish(staging, reports)
+        publication.clean_up(staging)
+    assert not Failures(staging).report(StorageError("late"))
+    check_result(out, "new")
+
+
+def test_a_launcher_that_waits_no_longer_is_seen_by_its_lease(tmp_path: Path) -> None:
+    out = str(tmp_path)
+    url = leases.lease_url(out, "mine")
+    with leases.held(out, "mine") as lease:
+        lease.keep_if_killed()
+        storage.publish(f"{out}/manifest.json", b"{}")
+        assert lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
+
+        lease_files.note_published(out, "mine")
+        assert lease.renew()
+        owner = lease_files.read(out, "mine")
+        assert owner is not None and not owner.kept
+
+        os.utime(url, (0, 0))
+        assert not lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
+
+
+def test_a_missing_list_of_splits_is_named_where_it_should_be(out: str) -> None:
+    with pytest.raises(DataError, match=r"/_unfinished-a/splits-00000\.json does not exist"):
+        list(read_splits(0, Staging(out, "a", token="t")))
+
+
+# the jobs
+
+
+def twice(function):
+    """A step that an engine runs again after it has ended."""
+
+    def called(*arguments):
+        function(*arguments)
+        return function(*arguments)
+
+    return called
+
+
+def test_the_last_steps_of_jobs_may_run_twice(
+    command: Command, store: ObjectStore, corpus: Path, vocab: Path, monkeypatch
+) -> None:
+    """On a store, where shards have been uploaded under their final names."""
+    store.reset()
+    bucket = store.bucket("repeated")
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(shard_graph, "publish_text", twice(shard_graph.publish_text))
+    monkeypatch.setattr(pairs_graph, "publish_pairs", twice(pairs_graph.publish_pairs))
+
+    text, pairs = "s3://repeated/text", "s3://repeated/pairs"
+    done = command("shard", "--input", corpus, "--output", text, "--direct_num_workers=1")
+    assert done.returncode == 0, done.stderr
+    flags = ("--text", text, "--vocab", vocab, "--objective", "nsp", "--max_length", 32)
+    done = command("pairs", *flags, "--output", pairs, "--direct_num_workers=1")
+    assert done.returncode == 0, done.stderr
+    assert not [item.key for item in bucket.objects.all() if "/_" in item.key]
+
+
+def test_a_large_staging_is_deleted_a_page_at_a_time(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the copy of the manifest after all other files, which then says that nothing is left."""
+    store.reset()
+    bucket = store.bucket("large")
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(large_folders, "PAGE", 10)
+    for number in range(25):
+        bucket.put_object(Key=f"out/_unfinished-a/run-{number}.json", Body=b"")
+    for name in ("out/_unfinished-a/manifest.json", "out/_unfinished-ab/other"):
+        bucket.put_object(Key=name, Body=b"")
+
+    store.fail(403, "delete", times=1, method="POST")
+    with pytest.raises(StorageError):
+        remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    left = [item.key for item in bucket.objects.all()]
+    assert "out/_unfinished-a/manifest.json" in left
+
+    listings = store.count("list-type=2")
+    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    assert store.count("list-type=2") - listings >= 3
+    assert [item.key for item in bucket.objects.all()] == ["out/_unfinished-ab/other"]
+    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
