@@ -51,12 +51,13 @@ class Sent:
 
     stream: Stream
     elements: Elements
-    source: BatchSource
+    made_by: BatchSource
 
 
 @dataclass(frozen=True)
 class Written:
-    """A stream whose rows lie in run files already; `elements` are rows of their RunIndex, with the run's number.
+    """A stream whose rows lie in run files already; `elements` are rows of their RunIndex, with the number of the
+    split of the input that they come from.
 
     The runs are cut into at least as many buckets as the exchange has, or they are merged first.
     """
@@ -77,8 +78,8 @@ class Relayed:
 class Plan:
     """What is decided while the job runs. A side input of every step of the exchange.
 
-    buckets: the number of buckets. merges: whether runs are merged before they are read. details: for
-    `BatchSource` and for `consume`.
+    buckets: the number of buckets. merges: whether runs are merged before they are read.
+    details: for `BatchSource` and for `consume`.
     """
 
     buckets: int
@@ -141,7 +142,7 @@ class Gather(beam.PTransform):
                 continue
 
             if isinstance(source, Sent):
-                made = generate(_send_blocks, source.source, source.stream, self.plan)
+                made = generate(_send_blocks, source.made_by, source.stream, self.plan)
             else:
                 made = generate(_read_blocks, source.stream, self.plan, self.staging)
             blocks.append(source.elements | f"{label} blocks" >> _typed(made))
@@ -155,7 +156,7 @@ class Gather(beam.PTransform):
             if isinstance(source, Relayed):
                 entries.append(source.elements)
             elif isinstance(source, Sent):
-                made = generate(_send_runs, source.source, source.stream, self.plan, self.staging)
+                made = generate(_send_runs, source.made_by, source.stream, self.plan, self.staging)
                 entries.append(source.elements | f"{label} runs" >> _typed(made))
             else:
                 entries += self._entries_of_written(source, label)
@@ -241,9 +242,10 @@ def _entries_to_merge(numbered: tuple[int, list], stream: Stream, plan: Plan) ->
     if not plan.merges:
         return
 
-    number, row = numbered
+    # Neighboring splits together, because most are a single run; `merge_runs` cuts what is more than MERGED_RUNS runs.
+    split, row = numbered
     for key_range, entry in entries_by_range(RunIndex.from_row(row), stream.number):
-        yield f"{number // MERGED_RUNS:06d}-{key_range:02d}", entry
+        yield f"{split // MERGED_RUNS:06d}-{key_range:02d}", entry
 
 
 def _merge_range(

@@ -1,4 +1,4 @@
-"""An exchange in memory: what a bucket gets of the lots that all buckets of the step before have sent."""
+"""An exchange in memory: what a bucket gets of the batches that all buckets of the step before have sent."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import pyarrow as pa
 from pipeline.runtime.relay import Addressed
 from pipeline.runtime.run_files import bucket_of
 
-Lots = list[tuple[Any, pa.RecordBatch]]
+KeyedBatches = list[tuple[Any, pa.RecordBatch]]
 
 
-def table_of(lots: Lots, schema: pa.Schema, bucket: int, buckets: int) -> pa.Table:
-    """The rows of one bucket, last lot first: nothing may depend on the order."""
-    batches = []
-    for keys, rows in reversed(lots):
-        batches.append(rows.filter(pa.array(bucket_of(keys, buckets) == bucket)))
-    return pa.Table.from_batches(batches, schema)
+def table_of(batches: KeyedBatches, schema: pa.Schema, bucket: int, buckets: int) -> pa.Table:
+    """The rows of one bucket, last batch first: nothing may depend on the order."""
+    found = []
+    for keys, rows in reversed(batches):
+        found.append(rows.filter(pa.array(bucket_of(keys, buckets) == bucket)))
+    return pa.Table.from_batches(found, schema)
 
 
 def relayed(
     step: Callable[..., Iterable[Addressed]],
-    sources: list[tuple[Lots, pa.Schema]],
+    sources: list[tuple[KeyedBatches, pa.Schema]],
     buckets: int,
     details: Any,
     in_pieces: bool = False,
-) -> dict[int, Lots]:
-    """All lots that a step makes of its buckets, by the place of their output. in_pieces: of a single source."""
-    made: dict[int, Lots] = {0: [], 1: [], 2: []}
+) -> dict[int, KeyedBatches]:
+    """All batches that a step makes of its buckets, by the number of their output. in_pieces: of a single source."""
+    made: dict[int, KeyedBatches] = {0: [], 1: [], 2: []}
     for bucket in range(buckets):
-        tables = [table_of(lots, schema, bucket, buckets) for lots, schema in sources]
+        tables = [table_of(batches, schema, bucket, buckets) for batches, schema in sources]
         read_rows = partial(pieces_of, tables[0]) if in_pieces else partial(list, tables)
-        for place, lot in step(bucket, read_rows, details):
-            made[place].append(lot)
+        for number, batch in step(bucket, read_rows, details):
+            made[number].append(batch)
     return made
 
 

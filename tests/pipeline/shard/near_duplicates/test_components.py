@@ -21,25 +21,25 @@ from pipeline.shard.near_duplicates.components import (
 from pipeline.steps.near_duplicates import finish, make_large_stars, make_small_stars
 from schemas.randomness import mix
 from tests.pipeline.shard.near_duplicates import reference
-from tests.pipeline.shard.near_duplicates.buckets import Lots, relayed
+from tests.pipeline.shard.near_duplicates.buckets import KeyedBatches, relayed
 
 
 def dropped_by_stars(edges: Edges, buckets: int, rounds: int) -> tuple[set[int], int]:
     """The nodes that small stars and the last step drop, and the number of edges that the last step got."""
     rows = rows_at_larger_ends(edges)
-    lots: Lots = [(rows["node"].to_numpy(), rows)]
-    dropped: Lots = []
+    batches: KeyedBatches = [(rows["node"].to_numpy(), rows)]
+    dropped: KeyedBatches = []
     for number in range(rounds + 1):
         is_last = number == rounds
-        made = relayed(_small_stars(is_last), [(lots, EDGE_SCHEMA)], buckets, None)
+        made = relayed(_small_stars(is_last), [(batches, EDGE_SCHEMA)], buckets, None)
         dropped += made[0]
-        lots = made[1]
+        batches = made[1]
         if not is_last:
-            lots = relayed(make_large_stars, [(lots, EDGE_SCHEMA)], buckets, None, in_pieces=True)[0]
+            batches = relayed(make_large_stars, [(batches, EDGE_SCHEMA)], buckets, None, in_pieces=True)[0]
 
-    dropped += relayed(_finish, [(lots, EDGE_SCHEMA)], 1, None)[0]
+    dropped += relayed(_finish, [(batches, EDGE_SCHEMA)], 1, None)[0]
     ids = {document for _, rows in dropped for document in rows["document"].to_pylist()}
-    return ids, sum(rows.num_rows for _, rows in lots)
+    return ids, sum(rows.num_rows for _, rows in batches)
 
 
 def _small_stars(is_last: bool):

@@ -21,13 +21,13 @@ from pipeline.steps import near_duplicates as steps
 from pipeline.steps.near_duplicates import NearDuplicatePlan
 from schemas.randomness import mix
 from tests.pipeline.shard.near_duplicates import reference
-from tests.pipeline.shard.near_duplicates.buckets import Lots, relayed
+from tests.pipeline.shard.near_duplicates.buckets import KeyedBatches, relayed
 
 
 def dropped_by_steps(minima: dict[int, np.ndarray], buckets: int, runs: int) -> set[int]:
     """The documents that the steps drop; their signatures come from several runs."""
-    bands: Lots = []
-    signatures: Lots = []
+    bands: KeyedBatches = []
+    signatures: KeyedBatches = []
     for run in range(runs):
         ids = np.array(sorted(minima)[run::runs], np.uint64)
         minima_DM = np.array([minima[document] for document in ids.tolist()], np.uint32).reshape(-1, 128)
