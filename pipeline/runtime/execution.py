@@ -10,8 +10,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, placement, progress, publication, runner
-from pipeline.runtime.engines import workers_place
+from pipeline.runtime import leases, progress, publication, runner, shard_destination
+from pipeline.runtime.engines import worker_location
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -59,7 +59,7 @@ def execute(execution: Execution, command: str) -> Manifest | None:
 
     output = execution.staging.output
     with leases.held(output, execution.staging.token) as lease:
-        placement.decide(output, execution.staging.job)
+        shard_destination.decide(output, execution.staging.job)
         publication.begin(execution.staging)
         execution.prepare()
         with progress.job_progress(command, execution.staging, execution.work) as shown:
@@ -85,6 +85,6 @@ class _Submitted:
 
     def __call__(self, result: Any) -> None:
         # Workers in the launcher end with it, and the job with them.
-        if workers_place(self.options) != "here":
+        if worker_location(self.options) != "here":
             self.lease.keep_if_killed()
         self.shown.follow(result)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import lease_files, leases, manifest_parts, placement, publication
+from pipeline.runtime import lease_files, leases, manifest_parts, publication, shard_destination
 from pipeline.runtime.counters import Report
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
@@ -53,7 +53,7 @@ def built(out: str) -> Iterator[tuple[Staging, list[Report]]]:
     """A job whose launcher waits and whose shards are finished."""
     staging = Staging(out, "new", token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        placement.decide(out, "new")
+        shard_destination.decide(out, "new")
         publication.begin(staging)
         yield staging, [build(staging, name) for name in names_of()]
 
