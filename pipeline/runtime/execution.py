@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, progress, publication, runner, shard_destination
+from pipeline.runtime import lease_files, leases, progress, publication, runner, shard_destination
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError
@@ -68,11 +68,19 @@ def execute(execution: Execution, command: str) -> Manifest | None:
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = error.still_runs
-                raise
+                if not _is_lost_after_publication(error, lease):
+                    raise
 
         manifest = read_manifest(output, execution.kind)
         publication.clean_up(execution.staging)
         return manifest
+
+
+def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> bool:
+    """Whether only the connection to the job is lost, and its result is in place."""
+    is_lost = isinstance(error, EngineError) and error.still_runs
+    owner = lease_files.read(lease.output, lease.token) if is_lost else None
+    return owner is not None and owner.published
 
 
 @dataclass(frozen=True)

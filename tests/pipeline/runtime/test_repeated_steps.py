@@ -177,6 +177,19 @@ def test_a_launcher_that_waits_no_longer_is_seen_by_its_lease(tmp_path: Path) ->
         assert not lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
 
 
+def test_a_lease_is_not_kept_for_a_job_that_has_published(tmp_path: Path) -> None:
+    """The launcher lost the connection, and gave up after the job had published."""
+    out = str(tmp_path)
+    for has_published in (False, True):
+        with leases.held(out, "mine") as lease:
+            lease.keep_if_killed()
+            lease.keep = True
+            if has_published:
+                lease_files.note_published(out, "mine")
+        assert storage.exists(leases.lease_url(out, "mine")) != has_published
+        lease_files.remove(out, "mine")
+
+
 def test_a_missing_list_of_splits_is_named_where_it_should_be(out: str) -> None:
     with pytest.raises(DataError, match=r"/_unfinished-a/splits-00000\.json does not exist"):
         list(read_splits(0, Staging(out, "a", token="t")))
