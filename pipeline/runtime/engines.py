@@ -21,7 +21,7 @@ from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short
 from schemas import storage
 from schemas.errors import UsageError
 
-Place = Literal["here", "shared", "elsewhere"]
+WorkerLocation = Literal["here", "shared", "elsewhere"]
 
 LOGGER = logging.getLogger("clozeline.engines")
 
@@ -144,7 +144,7 @@ def _check_containers(options: PipelineOptions) -> None:
     )
 
 
-def workers_place(options: PipelineOptions) -> Place:
+def worker_location(options: PipelineOptions) -> WorkerLocation:
     """Where the workers of the chosen runner are."""
     runner = short_runner_name(options)
     if runner in LOCAL_RUNNERS:
@@ -175,11 +175,11 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
 
     Raises UsageError for a path on this machine when the workers cannot see its disk.
     """
-    place = workers_place(options)
-    if place == "here" or not storage.is_local(path):
+    location = worker_location(options)
+    if location == "here" or not storage.is_local(path):
         return path
 
-    if place == "shared":
+    if location == "shared":
         return storage.filesystem(path)[1]
 
     advice = "Give a URL that they can reach, such as gs://bucket/folder or s3://bucket/folder"

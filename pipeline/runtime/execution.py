@@ -10,8 +10,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import leases, placement, progress, publication, runner
-from pipeline.runtime.engines import workers_place
+from pipeline.runtime import lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime.engines import worker_location
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -59,7 +59,7 @@ def execute(execution: Execution, command: str) -> Manifest | None:
 
     output = execution.staging.output
     with leases.held(output, execution.staging.token) as lease:
-        placement.decide(output, execution.staging.job)
+        shard_destination.decide(output, execution.staging.job)
         publication.begin(execution.staging)
         execution.prepare()
         with progress.job_progress(command, execution.staging, execution.work) as shown:
@@ -68,11 +68,19 @@ def execute(execution: Execution, command: str) -> Manifest | None:
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
                 lease.keep = error.still_runs
-                raise
+                if not _is_lost_after_publication(error, lease):
+                    raise
 
         manifest = read_manifest(output, execution.kind)
         publication.clean_up(execution.staging)
         return manifest
+
+
+def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> bool:
+    """Whether only the connection to the job is lost, and its result is in place."""
+    is_lost = isinstance(error, EngineError) and error.still_runs
+    owner = lease_files.read(lease.output, lease.token) if is_lost else None
+    return owner is not None and owner.published
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,6 @@ class _Submitted:
 
     def __call__(self, result: Any) -> None:
         # Workers in the launcher end with it, and the job with them.
-        if workers_place(self.options) != "here":
+        if worker_location(self.options) != "here":
             self.lease.keep_if_killed()
         self.shown.follow(result)

@@ -53,8 +53,11 @@ class Lease:
         return self._write_again()
 
     def end(self) -> None:
-        """Remove the lease; or, with `keep`, say in it that the job may go on without this process."""
-        if self.keep:
+        """Remove the lease; or, with `keep`, say in it that the job may go on without this process.
+
+        A job that has published needs no lease.
+        """
+        if self.keep and lease_files.may_publish(self.output, self.token):
             self._write_again(kept=True, left=True)
         else:
             lease_files.remove(self.output, self.token)

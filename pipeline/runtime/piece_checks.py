@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.runtime import placement
+from pipeline.runtime import shard_destination
 from pipeline.runtime.staging import Staging
 from schemas import storage
 from schemas.errors import DataError, StorageError
@@ -77,7 +77,7 @@ def read_piece(staging: Staging, shard: Shard) -> bytes:
 
 
 def _generation(staging: Staging) -> str:
-    return placement.current(staging.output, staging.job, staging.token).generation
+    return shard_destination.current(staging.output, staging.job, staging.token).generation
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ step only where no launcher waits any more.
 
 Folders may have hundreds of thousands of shards. Their entries are read a part at a time, folders are listed once and
 not asked about each file, and what has to be done to each file is done to many at once. Shards that a store took under
-their final names (placement.py) are only checked.
+their final names (shard_destination.py) are only checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Unfinished work next to the finished: a job that is killed and run again continues where it stopped.
 
     OUTPUT/_unfinished-<job>/   pieces and their reports, in a folder named for the job's options and inputs
-    OUTPUT/_unfinished-owner.json  on object stores: whose shards lie in the folder already; see placement.py
+    OUTPUT/_unfinished-owner.json  on object stores: whose shards lie in the folder already; see shard_destination.py
     OUTPUT/_lease-<token>.json  who works in the folder; see leases.py
     OUTPUT/                     the finished shards, and manifest.json, written last
 
@@ -23,7 +23,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.runtime import lease_files, leases, placement
+from pipeline.runtime import lease_files, leases, shard_destination
 from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
@@ -76,7 +76,7 @@ class Staging:
             return None
 
         generation = kept.get(DIRECT, "")
-        if generation and placement.current(self.output, self.job, self.token).generation != generation:
+        if generation and shard_destination.current(self.output, self.job, self.token).generation != generation:
             return None
         return kept["report"] | {DIRECT: generation}
 
@@ -132,12 +132,12 @@ class Staging:
         Where nothing is to be replaced, an object store takes the shard under its final name, so that it is uploaded
         once. Raises StorageError when another job has taken over the folder.
         """
-        place = placement.current(self.output, self.job, self.token)
-        if not place.is_direct:
+        destination = shard_destination.current(self.output, self.job, self.token)
+        if not destination.is_direct:
             return self.keep(name, data, report) | {DIRECT: ""}
 
-        placement.upload(place, self.output, name, data)
-        return self.keep_report(name, report, place.generation) | {DIRECT: place.generation}
+        shard_destination.upload(destination, self.output, name, data)
+        return self.keep_report(name, report, destination.generation) | {DIRECT: destination.generation}
 
 
 def plan_staging(

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import workers_place
+from pipeline.runtime.engines import worker_location
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from schemas.errors import ClozelineError
 
@@ -103,7 +103,7 @@ class RemoteJob:
             f"{self} cannot be followed: its job server has not answered for {RECONNECT_SECONDS:.0f} s "
             f"({explain(error).text.rstrip('.')})."
         )
-        if workers_place(self.options) == "here":
+        if worker_location(self.options) == "here":
             advice = f"Its workers end with this command. {FINISHED_PIECES} once the server answers."
             return EngineError(f"{reason} {advice}")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import fsspec
 import pytest
 
-from pipeline.runtime import leases, manifest_parts, placement, publication
+from pipeline.runtime import leases, manifest_parts, publication, shard_destination
 from pipeline.runtime import staging as staging_module
 from pipeline.runtime.counters import Report
 from pipeline.runtime.manifest_parts import part_of_report, summarize_folder, summarize_part
@@ -87,7 +87,7 @@ def attempt(out: str, job: str, count: int = SHARDS, built: int | None = None) -
     """One run of a job, which dies after `built` shards if a number is given."""
     staging = Staging(out, job, token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        placement.decide(out, job)
+        shard_destination.decide(out, job)
         publication.begin(staging)
         reports = [build(staging, name) for name in names_of(count)[:built]]
         if built is None:
@@ -222,7 +222,7 @@ def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_outlived_its_job_writes_nothing(out: str) -> None:
     left_behind = Staging(out, "a", token="of a")
-    placement.decide(out, "a")
+    shard_destination.decide(out, "a")
     attempt(out, "b", built=SHARDS)
     with pytest.raises(StorageError, match="no longer held by this job"):
         build(left_behind, names_of()[0])
@@ -235,7 +235,7 @@ def test_a_worker_that_outlived_its_job_writes_nothing(out: str) -> None:
 
 def test_an_upload_during_which_another_job_took_over_is_found_before_publishing(out: str, monkeypatch) -> None:
     """It began before the other job, whose shard it wrote over."""
-    placement.decide(out, "a")
+    shard_destination.decide(out, "a")
     late = Staging(out, "a", token="of a")
     name = names_of()[0]
     taken_over: list[str] = []
@@ -258,7 +258,7 @@ def test_an_upload_during_which_another_job_took_over_is_found_before_publishing
 
 def test_an_upload_that_ends_after_its_own_job_was_published_removes_nothing(out: str, monkeypatch) -> None:
     """An engine may run an element twice; the bytes are the same."""
-    placement.decide(out, "a")
+    shard_destination.decide(out, "a")
     twin = Staging(out, "a", token="of a")
     name = names_of()[0]
     published: list[str] = []
@@ -276,7 +276,7 @@ def test_an_upload_that_ends_after_its_own_job_was_published_removes_nothing(out
 
 
 def test_a_disk_takes_shards_by_renaming(tmp_path) -> None:
-    placement.decide(str(tmp_path), "a")
+    shard_destination.decide(str(tmp_path), "a")
     staging = Staging(str(tmp_path), "a", token="t")
     assert build(staging, names_of()[0])[DIRECT] == ""
     assert [path.name for path in tmp_path.iterdir()] == ["_unfinished-a"]
@@ -290,7 +290,7 @@ def test_thousands_of_files_take_no_request_each(out: str, monkeypatch: pytest.M
     staging = Staging(out, "a", token=uuid.uuid4().hex)
     asked: list[str] = []
     with leases.held(out, staging.token):
-        placement.decide(out, "a")
+        shard_destination.decide(out, "a")
         reports = [build(staging, name) for name in names_of(count)]
 
         store = type(fsspec.filesystem("memory"))

