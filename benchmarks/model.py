@@ -150,7 +150,7 @@ def largest_star(corpus: Corpus) -> str:
 def job_graph(corpus: Corpus) -> str:
     """Build the graph of `shard --dedup minhash`, and return its size."""
     job = ShardJob(input="x", output="o", dedup="minhash")
-    reading = ReadOptions("text", "blank_line", "en", "sentencex", near_duplicates=True, seed=0)
+    reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup="minhash", seed=0)
     staging = Staging("s3://bucket/text", "job", "token")
     provenance = Provenance({"language": "en"}, [], 0)
     graph = ShardCorpora(corpus.runs, corpus.text_bytes, job, reading, provenance, "service", staging)
