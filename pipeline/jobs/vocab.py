@@ -18,9 +18,10 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.progress import NOT_MEASURED, Work
 from pipeline.runtime.runner import beam_options, is_dry_run
 from pipeline.runtime.staging import Staging, plan_staging
+from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
-from pipeline.steps.word_counts import LOT_NOTES, CountPlan, CountsPlace, tally_of
+from pipeline.steps.word_counts import LOT_NOTES, CountPlan
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, MakeVocabulary, PublishCounts
 from pipeline.vocab.counting import reported_sources
 from pipeline.vocab.cut_runs import ALL_RULES, Rules

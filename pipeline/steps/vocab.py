@@ -14,8 +14,9 @@ from pipeline.options import VocabJob
 from pipeline.runtime.counters import Report
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
+from pipeline.steps.counts_reader import CountsPlace, CountsReader
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.word_counts import CountsPlace, CountsReader, encode_entry
+from pipeline.steps.word_counts import encode_entry
 from pipeline.vocab.counting import most_frequent_first
 from pipeline.vocab.rare_words import (
     THRESHOLDS,

@@ -15,11 +15,11 @@ from pipeline.runtime import manifest_parts
 from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import Staging
 from pipeline.steps import word_counts
+from pipeline.steps.counts_reader import CountsPlace
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan, learn_vocabulary
 from pipeline.steps.word_counts import (
     CountPlan,
-    CountsPlace,
     add_counts,
     add_tallies,
     entries_of,

@@ -1,0 +1,87 @@
+"""Reading word counts: those of a finished folder, or those that this job has counted and that lie in its staging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.runtime.piece_checks import read_piece
+from pipeline.runtime.staging import Staging
+from pipeline.vocab.counting import sum_counts
+from pipeline.vocab.cut_runs import Rules
+from pipeline.vocab.rare_words import Tally
+from schemas import shards, storage
+from schemas.errors import DataError, StorageError
+from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
+
+
+@dataclass(frozen=True)
+class CountsPlace:
+    """Where the sums of one set of rules lie.
+
+    folder: a finished folder of counts; empty when this job has counted, and the sums lie in its staging.
+    fingerprint: of that folder when the job began.
+    """
+
+    folder: str
+    fingerprint: str
+    rules: Rules
+    partitions: int
+    staging: Staging
+
+    def open(self) -> CountsReader:
+        """Return what reads the partitions. Raises DataError when the folder was replaced since the job began."""
+        if not self.folder:
+            return CountsReader(self, {})
+
+        manifest = read_manifest(self.folder, "counts")
+        if manifest.fingerprint != self.fingerprint:
+            raise DataError(
+                f"{self.folder} has fingerprint {manifest.fingerprint}, but had {self.fingerprint} when this job "
+                "began: it was replaced. Run the command again."
+            )
+        return CountsReader(self, {shard.path: shard for shard in manifest.shards})
+
+
+@dataclass(frozen=True)
+class CountsReader:
+    """Reads the partitions of one set of rules and checks their bytes. Threads may share it.
+
+    entries: the files of a finished folder by name; what lies in staging has a report each.
+    """
+
+    place: CountsPlace
+    entries: dict[str, Shard]
+
+    def read(self, partition: int) -> pa.Table:
+        """Return (COUNTS_BY_SOURCE_SCHEMA) the sum of one partition.
+
+        Raises DataError for a damaged or missing file of a finished folder, and StorageError for one in staging, which
+        the next attempt makes again.
+        """
+        place = self.place
+        name = shard_name(place.rules.name, partition, place.partitions)
+        if place.folder:
+            data = read_shard_bytes(place.folder, self.entries[name])
+            return shards.decode_table(data, storage.join(place.folder, name), COUNTS_BY_SOURCE_SCHEMA)
+
+        report = place.staging.report(name)
+        if report is None:
+            raise StorageError(f"The report of {place.staging.url(name)} is missing. Run the same command again.")
+        data = read_piece(place.staging, Shard(**report["shard"]))
+        return shards.decode_table(data, place.staging.url(name), COUNTS_BY_SOURCE_SCHEMA)
+
+    def read_words(self, partition: int) -> pa.Table:
+        """Return (shards.COUNTS_SCHEMA) the counts of one partition over all sources. Raises as `read` does."""
+        return sum_counts(self.read(partition), ["word"])
+
+
+def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
+    """Return the tally of a finished folder of counts. Raises DataError when it lacks these rules."""
+    tallies = counts.statistics["tallies"]
+    if rules.name not in tallies:
+        raise DataError(f"{folder} holds no {rules.name} words, only {', '.join(tallies)}. Count the text again.")
+    return np.array(tallies[rules.name], dtype=np.int64)
