@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -84,6 +85,19 @@ def service(module: str, *flags: str, folder: Path) -> Iterator[subprocess.Popen
         process.wait()
 
 
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+        return True
+    return False
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
     """Beam's own job service, and the flags that send a job to it."""
@@ -91,6 +105,7 @@ def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[
     folder = tmp_path / "service"
     folder.mkdir()
     with service("portability.local_job_service_main", "--port", str(port), folder=folder) as process:
+        wait_for(lambda: answers(port), "the job service does not listen")
         yield process, ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
 
 
@@ -107,6 +122,7 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
     flags = [*job_service[1], "--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
     with service("worker.worker_pool_main", "--service_port", str(port), folder=pool):
+        wait_for(lambda: answers(port), "the pool does not listen")
         done = subprocess.run(
             [*python, "--output", "remote", *flags],
             cwd=tmp_path,
@@ -125,13 +141,6 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
         assert Path("remote", name).read_bytes() == Path("here", name).read_bytes()
     assert [given.path for given in read_manifest("remote", "text").inputs] == ["mixed.jsonl"]
     assert json.loads(Path("remote/rejected/run-000000-0000.jsonl").read_text())["path"] == "mixed.jsonl"
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
