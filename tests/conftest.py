@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +17,10 @@ import fsspec
 import pytest
 
 from pipeline.cli import main
+from tests import memory_files
 from tests.object_store import KEYS, ObjectStore
 
+memory_files.register()
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
 BIN = Path(sys.executable).parent
@@ -75,6 +78,13 @@ def documents() -> list[str]:
     """120 documents of 1 to 30 sentences, the same ones in every session."""
     rng = random.Random(0)
     return [" ".join(sentence(rng) for _ in range(rng.randint(1, 30))) for _ in range(120)]
+
+
+# A shell that starts tests in the background, or `nohup`, has them and all they start ignore signals; a terminal does
+# not.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 def after(statement: str, *command: object) -> list[str]:
@@ -214,6 +224,19 @@ def store() -> Iterator[ObjectStore]:
     made = ObjectStore()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def s3(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """The server, without faults, as what s3:// leads to in this process."""
+    store.reset()
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
+        monkeypatch.setenv(name, value)
+
+    # s3fs keeps its clients, and those of other tests lead to servers that are gone.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield store
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def tables_of_blocks(blocks: Iterable[WireBlock], streams: list[Stream]) -> list
     data_of_part: dict[tuple[int, bytes], dict[int, bytes]] = defaultdict(dict)
     copies: dict[tuple[int, bytes], int] = defaultdict(int)
 
-    for block in map(Block._make, blocks):
+    for block in (Block(*fields) for fields in blocks):
         if block.parts == 1:
             whole[block.stream].append(block.data)
             continue
@@ -113,7 +113,7 @@ def pieces_of_blocks(blocks: Iterable[WireBlock], stream: Stream) -> Iterator[pa
     size = 0
     for block in blocks:
         together.append(block)
-        size += len(Block._make(block).data)
+        size += len(Block(*block).data)
         if size >= PIECE_BYTES:
             yield tables_of_blocks(together, [stream])[0]
             together = []

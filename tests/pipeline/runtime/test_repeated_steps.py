@@ -23,7 +23,7 @@ from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.large_folders import remove_folder
 from schemas.manifest import read_manifest
 from tests.conftest import Command
-from tests.object_store import KEYS, ObjectStore
+from tests.object_store import ObjectStore
 from tests.pipeline.runtime.test_direct_shards import (
     Killed,
     attempt,
@@ -209,13 +209,10 @@ def twice(function):
 
 
 def test_the_last_steps_of_jobs_may_run_twice(
-    command: Command, store: ObjectStore, corpus: Path, vocab: Path, monkeypatch
+    command: Command, s3: ObjectStore, corpus: Path, vocab: Path, monkeypatch
 ) -> None:
     """On a store, where shards have been uploaded under their final names."""
-    store.reset()
-    bucket = store.bucket("repeated")
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
-        monkeypatch.setenv(name, value)
+    bucket = s3.bucket("repeated")
     monkeypatch.setattr(shard_graph, "publish_text", twice(shard_graph.publish_text))
     monkeypatch.setattr(pairs_graph, "publish_pairs", twice(pairs_graph.publish_pairs))
 
@@ -228,26 +225,23 @@ def test_the_last_steps_of_jobs_may_run_twice(
     assert not [item.key for item in bucket.objects.all() if "/_" in item.key]
 
 
-def test_a_large_staging_is_deleted_a_page_at_a_time(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_staging_is_deleted_a_page_at_a_time(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the copy of the manifest after all other files, which then says that nothing is left."""
-    store.reset()
-    bucket = store.bucket("large")
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
-        monkeypatch.setenv(name, value)
+    bucket = s3.bucket("large")
     monkeypatch.setattr(large_folders, "PAGE", 10)
     for number in range(25):
         bucket.put_object(Key=f"out/_unfinished-a/run-{number}.json", Body=b"")
     for name in ("out/_unfinished-a/manifest.json", "out/_unfinished-ab/other"):
         bucket.put_object(Key=name, Body=b"")
 
-    store.fail(403, "delete", times=1, method="POST")
+    s3.fail(403, "delete", times=1, method="POST")
     with pytest.raises(StorageError):
         remove_folder("s3://large/out/_unfinished-a", "manifest.json")
     left = [item.key for item in bucket.objects.all()]
     assert "out/_unfinished-a/manifest.json" in left
 
-    listings = store.count("list-type=2")
+    listings = s3.count("list-type=2")
     remove_folder("s3://large/out/_unfinished-a", "manifest.json")
-    assert store.count("list-type=2") - listings >= 3
+    assert s3.count("list-type=2") - listings >= 3
     assert [item.key for item in bucket.objects.all()] == ["out/_unfinished-ab/other"]
     remove_folder("s3://large/out/_unfinished-a", "manifest.json")
