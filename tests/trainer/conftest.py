@@ -21,6 +21,7 @@ LAUNCHERS = {
     "one node": "deepspeed --quiet --hostfile {hostfile} --no_ssh --master_addr 127.0.0.1 --master_port {port} "
     "--node_rank {node} --module trainer",
     "torchrun": "torchrun --nproc_per_node 2 --master_port {port} -m trainer",
+    "launcher": "python -m trainer.torchrun --nproc_per_node 2 --master_port {port} -m trainer",
     "python": "python -m trainer",
 }
 SHRUNK = {
@@ -82,7 +83,12 @@ class Training:
 
     def start(self, launcher: str, out: Path, **changes: object) -> subprocess.Popen[str]:
         """Started, in a process group of its own."""
-        program, *rest = self.command(launcher, out, **changes)
+        return self.start_words(self.command(launcher, out, **changes))
+
+    @staticmethod
+    def start_words(words: list[str]) -> subprocess.Popen[str]:
+        """A program of this environment, started in a process group of its own."""
+        program, *rest = words
         return subprocess.Popen(
             [str(BIN / program), *rest],
             env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},

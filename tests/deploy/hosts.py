@@ -1,0 +1,92 @@
+"""Two hosts on this machine: network namespaces with an address, a name and processes of their own, joined by a cable.
+
+Needs root. A host is power cycled by killing its first process, which takes all others with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+
+ADDRESSES = {"machine-1": "10.77.0.1", "machine-2": "10.77.0.2"}
+TOOLS = ("unshare", "nsenter", "ip", "hostname")
+
+
+def why_not() -> str:
+    """Say in one line why there can be no hosts here, or return an empty string."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"hosts in network namespaces: no {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "hosts in network namespaces: only root may create them"
+    done = subprocess.run(["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "true"], check=False)
+    return "" if done.returncode == 0 else "hosts in network namespaces: this kernel or container forbids them"
+
+
+class Host:
+    """A host by name. It shares this machine's files, but for /etc/hosts."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name = name
+        self._running: list[subprocess.Popen[str]] = []
+        names = ["127.0.0.1 localhost", *(f"{address} {host}" for host, address in ADDRESSES.items())]
+        hosts = folder / f"hosts-{name}"
+        hosts.write_text("\n".join(names) + "\n")
+
+        # `cat` is the host's first process: it waits for the end of a pipe that this process holds.
+        flags = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        setup = f"hostname {name} && mount --bind {hosts} /etc/hosts && ip link set lo up && echo up && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", *flags, "sh", "-c", setup], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._holder.stdout is not None and self._holder.stdout.readline() == "up\n"
+        [first] = psutil.Process(self._holder.pid).children()
+        self.first_process = first.pid
+
+    def command(self, *words: object) -> list[str]:
+        """Return what runs a command on the host."""
+        return ["nsenter", "--target", str(self.first_process), "--all", *map(str, words)]
+
+    def run(self, *words: object) -> None:
+        subprocess.run(self.command(*words), check=True)
+
+    def start(self, *words: object, **environment: object) -> subprocess.Popen[str]:
+        """Start a command on the host. What it prints is read by `communicate`."""
+        variables = {name: str(value) for name, value in environment.items()}
+        process = subprocess.Popen(
+            self.command(*words),
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._running.append(process)
+        return process
+
+    def kill(self) -> None:
+        """End all processes of the host at once, as a power cut does."""
+        os.kill(self.first_process, signal.SIGKILL)
+        self._holder.wait(20)
+
+    def close(self) -> None:
+        if self._holder.poll() is None:
+            self.kill()
+        for process in self._running:
+            process.communicate(timeout=20)
+        self._holder.communicate()
+
+
+def connect(first: Host, second: Host) -> None:
+    """Lay a cable between two hosts: eth0 of each, with the host's address."""
+    peer = ("peer", "name", "eth0", "netns", second.first_process)
+    # Inside the first host process numbers are its own, so its network is entered alone.
+    network = ["nsenter", "--target", str(first.first_process), "--net"]
+    subprocess.run([*network, "ip", "link", "add", "eth0", "type", "veth", *map(str, peer)], check=True)
+    for host in (first, second):
+        host.run("ip", "address", "add", f"{ADDRESSES[host.name]}/24", "dev", "eth0")
+        host.run("ip", "link", "set", "eth0", "up")

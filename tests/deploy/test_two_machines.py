@@ -1,0 +1,102 @@
+"""The recipe of deploy/two_machines on two hosts in network namespaces: see hosts.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.changes import adapted
+from tests.deploy.hosts import ADDRESSES, Host, connect, why_not
+from tests.trainer.conftest import SHRUNK, Training
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 120
+LAUNCHERS = ("torchrun.sh", "deepspeed.sh")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    made = [Host(name, tmp_path) for name in ADDRESSES]
+    try:
+        connect(made[0], made[1])
+        yield made[0], made[1]
+    finally:
+        for host in made:
+            host.close()
+
+
+def script(name: str, folder: Path, pairs: Path) -> Path:
+    """A launcher's script for hosts without GPUs and a short run in `folder`."""
+    folder.mkdir(exist_ok=True)
+    settings = SHRUNK | {"data.pairs": pairs, "run.output": folder / "run"}
+    settings |= {"run.max_steps": STEPS, "checkpoint.every": 20, "engine.timeout_seconds": 60}
+    flags = " ".join(f"--set {key}={value}" for key, value in settings.items())
+    changes = {
+        "first=10.0.0.1": f"first={ADDRESSES['machine-1']}",
+        "source /shared/clozeline/.venv/bin/activate": f"source {sys.prefix}/bin/activate",
+        "recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)": (
+            f"recipe=(--config tiny {flags})"
+        ),
+    }
+    return adapted(f"two_machines/{name}", folder, changes)
+
+
+def start(host: Host, *command: object, **environment: object) -> subprocess.Popen[str]:
+    return host.start("bash", *command, PYTHONPATH=ROOT, OMP_NUM_THREADS=1, **environment)
+
+
+def wait_for(path: Path, *processes: subprocess.Popen[str], seconds: float = 600) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, path
+        for process in processes:
+            assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(1500)
+def test_after_the_loss_of_a_machine_the_other_ends_as_an_unbroken_run(hosts, pairs: Path, tmp_path: Path) -> None:
+    """The first machine is lost, which has rank 0 and the ranks' meeting point. The unbroken run is DeepSpeed's."""
+    deepspeed = script("deepspeed.sh", tmp_path / "unbroken", pairs)
+    hostfile = {"machine-1 slots=8": "machine-1 slots=1", "machine-2 slots=8": "machine-2 slots=1"}
+    adapted("two_machines/hostfile", deepspeed.parent, hostfile)
+    for process in [start(host, deepspeed, place) for place, host in enumerate(hosts)]:
+        told, _ = process.communicate()
+        assert process.returncode == 0, told
+
+    torchrun = script("torchrun.sh", tmp_path / "broken", pairs)
+    run = torchrun.parent / "run"
+    first, second = [start(host, torchrun, place, RANKS=1) for place, host in enumerate(hosts)]
+    wait_for(run / "checkpoints/step-00000020/manifest.json", first, second)
+    hosts[0].kill()
+    told, _ = second.communicate(timeout=300)
+    assert second.returncode == 1 and "Traceback" not in told, told
+    assert "clozeline: " in told and "The same command resumes from the last checkpoint" in told
+    assert not (run / f"checkpoints/step-{STEPS:08d}").exists(), "it was lost on the way"
+
+    # As many ranks as before, so that not even sums are rounded in another way.
+    alone = start(hosts[1], torchrun, 0, MACHINES=1, RANKS=2)
+    told, _ = alone.communicate()
+    assert alone.returncode == 0 and "Resuming from" in told, told
+    assert Training.losses(run) == Training.losses(tmp_path / "unbroken/run")
+    assert Training.tensors(run, STEPS) == Training.tensors(tmp_path / "unbroken/run", STEPS)
+
+
+@pytest.mark.parametrize(("name", "message"), [("torchrun.sh", "Say which machine this is"), ("deepspeed.sh", "ssh")])
+def test_a_start_without_its_place_says_what_is_missing(name: str, message: str, pairs: Path, tmp_path: Path) -> None:
+    """DeepSpeed's launcher looks for the machines of the hostfile by ssh, which cannot reach them."""
+    made = script(name, tmp_path, pairs)
+    adapted("two_machines/hostfile", tmp_path, {})
+    done = subprocess.run(
+        ["bash", str(made)], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0 and message in done.stderr, done.stderr
