@@ -2,7 +2,7 @@
 
     python tests/deploy/make_schemas.py trainjob manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml
     python tests/deploy/make_schemas.py flinkdeployment .../crds/flinkdeployments.flink.apache.org-v1.yml
-    python tests/deploy/make_schemas.py skypilot      where `import sky` works
+    python tests/deploy/make_schemas.py skypilot [FOLDER]     where `import sky` works
 
 The first two read a CustomResourceDefinition of the version that is named in SOURCES. Every key of `spec` is kept;
 descriptions and `status` are left out, unknown keys are forbidden where the API server would drop them without a word,
@@ -132,9 +132,10 @@ def as_text(name: str, schema: Schema) -> str:
 
 def main() -> None:
     name = sys.argv[1]
-    schema = skypilot_task() if name == "skypilot" else custom_resource(Path(sys.argv[2]))
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(as_text(name, share_parts(schema)))
+    is_task = name == "skypilot"
+    schema = skypilot_task() if is_task else custom_resource(Path(sys.argv[2]))
+    folder = Path(sys.argv[2]) if is_task and len(sys.argv) > 2 else FOLDER
+    (folder / f"{name}.json").write_text(as_text(name, share_parts(schema)))
 
 
 if __name__ == "__main__":
