@@ -27,6 +27,9 @@ from trainer.config.shipped import recipe_names
 from trainer.export import convert
 
 LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}}
+DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "timeout"}
+"""Of docker, kubectl, sky and the job server of Spark."""
+
 LAUNCHER_FLAGS = {
     "constraint",
     "direct_num_workers",
@@ -181,7 +184,7 @@ def test_flags_in_the_text_exist() -> None:
     known = (
         LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
     )
-    known |= {"verbose", "rows", "no_lowercase", "help", "pool", "port", "host"}
+    known |= DEPLOY_FLAGS | {"verbose", "rows", "no_lowercase", "help", "pool", "port", "host"}
     known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
     for page in PAGES:
         for flag in re.findall(r"(?<![-\w<!])--([a-z]\w*)", PAGES[page]):

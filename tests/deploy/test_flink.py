@@ -1,0 +1,143 @@
+"""The Flink cluster of deploy/flink, started here as far as it can be: its configuration, its job server's flags, its
+launcher's command, and workers from a pool. Not proven: the operator, pods, and Flink 1.20 (the cluster here is 1.16).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.manifest import read_manifest
+from tests.deploy.manifests import Manifest, find, load, load_all
+from tests.pipeline.engines.conftest import JARS, START_SECONDS, free_ports
+
+NOT_HEAP = (
+    "taskmanager.memory.network.max",
+    "taskmanager.memory.managed.size",
+    "taskmanager.memory.framework.heap.size",
+    "taskmanager.memory.framework.off-heap.size",
+    "taskmanager.memory.task.off-heap.size",
+    "taskmanager.memory.jvm-metaspace.size",
+    "taskmanager.memory.jvm-overhead.max",
+)
+"""The parts of a TaskManager's memory that the manifest sets. Flink gives what is left to the heap of tasks."""
+
+
+def cluster() -> Manifest:
+    return load("flink/cluster.yaml")["spec"]
+
+
+def job_server_flags() -> list[str]:
+    deployment = find(load_all("flink/job_server.yaml"), "Deployment", "clozeline-job-server")
+    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def launcher_arguments() -> list[str]:
+    return load("flink/shard.yaml")["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def megabytes(text: str) -> int:
+    return int(text.removesuffix("m"))
+
+
+def task_heap() -> int:
+    """The heap of a TaskManager's tasks in megabytes."""
+    configuration = cluster()["flinkConfiguration"]
+    return megabytes(cluster()["taskManager"]["resource"]["memory"]) - sum(
+        megabytes(configuration[name]) for name in NOT_HEAP
+    )
+
+
+def test_a_slot_has_a_worker_process_and_a_cpu() -> None:
+    slots = cluster()["flinkConfiguration"]["taskmanager.numberOfTaskSlots"]
+    (sidecar,) = cluster()["taskManager"]["podTemplate"]["spec"]["initContainers"]
+    assert sidecar["resources"]["requests"]["cpu"] == slots
+    assert f"--sdk_worker_parallelism={slots}" in launcher_arguments()
+    assert "--environment_config=localhost:50000" in launcher_arguments()
+    assert sidecar["command"][-1] == "--port=50000" and "50000" in sidecar["startupProbe"]["exec"]["command"][-1]
+
+
+def test_memory_is_left_for_the_heap_of_tasks() -> None:
+    configuration = cluster()["flinkConfiguration"]
+    assert set(NOT_HEAP) <= set(configuration)
+    assert task_heap() >= 384  # that of the real cluster in the tests
+
+
+def test_the_configuration_has_only_keys_of_the_real_cluster(engines: Path) -> None:
+    script = (engines / "flink.sh").read_text()
+    real = set(re.findall(r"^([a-z][\w.-]+): ", script, re.MULTILINE))
+    assert "taskmanager.memory.network.min" in real
+    assert set(cluster()["flinkConfiguration"]) <= real
+
+    flags = {flag.partition("=")[0] for flag in job_server_flags()}
+    assert all(flag in script for flag in flags)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_real_cluster_takes_this_configuration_and_the_launchers_flags(
+    engines: Path, pool: tuple, corpus: Path, tmp_path: Path
+) -> None:
+    """Near-duplicates at parallelism 4: the job that needs the most network memory."""
+    with real_cluster(engines, tmp_path / "cluster") as port:
+        mine = {
+            "--input": str(corpus),
+            "--output": str(tmp_path / "text"),
+            "--job_endpoint": f"localhost:{port}",
+            "--artifact_endpoint": f"localhost:{port + 1}",
+            "--parallelism": "4",
+            "--environment_config": pool[1],
+        }
+        arguments = [flag.split("=", 1) for flag in launcher_arguments()]
+        flags = [f"{name}={mine.get(name, value)}" for name, value in arguments]
+        shard(*flags)
+
+    shard(f"--input={corpus}", f"--output={tmp_path / 'local'}", "--dedup=minhash")
+    fingerprints = {read_manifest(str(tmp_path / name), "text").fingerprint for name in ("text", "local")}
+    assert len(fingerprints) == 1
+
+
+def shard(*flags: str) -> None:
+    command = [sys.executable, "-m", "pipeline", "shard", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@contextlib.contextmanager
+def real_cluster(engines: Path, folder: Path) -> Iterator[int]:
+    """Start Flink and a job server with the manifest's configuration, and return the job server's port."""
+    folder.mkdir()
+    for name in JARS:
+        (folder / name).symlink_to(engines / name)
+
+    script = (engines / "flink.sh").read_text()
+    values = cluster()["flinkConfiguration"] | {"taskmanager.memory.task.heap.size": f"{task_heap()}m"}
+    for key, value in values.items():
+        script, changed = re.subn(rf"^{re.escape(key)}: .*$", f"{key}: {value}", script, flags=re.MULTILINE)
+        assert changed == 1, key
+    (folder / "flink.sh").write_text(script)
+
+    rest, job = free_ports(2)
+    start = ["bash", str(folder / "flink.sh")]
+    slots = cluster()["flinkConfiguration"]["taskmanager.numberOfTaskSlots"]
+    try:
+        done = subprocess.run(
+            [*start, "start", str(folder / "run"), str(rest), str(job)],
+            env=os.environ | {"TASK_MANAGERS": "2", "SLOTS": slots},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=START_SECONDS,
+        )
+        assert done.returncode == 0, done.stderr
+        yield job
+    finally:
+        subprocess.run([*start, "stop", str(folder / "run")], check=False, timeout=30)

@@ -1,0 +1,217 @@
+"""The Dockerfile is clean, and its build steps make environments in which Beam's workers run.
+
+There is no container engine here: dockerfile.py runs the RUN lines in a folder. Not proven: the base images, Debian's
+packages, users, and Beam's boot program, which are not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.manifest import read_manifest
+from tests.deploy.dockerfile import Build, build, environment, read_stages
+from tests.deploy.manifests import DEPLOY, REPOSITORY
+from tests.trainer.ranks import free_port
+
+DOCKERFILE = DEPLOY / "images/Dockerfile"
+PINNED = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines())
+
+WITHOUT_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+"""Makes the image's pip install Clozeline alone. ("0" is how pip spells "no isolation" in a variable.)"""
+
+
+def hadolint(text: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "hadolint"
+    return subprocess.run([program, "-"], input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_dockerfile_is_clean() -> None:
+    done = hadolint(DOCKERFILE.read_text())
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("g++=4:12.2.0-3", "g++", "DL3008"),
+        ("--no-install-recommends ", "", "DL3015"),
+        ("install -y ", "install ", "DL3014"),
+        ("-slim-bookworm AS pipeline\n", " AS pipeline\nUSER root\nRUN cd /src\n", "DL3003"),
+        ('ENTRYPOINT ["clozeline"]', "ENTRYPOINT clozeline", "DL3025"),
+        ("--from=beam ", "--from=beem ", "DL3022"),
+    ],
+)
+def test_a_worse_dockerfile_is_refused(old: str, new: str, rule: str) -> None:
+    text = DOCKERFILE.read_text()
+    assert old in text
+    done = hadolint(text.replace(old, new))
+    assert done.returncode != 0 and rule in done.stdout
+
+
+def test_versions_and_extras_are_those_of_the_project() -> None:
+    arguments, stages = read_stages(DOCKERFILE)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert arguments["BEAM_VERSION"] == PINNED["apache-beam"]
+    assert arguments["PYTHON_VERSION"] == project["requires-python"].removeprefix(">=")
+
+    for name in ("pipeline-build", "trainer-build"):
+        (extras,) = (text for kind, text in stages[name].instructions if kind == "ARG")
+        assert set(extras.partition("=")[2].split(",")) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("target", ["pipeline", "trainer"])
+def test_an_image_has_a_user_and_labels_and_copies_all_packages(target: str) -> None:
+    _, stages = read_stages(DOCKERFILE)
+    last = dict(stages[target].instructions)
+    assert last["USER"] == "${USER_ID}:${USER_ID}" and ("ARG", "USER_ID=1000") in stages[target].instructions
+    assert "org.opencontainers.image.licenses" in last["LABEL"]
+
+    ignored = (DEPLOY / "images/Dockerfile.dockerignore").read_text().splitlines()
+    copied = [text.split()[:-1] for kind, text in stages["source"].instructions if kind == "COPY"]
+    assert sorted(f"!{name}" for names in copied for name in names) == sorted(
+        line for line in ignored if line.startswith("!")
+    )
+
+
+def test_beams_worker_runs_in_the_pipeline_image(beam_job_service: str, corpus: Path, tmp_path: Path) -> None:
+    """The image's RUN lines as they stand; packages come from the tests' environment, so that nothing is loaded."""
+    image = build_offline("pipeline", tmp_path / "image")
+    work_from(image, beam_job_service, corpus, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_beams_worker_runs_in_a_fresh_pipeline_image(beam_job_service: str, corpus: Path, tmp_path: Path) -> None:
+    image = Build(REPOSITORY, tmp_path / "image", {})
+    build(DOCKERFILE, "pipeline", image)
+    work_from(image, beam_job_service, corpus, tmp_path)
+
+    assert only_not_run(image) == ["COPY --from=beam"]
+    check_pinned(image)
+    assert not importable(image, "torch") and not importable(image, "nvidia")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_the_trainer_starts_in_a_fresh_trainer_image(pairs: Path, tmp_path: Path) -> None:
+    """On a CPU: the kernels are those that the image's build has compiled."""
+    image = Build(REPOSITORY, tmp_path / "image", {})
+    build(DOCKERFILE, "trainer", image)
+    assert set(only_not_run(image)) == {"RUN apt-get"}
+    check_pinned(image)
+    assert not importable(image, "apache_beam")
+
+    kernels = image.root / "opt/clozeline/kernels"
+    compiled = {path: path.stat().st_mtime_ns for path in kernels.rglob("*.so")}
+    assert compiled
+    sizes = ["model.hidden_size=32", "model.intermediate_size=64", "run.max_steps=2", "schedule.warmup_steps=1"]
+    changes = [part for key in [f"data.pairs={pairs}", "run.output=run", *sizes] for part in ("--set", key)]
+    in_image(image, tmp_path, ["clozeline", "train", "--config", "tiny", *changes], DS_ACCELERATOR="cpu")
+    assert {path: path.stat().st_mtime_ns for path in kernels.rglob("*.so")} == compiled
+
+
+# ---- Images in folders ----
+
+
+def build_offline(target: str, root: Path) -> Build:
+    """Build a target, with the dependencies of the tests' environment in place of downloads."""
+    image = Build(REPOSITORY, root, {}, variables=dict(WITHOUT_NETWORK))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site_packages = root / "opt/clozeline/lib" / version / "site-packages"
+
+    # `python -m venv` leaves what is there.
+    site_packages.mkdir(parents=True)
+    folders = [sysconfig.get_path("purelib"), *(path for path in sys.path if path.endswith("site-packages"))]
+    (site_packages / "dependencies.pth").write_text("\n".join(dict.fromkeys(folders)) + "\n")
+    build(DOCKERFILE, target, image)
+    return image
+
+
+def in_image(image: Build, folder: Path, words: list[str], **variables: str) -> str:
+    """Run a command with the image's variables, and return what it prints."""
+    done = subprocess.run(
+        ["/usr/bin/env", *words],
+        cwd=folder,
+        env=environment(image) | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def importable(image: Build, module: str) -> bool:
+    code = f"import importlib.util; print(importlib.util.find_spec('{module}') is not None)"
+    return in_image(image, image.root, ["python", "-c", code]).strip() == "True"
+
+
+def check_pinned(image: Build) -> None:
+    """Every package of the image has the version of constraints.txt. torch brings CUDA's, which it pins itself."""
+    installed = json.loads(in_image(image, image.root, ["python", "-m", "pip", "list", "--format=json"]))
+    names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in PINNED.items()}
+    for package in installed:
+        name = re.sub(r"[-_.]+", "-", package["name"]).lower()
+        if name in ("pip", "setuptools", "clozeline", "triton") or name.startswith(("nvidia-", "cuda-")):
+            continue
+        assert package["version"].partition("+")[0] == names.get(name), f"{package} is not in constraints.txt"
+
+
+def only_not_run(image: Build) -> list[str]:
+    """The first two words of each step that was not run."""
+    return [" ".join(step.split()[:2]) for step in image.not_run]
+
+
+def work_from(image: Build, job_service: str, corpus: Path, folder: Path) -> None:
+    """Run a job whose workers are Beam's own, started from the image by Beam's own pool, as boot would start them."""
+    text = folder / "text"
+    with worker_pool(image, folder) as address:
+        engine = ["--runner=portable", f"--job_endpoint={job_service}"]
+        workers = ["--environment_type=EXTERNAL", f"--environment_config={address}"]
+        shard = ["clozeline", "shard", f"--input={corpus}", f"--output={text}", "--num_shards=2"]
+        in_image(image, folder, [*shard, *engine, *workers])
+
+    local = folder / "local"
+    in_image(image, folder, ["clozeline", "shard", f"--input={corpus}", f"--output={local}", "--num_shards=2"])
+    assert read_manifest(str(text), "text").fingerprint == read_manifest(str(local), "text").fingerprint
+
+
+@contextlib.contextmanager
+def worker_pool(image: Build, folder: Path) -> Iterator[str]:
+    """Run Beam's worker pool from the image, in an empty folder, and return its address."""
+    port = free_port()
+    module = "apache_beam.runners.worker.worker_pool_main"
+    empty = folder / "empty"
+    empty.mkdir()
+    with (folder / "pool.log").open("w") as log:
+        process = subprocess.Popen(
+            ["/usr/bin/env", "python", "-m", module, f"--service_port={port}"],
+            cwd=empty,
+            env=environment(image) | {"HOME": str(empty)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        deadline = time.monotonic() + 100
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "pool.log").read_text()
+            time.sleep(0.1)
+        yield f"localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,189 @@
+"""The manifests are what Kubernetes, Kubeflow Trainer and Flink's operator accept, and broken ones are refused."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy import manifests
+from tests.deploy.manifests import DEPLOY, Manifest, Refused, built, find, load, load_all
+
+OVERLAYS = ("kubernetes/overlays/s3", "kubernetes/overlays/volume", "flink")
+NO_MANIFESTS = ("kustomization.yaml", "image_places.yaml")
+PATCHES = ("one_node.yaml", "one_node_budget.yaml", "mount_in_jobs.yaml")
+FILES = sorted(
+    path.relative_to(DEPLOY).as_posix()
+    for folder in ("kubernetes", "flink")
+    for path in (DEPLOY / folder).rglob("*.yaml")
+    if path.name not in (*NO_MANIFESTS, *PATCHES)
+)
+
+
+def node_pod(train: Manifest) -> Manifest:
+    """What a TrainJob patches into the pods of its runtime."""
+    (job,) = train["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    return job["template"]["spec"]["template"]["spec"]
+
+
+def sidecar(cluster: Manifest) -> Manifest:
+    return cluster["spec"]["taskManager"]["podTemplate"]["spec"]["initContainers"][0]
+
+
+def rename(node: Manifest, old: str, new: str) -> None:
+    node[new] = node.pop(old)
+
+
+BREAKS: dict[str, tuple[str, Callable[[Manifest], object]]] = {
+    "a misspelled key of a Job": (
+        "kubernetes/base/job.yaml",
+        lambda job: rename(job["spec"], "backoffLimit", "backOffLimit"),
+    ),
+    "a key in the wrong place": (
+        "kubernetes/base/job.yaml",
+        lambda job: job["spec"].update(terminationGracePeriodSeconds=60),
+    ),
+    "text for a boolean": (
+        "kubernetes/base/job.yaml",
+        lambda job: job["spec"]["template"]["spec"]["securityContext"].update(runAsNonRoot="yes"),
+    ),
+    "a mount without a volume": (
+        "kubernetes/base/job.yaml",
+        lambda job: job["spec"]["template"]["spec"].update(volumes=[]),
+    ),
+    "a misspelled key of a budget": (
+        "kubernetes/base/disruption.yaml",
+        lambda budget: rename(budget["spec"], "minAvailable", "minAvailible"),
+    ),
+    "a misspelled key of a volume": (
+        "kubernetes/overlays/volume/volume.yaml",
+        lambda claim: rename(claim["spec"], "accessModes", "accessMode"),
+    ),
+    "a misspelled key of a TrainJob": (
+        "kubernetes/base/train.yaml",
+        lambda train: rename(train["spec"]["trainer"], "numNodes", "numNodez"),
+    ),
+    "text for a number": (
+        "kubernetes/base/train.yaml",
+        lambda train: train["spec"]["trainer"].update(numProcPerNode="8 GPUs"),
+    ),
+    "a number for a variable's text": (
+        "kubernetes/base/train.yaml",
+        lambda train: train["spec"]["trainer"]["env"][-1].update(value=270),
+    ),
+    "a pod's key in a container": (
+        "kubernetes/base/train.yaml",
+        lambda train: node_pod(train)["containers"][0].update(terminationGracePeriodSeconds=300),
+    ),
+    "a key that a TrainJob cannot patch": (
+        "kubernetes/base/train.yaml",
+        lambda train: node_pod(train).update(priorityClassName="high"),
+    ),
+    "a misspelled label field": (
+        "kubernetes/base/train.yaml",
+        lambda train: rename(train["metadata"], "labels", "label"),
+    ),
+    "a Flink that the operator does not know": (
+        "flink/cluster.yaml",
+        lambda cluster: cluster["spec"].update(flinkVersion="v1_21"),
+    ),
+    "a misspelled part of a Flink cluster": (
+        "flink/cluster.yaml",
+        lambda cluster: rename(cluster["spec"], "taskManager", "taskmanager"),
+    ),
+    "a misspelled key of a sidecar": (
+        "flink/cluster.yaml",
+        lambda cluster: rename(sidecar(cluster), "restartPolicy", "restartpolicy"),
+    ),
+    "a probe of an unknown kind": (
+        "flink/cluster.yaml",
+        lambda cluster: rename(sidecar(cluster)["startupProbe"], "exec", "command"),
+    ),
+}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_is_valid(path: str) -> None:
+    for manifest in load_all(path):
+        manifests.check(manifest)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_manifest_is_refused(name: str) -> None:
+    path, break_it = BREAKS[name]
+    manifest = load(path)
+    manifests.check(manifest)
+
+    broken = copy.deepcopy(manifest)
+    break_it(broken)
+    assert broken != manifest
+    with pytest.raises(Refused):
+        manifests.check(broken)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_kustomize_builds_is_valid_and_complete(overlay: str) -> None:
+    """Images are the user's, everything is in one namespace, and pods find their settings and volumes."""
+    made = built(DEPLOY / overlay)
+    for manifest in made:
+        manifests.check(manifest)
+        assert manifest["metadata"]["namespace"] == "clozeline"
+
+    text = yaml.safe_dump_all(made)
+    assert "image: clozeline-" not in text
+    settings = [one["metadata"]["name"] for one in made if one["kind"] == "ConfigMap"]
+    assert settings == (["clozeline"] if "configMap" in text else [])
+    claims = [one["metadata"]["name"] for one in made if one["kind"] == "PersistentVolumeClaim"]
+    assert ("claimName: clozeline" in text) == (claims == ["clozeline"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("resources:", "resource:"), ("path: one_node.yaml", "path: two_nodes.yaml")],
+)
+def test_kustomize_refuses_a_broken_overlay(old: str, new: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kubernetes"
+    shutil.copytree(DEPLOY / "kubernetes", folder)
+    assert manifests.kustomize(folder / "overlays/s3").returncode == 0
+
+    file = folder / "overlays/s3/kustomization.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    assert manifests.kustomize(folder / "overlays/s3").returncode != 0
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
+def test_a_kustomization_names_existing_files(path: Path) -> None:
+    """Where there is no kustomize to build it."""
+    kustomization = yaml.safe_load(path.read_text())
+    patches = [patch["path"] for patch in kustomization.get("patches", [])]
+    names = [*kustomization["resources"], *patches, *kustomization.get("configurations", [])]
+    assert names and all((path.parent / name).exists() for name in names)
+
+
+@pytest.mark.parametrize("overlay", ["s3", "volume"])
+def test_the_budget_protects_every_node_of_training(overlay: str) -> None:
+    made = built(DEPLOY / "kubernetes/overlays" / overlay)
+    train = find(made, "TrainJob", "train")
+    budget = find(made, "PodDisruptionBudget", "train")
+    assert budget["spec"]["minAvailable"] == train["spec"]["trainer"]["numNodes"]
+
+
+def test_the_budget_selects_the_pods_of_training() -> None:
+    (job,) = load("kubernetes/base/train.yaml")["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"][
+        "replicatedJobs"
+    ]
+    labels = job["template"]["spec"]["template"]["metadata"]["labels"]
+    selector = load("kubernetes/base/disruption.yaml")["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= labels.items()
+
+
+def test_a_pod_lives_longer_than_its_launcher_waits_for_a_save() -> None:
+    train = load("kubernetes/base/train.yaml")
+    variables = {one["name"]: one.get("value") for one in train["spec"]["trainer"]["env"]}
+    grace = node_pod(train)["terminationGracePeriodSeconds"]
+    assert grace >= int(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) + 30

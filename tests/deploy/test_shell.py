@@ -1,0 +1,37 @@
+"""Shell of deploy/ is clean by shellcheck: script files, and scripts inside of the SkyPilot task."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.manifests import DEPLOY
+
+SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in (".sh", ".sbatch"))
+TASK = yaml.safe_load((DEPLOY / "skypilot/train.yaml").read_text())
+
+
+def shellcheck(text: str) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).parent / "shellcheck", "--shell=bash", "--severity=style", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.relative_to(DEPLOY).as_posix())
+def test_a_script_is_clean(path: Path) -> None:
+    done = shellcheck(path.read_text())
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("part", ["setup", "run"])
+def test_a_script_of_the_skypilot_task_is_clean(part: str) -> None:
+    done = shellcheck(TASK[part])
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_unquoted_variable_is_found() -> None:
+    done = shellcheck(TASK["run"].replace('"$BUCKET/run"', "$BUCKET/run"))
+    assert done.returncode == 1 and "SC2086" in done.stdout

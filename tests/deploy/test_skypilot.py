@@ -1,0 +1,145 @@
+"""The SkyPilot task is one that SkyPilot accepts, and its run script trains, loses its machine and resumes.
+
+SkyPilot itself brings 90 packages and 460 MB, so only a thorough test installs it; otherwise its schema is used
+(schemas/skypilot.json). Not proven: renting machines, and the task's setup script.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.manifests import DEPLOY, REPOSITORY, validator
+from tests.deploy.test_kubernetes_commands import end
+from tests.object_store import ObjectStore
+from tests.trainer.conftest import SHRUNK
+from tests.trainer.ranks import free_port
+
+TASK = DEPLOY / "skypilot/train.yaml"
+VERSION = "0.14.1"
+SECONDS = 300
+STEPS = 40
+
+BREAKS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a misspelled key": lambda task: task.update(num_node=2),
+    "a misspelled resource": lambda task: task["resources"].update(use_spott=True),
+    "text for a number": lambda task: task.update(num_nodes="two"),
+    "a misspelled recovery": lambda task: task["resources"]["job_recovery"].update(strategie="FAILOVER"),
+    "a variable with a dash": lambda task: task["envs"].update({"MY-BUCKET": "s3://b"}),
+}
+
+
+def task() -> dict[str, Any]:
+    return yaml.safe_load(TASK.read_text())
+
+
+def test_the_task_is_valid() -> None:
+    validator("skypilot").validate(task())
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_task_is_refused(name: str) -> None:
+    broken = task()
+    BREAKS[name](broken)
+    with pytest.raises(jsonschema.ValidationError):
+        validator("skypilot").validate(broken)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_machine_that_is_taken_away_is_replaced_by_one_that_resumes(
+    store: ObjectStore, pairs: Path, tmp_path: Path
+) -> None:
+    """SIGKILL to everything is the loss of the machine: nothing but the bucket is left."""
+    bucket = store.bucket("rented")
+    for path in pairs.rglob("*"):
+        if path.is_file():
+            bucket.upload_file(str(path), f"pairs/{path.relative_to(pairs)}")
+
+    machine = start(tmp_path / "first", store)
+    try:
+        wait_for_checkpoint(bucket, machine)
+    finally:
+        end(machine)
+
+    machine = start(tmp_path / "second", store)
+    try:
+        told, _ = machine.communicate(timeout=SECONDS)
+    finally:
+        end(machine)
+    assert machine.returncode == 0, told
+    assert "Resuming from" in told
+    body = bucket.Object("run/metrics.jsonl").get()["Body"].read().decode()
+    lines = [json.loads(line) for line in body.splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+def test_skypilots_own_parser_agrees(tmp_path: Path) -> None:
+    """In an environment with SkyPilot: it accepts the task, refuses a broken one, and has the schema used here."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = tmp_path / "environment/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"skypilot=={VERSION}"], check=True, timeout=3000)
+
+    def parse(path: Path) -> subprocess.CompletedProcess[str]:
+        code = "import sky, sys; print(sky.Task.from_yaml(sys.argv[1]).num_nodes)"
+        variables = os.environ | {"HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+        command = [python, "-c", code, path]
+        return subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+
+    assert parse(TASK).stdout.split()[-1] == str(task()["num_nodes"])
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(TASK.read_text().replace("use_spot:", "use_spott:"))
+    assert "use_spot" in parse(broken).stderr
+
+    before = validator("skypilot").schema
+    subprocess.run([python, REPOSITORY / "tests/deploy/make_schemas.py", "skypilot", tmp_path], check=True)
+    assert json.loads((tmp_path / "skypilot.json").read_text()) == before
+
+
+def start(home: Path, store: ObjectStore) -> subprocess.Popen[str]:
+    """Run the task's script as SkyPilot does: by bash, with the task's variables and those of a machine's place."""
+    torchrun = home / "clozeline/bin/torchrun"
+    torchrun.parent.mkdir(parents=True)
+    changes = SHRUNK | {"run.max_steps": STEPS, "checkpoint.every": 10}
+    smaller = " ".join(f"--set {name}={value}" for name, value in changes.items())
+    torchrun.write_text(f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@" {smaller}\n')
+    torchrun.chmod(0o755)
+
+    place = {
+        "SKYPILOT_NODE_IPS": "127.0.0.1",
+        "SKYPILOT_NUM_NODES": "1",
+        "SKYPILOT_NODE_RANK": "0",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "2",
+    }
+    own = {"HOME": str(home), "BUCKET": "s3://rented", "RECIPE": "tiny"}
+    assert set(task()["envs"]) <= set(own)
+    script = task()["run"].replace("29500", str(free_port()))
+    return subprocess.Popen(
+        ["bash", "-c", script],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"} | store.environment | place | own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_checkpoint(bucket: Any, machine: subprocess.Popen[str]) -> None:
+    """Wait until the bucket has a whole checkpoint."""
+    deadline = time.monotonic() + SECONDS
+    while not any(item.key.endswith("/manifest.json") for item in bucket.objects.filter(Prefix="run/checkpoints/")):
+        assert machine.poll() is None, machine.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
