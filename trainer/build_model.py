@@ -14,6 +14,7 @@ from trainer.checkpoint.layout import steps_saved
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.describe import micro_batch_tokens
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
@@ -27,8 +28,10 @@ MAX_BF16_TOKENS_ON_CPU = 8192
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
     """Build the model of the run's recipe on the CPU.
 
-    model.init_from is read only if there is no checkpoint to resume from. Raises DataError if the pairs' vocabulary
-    does not fit, UsageError if bf16 on a CPU cannot train its micro-batches, and either as `warm_start` does.
+    model.init_from is read only if there is no checkpoint to resume from. A collective call.
+
+    Raises DataError if the pairs' vocabulary does not fit, UsageError if bf16 on a CPU cannot
+    train its micro-batches, and either as `warm_start` does.
     """
     vocabulary = folders[0].vocabulary
     check_model_vocabulary(recipe, vocabulary, folders[0].folder)
@@ -39,7 +42,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
         logger.info(note)
 
     source = recipe.model.init_from
-    if source is not None and not steps_saved(recipe.run.folder):
+    if source is not None and not run_on_rank_0(lambda: steps_saved(recipe.run.folder)):
         initialized = warm_start(model, source, vocabulary)
         missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
         logger.info("Beginning with the weights of %s%s.", source, missing)

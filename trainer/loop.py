@@ -180,7 +180,9 @@ class Loop:
     def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
         """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
         path = checkpoint_path(self.run_recipe.run.folder, state.step)
-        if not is_due(self.run_recipe, self.phase, state.step) or read_evaluation(str(path)):
+        if not is_due(self.run_recipe, self.phase, state.step):
+            return
+        if run_on_rank_0(lambda: read_evaluation(str(path))):
             return
 
         evaluation = self.evaluate_if_due(state.step)
@@ -246,8 +248,9 @@ class Loop:
         check_replicas(self.engine, step)
 
         run_folder = self.run_recipe.run.folder
+        keep = self.run_recipe.checkpoint.keep
         try:
-            save_checkpoint(self.engine, run_folder, state, self.run_recipe.checkpoint.keep, evaluation.figures)
+            save_checkpoint(self.engine, run_folder, state, keep, evaluation.figures, self.context.folders)
             progress.saved_step = step
         except (CheckpointError, StorageError) as error:
             reason = f"{error} Older checkpoints in {run_folder} are unchanged. Free disk space or check the disk"

@@ -13,8 +13,11 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import ClozelineError
+from trainer.checkpoint.node_folders import NodeFolders, claim_folders
+from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
 from trainer.checkpoint.remote_sync import RemoteRun
-from trainer.checkpoint.run_dir import check_shared, claim
+from trainer.checkpoint.sharded import find_checkpoint
+from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -29,13 +32,16 @@ class RunContext:
     run_recipe: the recipe as it was loaded. What a phase changes in it is in `phase.recipe` (trainer/config/phases.py).
     last_step: the step at which this process ends training, which `run.stop_at` may place before `run.max_steps`.
     stop: whether to stop early, agreed on by all ranks.
-    remote: copies the run to its URL; None on ranks other than 0, and on all ranks if run.output is a local folder.
+    folders: which ranks see the same folder.
+    remote: copies the run to its URL; None on ranks that do not lead in their folder, and on all ranks if run.output is
+    a local folder.
     """
 
     run_recipe: Recipe
     last_step: int
     stop: StopAgreement
     watchdog: Watchdog
+    folders: NodeFolders
     remote: RemoteRun | None
 
 
@@ -47,19 +53,46 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest) -> Iterator[RunConte
     """
     timeout = run_recipe.engine.timeout_seconds
 
-    # `folder_resources` are closed after the watchdog: rank 0 may upload for hours after the other ranks have ended,
-    # and the folder stays locked meanwhile.
+    # `folder_resources` are closed after the watchdog: a rank that lost the others still copies what it has, and the
+    # folder stays locked meanwhile.
     with contextlib.ExitStack() as folder_resources, watch_ranks(timeout) as watchdog:
         watchdog.at("opening the run's folder")
-        claim_folder(run_recipe, folder_resources)
+        is_remote = not storage.is_local(run_recipe.run.output)
+        folders = claim_folders(run_recipe.run.folder, is_remote, folder_resources)
 
         watchdog.at("bringing the run from its URL")
-        remote = open_remote(run_recipe)
+        remote = open_remote(run_recipe, folders)
         if remote is not None:
             folder_resources.callback(remote.close)
 
-        with contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop:
-            yield RunContext(run_recipe, last_step_of(run_recipe), stop, watchdog, remote)
+        with ending_together(watchdog, remote), contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop:
+            yield RunContext(run_recipe, last_step_of(run_recipe), stop, watchdog, folders, remote)
+
+
+@contextlib.contextmanager
+def ending_together(watchdog: Watchdog, remote: RemoteRun | None) -> Iterator[None]:
+    """Let all ranks wait for the last copy to the URL, if they end together.
+
+    A launcher whose first rank has ended kills the others soon (torchrun after 30 seconds), which would cut a copy off.
+    The watchdog ends the wait if the copy does not advance for engine.timeout_seconds.
+    """
+    try:
+        yield
+    except ClozelineError as error:
+        if error.everywhere:
+            close_remote(watchdog, remote)
+        raise
+    close_remote(watchdog, remote)
+
+
+def close_remote(watchdog: Watchdog, remote: RemoteRun | None) -> None:
+    """Wait until everything is at the URL. A collective call. Raises StorageError on every rank if that failed."""
+    watchdog.at("copying to the run's URL")
+    rank = dist.get_rank()
+
+    # Rank 0 last: if nodes have folders of their own, it publishes what the others have uploaded.
+    run_on_all_ranks(lambda: remote.close() if remote is not None and rank > 0 else None)
+    run_on_rank_0(lambda: remote.close() if remote is not None else None)
 
 
 def last_step_of(run_recipe: Recipe) -> int:
@@ -94,31 +127,33 @@ def watch_ranks(timeout: float) -> Iterator[Watchdog]:
         watchdog.close(all_ranks_end)
 
 
-def claim_folder(run_recipe: Recipe, resources: contextlib.ExitStack) -> None:
-    """Lock the run's folder until `resources` close, and check that every rank sees it. A collective call."""
-    folder = run_recipe.run.folder
+def open_remote(run_recipe: Recipe, folders: NodeFolders) -> RemoteRun | None:
+    """Return on each rank that leads in its folder what copies that folder to the run's URL. A collective call.
 
-    def claim_until_closed() -> None:
-        lock = claim(folder)
-        resources.callback(lock.close)
-
-    run_on_rank_0(claim_until_closed)
-
-    rank = dist.get_rank()
-    run_on_all_ranks(lambda: check_shared(folder, rank))
-
-
-def open_remote(run_recipe: Recipe) -> RemoteRun | None:
-    """Fetch newer checkpoints from the run's URL, and return on rank 0 what copies new ones there.
-
-    Returns None if run.output is a local folder. A collective call.
+    If all ranks share a folder, newer checkpoints are fetched from the URL here; otherwise by `newest_checkpoint`.
+    Returns None if run.output is a local folder.
     """
     run = run_recipe.run
     if storage.is_local(run.output):
         return None
 
-    remote = RemoteRun(run.output, run.folder, run_recipe.checkpoint.keep, run_recipe.engine.timeout_seconds)
-    run_on_rank_0(remote.fetch)
+    rank = dist.get_rank()
+    keep = run_recipe.checkpoint.keep
+    timeout = run_recipe.engine.timeout_seconds
+    remote = RemoteRun(run.output, run.folder, keep, timeout)
+    if folders.several:
+        remote = RemotePartOfRun(run.output, run.folder, keep, timeout, folders.of_ranks[rank])
 
-    is_rank_0 = dist.get_rank() == 0
-    return remote if is_rank_0 else None
+    run_on_all_ranks(lambda: remote.fetch() if folders.leads(rank) else None)
+    return remote if folders.leads(rank) else None
+
+
+def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:
+    """Return the newest checkpoint that verifies, in the folder that this rank sees. A collective call.
+
+    Raises CheckpointError on every rank if there are checkpoints but none verifies.
+    """
+    context.watchdog.at("looking for a checkpoint")
+    if context.folders.several:
+        bring_newest(context.remote if isinstance(context.remote, RemotePartOfRun) else None)
+    return find_checkpoint(context.run_recipe.run.folder)

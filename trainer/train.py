@@ -18,7 +18,6 @@ from trainer.build_model import build_initial_model, tokens_at_peak
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import Found, announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
-from trainer.checkpoint.sharded import find_checkpoint
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
@@ -33,7 +32,7 @@ from trainer.logs import logger
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
-from trainer.run_context import RunContext, open_run
+from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 
 class AnomalyError(ClozelineError):
@@ -90,8 +89,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     step = 0
 
     while bad_step is not None or step < context.last_step:
-        context.watchdog.at("looking for a checkpoint")
-        checkpoint = find_checkpoint(context.run_recipe.run.folder)
+        checkpoint = newest_checkpoint(context)
         step = step_of(checkpoint)
 
         if bad_step is not None:

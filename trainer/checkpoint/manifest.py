@@ -39,9 +39,14 @@ def describe_file(folder: Path, file: Path) -> ManifestEntry:
     }
 
 
-def seal(partial: Path, entries: list[ManifestEntry]) -> None:
-    """Write the manifest. Raises StorageError."""
-    manifest = {"format_version": CHECKPOINT_VERSION, "files": entries}
+def seal(partial: Path, entries: list[ManifestEntry], assembled_from: str | None = None) -> None:
+    """Write the manifest. Raises StorageError.
+
+    assembled_from: SHA-256 of the manifest at a URL by which the files were put together from parts (parts.py).
+    """
+    manifest: dict[str, Any] = {"format_version": CHECKPOINT_VERSION, "files": entries}
+    if assembled_from is not None:
+        manifest["assembled_from"] = assembled_from
     with write_errors_of(partial):
         text = json.dumps(manifest, indent=1) + "\n"
         storage.publish(str(partial / MANIFEST), text.encode())
@@ -67,6 +72,8 @@ def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         version = manifest["format_version"]
+        if "assembled" in manifest:
+            return f"{path} is in parts, as several nodes wrote it to a URL: resume or export from the URL"
         if version > CHECKPOINT_VERSION:
             raise CheckpointError(
                 f"{path} has format version {version}, but this Clozeline reads up to {CHECKPOINT_VERSION}. "

@@ -8,8 +8,8 @@ run works in a local folder (run.local), and a thread of rank 0 copies what is n
     3. then old checkpoints are removed from the URL, the manifest of each first
 
 So a kill leaves complete checkpoints at the URL, and perhaps files without a manifest, which readers ignore and the
-next copy removes. A copy that fails does not stop training: the next checkpoint tries again. When the run ends it waits
-for the last copy.
+next copy removes. A copy that fails does not stop training: the next checkpoint tries again. When the run ends, all
+ranks wait for the last copy, because launchers kill ranks that outlive the first to end.
 
 A run that starts resumes from the newest checkpoint that verifies, at the URL or in the local folder.
 """
@@ -17,20 +17,23 @@ A run that starts resumes from the newest checkpoint that verifies, at the URL o
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
-from fsspec.callbacks import Callback
-
 from schemas import storage
-from schemas.errors import CheckpointError, ClozelineError, StorageError
-from trainer.checkpoint import layout
-from trainer.checkpoint.layout import EVALUATION, checkpoint_path, location, steps_saved
-from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
+from schemas.errors import ClozelineError, StorageError
+from trainer.checkpoint.layout import steps_saved
 from trainer.checkpoint.run_dir import RUN_LOCK_FILE
+from trainer.checkpoint.url_checkpoints import (
+    TransferProgress,
+    bring_run,
+    newest_local_step,
+    prune_url,
+    upload_checkpoint,
+    upload_file,
+)
 from trainer.distributed.watchdog import progress
 from trainer.logs import logger
 
@@ -44,9 +47,6 @@ UPLOADED = (
     "tensorboard",
 )
 """Files and folders of a run, besides its checkpoints, that are copied to the URL."""
-
-DOWNLOADED = ("recipe.toml", "recipe_history.jsonl", "run_id", "metrics.jsonl")
-"""Files of a run, besides its checkpoint and vocabulary, that another machine needs to resume or export it."""
 
 
 class RemoteRun:
@@ -64,6 +64,7 @@ class RemoteRun:
         self._uploaded: dict[str, int] = {}
 
         self._work_waiting = Event()
+        self._settled: list[Event] = []
         self._closing = False
         self._failure = ""  # why the last copy failed; empty if it did not
         self._thread = Thread(target=self._work, name="remote run", daemon=True)
@@ -91,47 +92,75 @@ class RemoteRun:
         self._work_waiting.set()
 
     def close(self) -> None:
-        """Wait until everything is copied. Raises StorageError if that failed, or if nothing moved for too long."""
+        """Wait until everything is copied; a second call does nothing.
+
+        Raises StorageError if that failed, or if nothing moved for too long.
+        """
+        if self._closing:
+            return
         logger.info("Copying what is new to %s.", self._url)
         self._closing = True
         self._work_waiting.set()
+        self._wait_until(lambda: not self._thread.is_alive())
 
+    def settle(self) -> None:
+        """Copy what is new and wait for it. Raises StorageError as `close` does."""
+        settled = Event()
+        self._settled.append(settled)
+        self._work_waiting.set()
+        self._wait_until(settled.is_set)
+
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait for the thread. Raises StorageError if its last copy failed, or if nothing moved for too long."""
         self._transfers.last_advance = monotonic()
-        while self._thread.is_alive():
-            self._thread.join(min(1.0, self._timeout))
+        while not is_done():
+            self._thread.join(min(0.2, self._timeout))
+            progress()  # the limit is the one below, not the watchdog's
             stalled_for = monotonic() - self._transfers.last_advance
-            if self._thread.is_alive() and stalled_for > self._timeout:
+            if not is_done() and stalled_for > self._timeout:
                 self._failure = f"{self._url} has taken nothing for engine.timeout_seconds."
                 break
 
         if self._failure:
-            raise StorageError(
-                f"{self._failure} What is missing there lies in {self._folder}. Run the same command again to copy it."
-            )
+            raise StorageError(f"{self._failure} {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"What is missing there lies in {self._folder}. Run the same command again to copy it."
 
     # In the thread
 
     def _work(self) -> None:
         """Copy whenever there is work. What is set while a copy runs leads to one more copy."""
         while True:
-            self._work_waiting.wait()
+            self._work_waiting.wait(self._look_again_after())
             self._work_waiting.clear()
             is_last_copy = self._closing
+            settled, self._settled = self._settled, []
             self._copy()
+            for event in settled:
+                event.set()
             if is_last_copy:
                 return
+
+    def _look_again_after(self) -> float | None:
+        """Return the seconds after which to copy again without being asked, or None."""
+        return None
 
     def _copy(self) -> None:
         """Bring the URL up to date. An error is kept for `close`."""
         try:
             with storage.storage_errors_of(self._url):
-                self._send_other_files()
-                self._send_checkpoints()
-                prune_url(self._url, self._keep)
+                self._update_url()
             self._failure = ""
         except ClozelineError as error:
             self._failure = str(error)
             logger.warning("%s Training continues, and the next checkpoint tries again.", error)
+
+    def _update_url(self) -> None:
+        """Copy everything that is new. Raises ClozelineError."""
+        self._send_other_files()
+        self._send_checkpoints()
+        prune_url(self._url, self._keep)
 
     def _send_checkpoints(self) -> None:
         at_url = steps_saved(self._url)
@@ -163,137 +192,3 @@ class RemoteRun:
                     name = path.relative_to(self._folder).as_posix()
                     upload_file(path, storage.join(self._url, name), self._transfers)
                     self._uploaded[str(path)] = changed_at
-
-
-# Checkpoints at a URL
-
-
-def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None = None) -> None:
-    """Copy a checkpoint to a URL, unless the URL holds the same one.
-
-    Raises StorageError if the URL refuses, and FileNotFoundError if the checkpoint is removed meanwhile.
-    """
-    source = checkpoint_path(run, step)
-    target = location(url, step)
-    manifest = (source / MANIFEST).read_bytes()
-    target_manifest = storage.join(target, MANIFEST)
-
-    is_there = storage.exists(target_manifest) and storage.read(target_manifest) == manifest
-    if not is_there:
-        storage.remove(target)
-        for entry in json.loads(manifest)["files"]:
-            upload_file(source / entry["path"], storage.join(target, entry["path"]), callback)
-        storage.publish(target_manifest, manifest)
-
-    # An evaluation may be added to a published checkpoint; the manifest does not list it then.
-    target_evaluation = storage.join(target, EVALUATION)
-    if (source / EVALUATION).exists() and not storage.exists(target_evaluation):
-        upload_file(source / EVALUATION, target_evaluation)
-
-
-def newest_local_step(run: str) -> int:
-    """Return the step of the newest checkpoint of a local folder that verifies, or -1 if there is none."""
-    for step in reversed(steps_saved(run)):
-        if fault_of_checkpoint(checkpoint_path(run, step)) is None:
-            return step
-    return -1
-
-
-def bring_run(url: str, run: str, step: int | None) -> list[str]:
-    """Download a checkpoint and what is needed besides it to resume or export the run.
-
-    step: the checkpoint to take; None takes the newest that verifies.
-
-    Returns what is wrong with newer checkpoints. Raises CheckpointError if the checkpoint, or each of them, does not
-    verify, and StorageError if the URL cannot be read.
-    """
-    candidates = [step] if step is not None else list(reversed(steps_saved(url)))
-    faults: list[str] = []
-    for candidate in candidates:
-        fault = _bring_checkpoint(url, run, candidate)
-        if fault is None:
-            _bring_other_files(url, run)
-            return faults
-        faults.append(fault)
-
-    raise CheckpointError(
-        f"No checkpoint of {url} verifies: {'; '.join(faults)}. Restore the missing files, or use another run."
-    )
-
-
-def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
-    """Download and publish a checkpoint. Returns what is wrong with it, if it does not verify, and drops it then."""
-    source = location(url, step)
-    partial = layout.begin(run, step)
-    for name in storage.names(source):
-        download_file(storage.join(source, name), partial / name)
-
-    fault = fault_of_checkpoint(partial)
-    if fault is not None:
-        shutil.rmtree(partial)
-        return fault.replace(str(partial), source)
-
-    layout.publish_checkpoint(partial, checkpoint_path(run, step))
-    return None
-
-
-def _bring_other_files(url: str, run: str) -> None:
-    present = storage.names(url)
-    for name in DOWNLOADED:
-        if name in present:
-            download_file(storage.join(url, name), Path(run, name))
-
-    for name in storage.names(storage.join(url, "vocabulary")):
-        download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
-
-
-def prune_url(url: str, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one, and files of unfinished copies.
-
-    A checkpoint's manifest goes first, so that a kill leaves nothing that looks like a checkpoint.
-    """
-    saved = steps_saved(url)
-    kept_steps = set(saved[-keep:])
-    best_step = layout.best_step(url)
-    if best_step is not None:
-        kept_steps.add(best_step)
-
-    kept_names = {Path(location(url, step)).name for step in kept_steps}
-    for name in storage.names(storage.join(url, layout.CHECKPOINTS_FOLDER)):
-        if name not in kept_names:
-            storage.remove(storage.join(url, layout.CHECKPOINTS_FOLDER, name, MANIFEST))
-            storage.remove(storage.join(url, layout.CHECKPOINTS_FOLDER, name))
-
-
-# Single files
-
-
-def upload_file(path: Path, url: str, callback: Callback | None = None) -> None:
-    """Copy a file to a URL. Raises StorageError if the URL refuses, FileNotFoundError if there is no local file."""
-    if callback is None:
-        callback = TransferProgress()
-    file_system, target = storage.filesystem(url)
-    with storage.storage_errors_of(url, FileNotFoundError):
-        file_system.put_file(str(path), target, callback=callback)
-    callback.relative_update(0)
-
-
-def download_file(url: str, path: Path) -> None:
-    """Copy a file from a URL, creating its folder. Raises StorageError if the URL cannot be read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file_system, source = storage.filesystem(url)
-    with storage.storage_errors_of(url):
-        file_system.get_file(source, str(path), callback=TransferProgress())
-
-
-class TransferProgress(Callback):
-    """Reports every chunk of a transfer to the watchdog, and remembers when the last one came."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last_advance = monotonic()
-
-    def relative_update(self, inc: int = 1) -> None:
-        super().relative_update(inc)
-        self.last_advance = monotonic()
-        progress()

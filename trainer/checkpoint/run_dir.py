@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 from pathlib import Path
 
 from schemas import storage, vocabulary
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.manifest import MANIFEST
+from trainer.checkpoint.parts import PARTS_FOLDER
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
@@ -24,14 +24,14 @@ from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
 
 FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", RUN_LOCK_FILE, OWNER)
-FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER)
+FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""
 
 
 def claim(run: str) -> RunLock:
-    """Lock the run's folder until the result is closed, or the process ends in any way. Rank 0 alone calls this.
+    """Lock the run's folder until the result is closed, or the process ends in any way. One rank per folder calls this.
 
     Raises UsageError if a live run holds the folder, if it belongs to something else, or if a path in it is of the
     wrong kind, all before anything is changed. Raises StorageError if nothing can be written there.
@@ -99,15 +99,6 @@ def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
     if not set(names) <= {RUN_LOCK_FILE, layout.CHECKPOINTS_FOLDER}:
         return False
     return not storage.names(str(Path(run, layout.CHECKPOINTS_FOLDER)))
-
-
-def check_shared(run: str, rank: int) -> None:
-    """Raise UsageError on a rank that does not see the folder that rank 0 holds."""
-    if not Path(run, RUN_LOCK_FILE).exists():
-        raise UsageError(
-            f"Rank {rank} on {socket.gethostname()} does not see {run} of rank 0. All ranks write into one folder: "
-            "give one that all machines share as run.output, or as run.local when run.output is a URL."
-        )
 
 
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:

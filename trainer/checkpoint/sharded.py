@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
@@ -32,6 +33,8 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import STATE, WEIGHTS_FILE
 from trainer.checkpoint.manifest import ManifestEntry, seal
+from trainer.checkpoint.node_folders import NodeFolders
+from trainer.checkpoint.part_writes import save_parts
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
 from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
@@ -65,10 +68,13 @@ def save_checkpoint(
     state: TrainingState,
     keep: int,
     metrics: dict[str, Any],
+    folders: NodeFolders | None = None,
 ) -> None:
     """Write, check and publish a checkpoint, then remove all but the newest `keep` and the best. A collective call.
 
     metrics: of the evaluation of these weights, or empty.
+    folders: which ranks see the same folder; None if all do. If nodes have folders of their own, each writes its part
+    there, to be uploaded (parts.py).
 
     Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier
     checkpoints are not affected.
@@ -83,6 +89,14 @@ def save_checkpoint(
 
     try:
         partial = run_on_rank_0(lambda: _begin(run, saved_state, shapes, metrics))
+        if folders is not None and folders.several:
+            partial = layout.checkpoint_path(run, state.step).with_name(partial.name)
+            leads_other = folders.leads(dist.get_rank()) and dist.get_rank() > 0
+            run_on_all_ranks(lambda: _create_tensor_files(partial, shapes) if leads_other else None)
+            written = _write(partial, shapes, slices, folders.of_ranks, device)
+            save_parts(partial, run, written, folders, keep)
+            return
+
         written = _write(partial, shapes, slices, nodes, device)
 
         # One rank lists the folder: what another machine sees of it may be seconds old.
@@ -92,7 +106,8 @@ def save_checkpoint(
         entries = [entry for entries_of_rank in entries_by_rank for entry in entries_of_rank]
         run_on_rank_0(lambda: _publish(partial, run, state.step, entries, keep))
     except ClozelineError:
-        run_on_rank_0(lambda: layout.remove_partial(run))
+        leads = dist.get_rank() == 0 if folders is None else folders.leads(dist.get_rank())
+        run_on_all_ranks(lambda: layout.remove_partial(run) if leads else None)
         raise
 
 
@@ -109,7 +124,11 @@ def find_checkpoint(run: str) -> FoundCheckpoint | None:
             return None
         return FoundCheckpoint(newest.path, layout.read_state(newest.path), newest.faults)
 
-    return run_on_rank_0(search)
+    found = run_on_rank_0(search)
+    if found is None:
+        return None
+    # Nodes may keep their folders in different places.
+    return found._replace(path=layout.checkpoint_path(run, found.state.step))
 
 
 def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
@@ -131,15 +150,24 @@ def _begin(run: str, state: TrainingState, shapes: Shapes, metrics: dict[str, An
     """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
     partial = layout.begin(run, state.step)
 
-    # The ranks write into existing files: if each created them, one could cut off what another has written.
+    _create_tensor_files(partial, shapes)
     with write_errors_of(partial):
-        for file_name in _TENSOR_FILES:
-            create(partial / file_name, shapes)
         storage.publish(str(partial / STATE), state.model_dump_json().encode())
 
     if metrics:
         layout.add_evaluation(partial, metrics)
     return partial
+
+
+def _create_tensor_files(partial: Path, shapes: Shapes) -> None:
+    """Create the tensor files without their elements. One rank of a folder calls this.
+
+    The ranks write into existing files: if each created them, one could cut off what another has written.
+    """
+    with write_errors_of(partial):
+        partial.mkdir(exist_ok=True)
+        for file_name in _TENSOR_FILES:
+            create(partial / file_name, shapes)
 
 
 def _write(

@@ -1,6 +1,7 @@
 """Runs whose output is on s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
 import json
+import time
 from pathlib import Path
 from threading import Event
 
@@ -72,6 +73,27 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
     assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "expected/model.safetensors").read_bytes()
     assert convert.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
     assert "s3://runs/a holds no checkpoint of step 4. It holds 8, 12." in capsys.readouterr().err
+
+
+def test_all_ranks_wait_for_the_last_copy(training, store, bucket, tmp_path) -> None:
+    """A launcher whose first rank has ended kills the others, which would cut the copy off."""
+    store.fail("hang", "step-00000002/model.safetensors", method="PUT")
+    process = training.start("launcher", Path("-"), run__output=URL, run__local=tmp_path, run__stop_at=2)
+    wait_for(lambda: store.count("step-00000002/model.safetensors", "PUT") > 0)
+    ranks = training.ranks(process)
+    time.sleep(5)
+    assert len(ranks) == 2 and all(rank.is_running() and rank.status() != "zombie" for rank in ranks)
+    store.released.set()
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "step 2 of 12 is saved" in told, told
+    assert steps_saved(URL) == [2]
+
+
+def wait_for(condition, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, bucket, tmp_path) -> None:

@@ -1,0 +1,99 @@
+"""Checks and keeps what a node without a shared folder wrote of a checkpoint, for the upload: see parts.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch.distributed as dist
+
+from schemas import storage
+from trainer.checkpoint.disk_errors import read_errors_of, write_errors_of
+from trainer.checkpoint.layout import EVALUATION, STATE
+from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file
+from trainer.checkpoint.node_folders import NodeFolders
+from trainer.checkpoint.parts import PARTS_FOLDER, Part, joined, length_of, manifest_of, part_name, saved_parts
+from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.verification import read_back
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
+
+
+def save_parts(
+    partial: Path,
+    run: str,
+    written: dict[str, list[WrittenPiece]],
+    folders: NodeFolders,
+    keep: int,
+) -> None:
+    """Check what was written in each node's folder and keep it for the upload. A collective call.
+
+    partial: this node's folder. written: what all ranks wrote, by file, in file order.
+    Raises StorageError on every rank if a rank reads back other bytes than were written.
+    """
+    rank = dist.get_rank()
+    step_name, save, _ = partial.name.split(".")
+    parts_by_rank = run_on_all_ranks(lambda: read_back_parts(partial, written, folders.of_ranks, rank, save))
+
+    sizes = {name: pieces[-1].end for name, pieces in written.items()}
+    manifest = manifest_of(run_on_rank_0(lambda: _whole_files(partial)), sizes, parts_by_rank)
+    leads = folders.leads(rank)
+    run_on_all_ranks(lambda: publish_parts(partial, run, step_name, save, manifest, keep) if leads else None)
+
+
+def _whole_files(partial: Path) -> list[ManifestEntry]:
+    """Describe what rank 0 wrote alone."""
+    files = [partial / name for name in (STATE, EVALUATION) if (partial / name).exists()]
+    entries = []
+    for file in files:
+        with read_errors_of(file):
+            entries.append(describe_file(partial, file))
+    return entries
+
+
+def read_back_parts(
+    partial: Path,
+    written: dict[str, list[WrittenPiece]],
+    folders: list[int],
+    rank: int,
+    save: str,
+) -> dict[str, Part]:
+    """Read back this rank's share of what its node wrote, and return the parts that it read whole, by file.
+
+    Nodes have no common folder, so only the ranks of a node can read what it wrote. One reads a file's part and
+    computes its SHA-256; what it wrote itself is read once more by another rank, as in verification.py.
+
+    written: what all ranks wrote, by file, in file order. folders: the folder of each rank, counted from 0.
+    Raises StorageError if a file holds other bytes than were written.
+    """
+    number = folders[rank]
+    here = [other for other, folder in enumerate(folders) if folder == number]
+    parts: dict[str, Part] = {}
+    for turn, (name, pieces) in enumerate(written.items()):
+        mine = [piece for piece in pieces if folders[piece.rank] == number]
+        reader = here[turn % len(here)]
+        second = here[(turn + 1) % len(here)]
+
+        if rank == second and second != reader:
+            read_back(partial / name, [piece for piece in mine if piece.rank == reader], from_server=False)
+        if rank == reader and mine:
+            sha256 = read_back(partial / name, mine, from_server=False)
+            ranges = joined(mine)
+            path = part_name(name, number, max(folders) + 1, save)
+            parts[name] = Part(path=path, bytes=length_of(ranges), sha256=sha256, ranges=ranges)
+    return parts
+
+
+def publish_parts(partial: Path, run: str, step_name: str, save: str, manifest: bytes, keep: int) -> None:
+    """Give a node's written files their name, RUN/parts/STEP.SAVE, and remove all but the newest `keep` such folders.
+
+    Raises StorageError.
+    """
+    folder = Path(run, PARTS_FOLDER)
+    with write_errors_of(partial):
+        folder.mkdir(exist_ok=True)
+        storage.publish(str(partial / MANIFEST), manifest)
+        os.replace(partial, folder / f"{step_name}.{save}")
+
+    for old in saved_parts(run)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""A checkpoint at a URL in parts: each node uploads what its own ranks wrote, and one manifest publishes the whole.
+
+    URL/checkpoints/step-00000100/
+        state.json, evaluation.json                     whole, from the node of rank 0
+        model.safetensors.part-0-of-2.SAVE              what node 0 wrote of the file, its ranges end to end
+        model.safetensors.part-1-of-2.SAVE              what node 1 wrote; and so on for each tensor file
+        manifest.json                                   format version 2, written last
+
+SAVE is a random name of the attempt, so that parts of a killed attempt are never taken for those of a later one. The
+manifest lists under `files` what is whole, as in version 1, and under `assembled` each tensor file with its size, its
+parts, their sizes and SHA-256, and the ranges of the file that they hold. Ranges of all parts cover a file once.
+
+On its disk a node keeps RUN/parts/step-00000100.SAVE/ until it is uploaded: the manifest, and files of full size that
+are empty where other nodes wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.errors import CheckpointError
+from trainer.checkpoint.disk_errors import write_errors_of
+from trainer.checkpoint.manifest import ManifestEntry
+from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.write_plan import Range
+from trainer.distributed.watchdog import progress
+
+PARTS_FOLDER = "parts"
+PARTS_VERSION = 2
+
+PLAIN_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+"""Names that cannot lead out of a folder."""
+
+_CHUNK = 1 << 24  # bytes copied at once
+
+
+class Part(BaseModel):
+    """What one node wrote of a file. path: next to the manifest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(pattern=PLAIN_NAME)
+    bytes: int
+    sha256: str
+    ranges: list[Range]
+
+
+class WholeFile(BaseModel):
+    """A file that is uploaded as it is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(pattern=PLAIN_NAME)
+    bytes: int
+    sha256: str
+
+
+class AssembledFile(BaseModel):
+    """A file that is put together from parts. bytes: its size. parts: one for each node that wrote some of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(pattern=PLAIN_NAME)
+    bytes: int
+    parts: list[Part]
+
+
+class PartsManifest(BaseModel):
+    """The manifest of a checkpoint in parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: int = Field(ge=PARTS_VERSION, le=PARTS_VERSION)
+    files: list[WholeFile]
+    assembled: list[AssembledFile]
+
+
+def manifest_in_parts(text: bytes, place: str) -> PartsManifest | None:
+    """Return the manifest of a checkpoint in parts, or None if it is of another version.
+
+    Raises ValueError if it does not describe whole files, and CheckpointError if it is of a newer version.
+    """
+    content = json.loads(text)
+    version = content["format_version"] if isinstance(content, dict) and "format_version" in content else 1
+    if isinstance(version, int) and version > PARTS_VERSION:
+        raise CheckpointError(
+            f"{place} has format version {version}, but this Clozeline reads up to {PARTS_VERSION}. Upgrade it to read "
+            "this checkpoint."
+        )
+    if version != PARTS_VERSION:
+        return None
+
+    manifest = PartsManifest.model_validate(content)
+    for file in manifest.assembled:
+        _check_ranges(file)
+    return manifest
+
+
+def _check_ranges(file: AssembledFile) -> None:
+    """Raise ValueError unless the ranges of all parts cover a file once, and each part is as long as its ranges."""
+    for part in file.parts:
+        if any(end <= begin for begin, end in part.ranges) or part.bytes != length_of(part.ranges):
+            raise ValueError(f"{part.path} is not as long as its ranges")
+
+    ranges = sorted(found for part in file.parts for found in part.ranges)
+    edges = [(0, 0), *ranges, (file.bytes, file.bytes)]
+    if any(end != begin for (_, end), (begin, _) in pairwise(edges)):
+        raise ValueError(f"the parts of {file.path} leave a gap or overlap")
+
+
+def length_of(ranges: list[Range]) -> int:
+    """Return the number of bytes in all ranges."""
+    return sum(end - begin for begin, end in ranges)
+
+
+# Describing what a node wrote
+
+
+def part_name(file: str, number: int, count: int, save: str) -> str:
+    """Return the name of the part that node `number`, counted from 0, of `count` wrote of a file."""
+    return f"{file}.part-{number}-of-{count}.{save}"
+
+
+def joined(pieces: list[WrittenPiece]) -> list[Range]:
+    """Return the ranges of pieces in file order, adjacent ones as one."""
+    ranges: list[Range] = []
+    for piece in pieces:
+        if ranges and ranges[-1][1] == piece.begin:
+            ranges[-1] = (ranges[-1][0], piece.end)
+        else:
+            ranges.append((piece.begin, piece.end))
+    return ranges
+
+
+def manifest_of(files: list[ManifestEntry], sizes: dict[str, int], parts_by_rank: list[dict[str, Part]]) -> bytes:
+    """Return the text of the manifest for whole files and for the parts that the ranks have read back."""
+    whole = [WholeFile(**entry) for entry in files]
+    assembled = []
+    for name, size in sizes.items():
+        parts = [parts[name] for parts in parts_by_rank if name in parts]
+        assembled.append(AssembledFile(path=name, bytes=size, parts=sorted(parts, key=lambda part: part.ranges)))
+
+    manifest = PartsManifest(format_version=PARTS_VERSION, files=whole, assembled=assembled)
+    return (json.dumps(manifest.model_dump(), indent=1) + "\n").encode()
+
+
+# On the disk of a node
+
+
+def saved_parts(run: str) -> list[Path]:
+    """Return the folders with parts of a run that were not uploaded yet, oldest first."""
+    return sorted(Path(run, PARTS_FOLDER).glob("step-*"))
+
+
+def remove_parts(run: str) -> None:
+    """Delete the parts of a run that ended before it uploaded them: other nodes may have lost theirs."""
+    shutil.rmtree(Path(run, PARTS_FOLDER), ignore_errors=True)
+
+
+def gather(source: Path, part: Part, target: Path) -> None:
+    """Write a part into a file of its own. Raises OSError."""
+    with source.open("rb") as full, target.open("wb") as file:
+        for begin, end in part.ranges:
+            full.seek(begin)
+            for data in _chunks(full, end - begin):
+                file.write(data)
+
+
+def scatter(source: Path, part: Part, target: Path) -> str | None:
+    """Write a downloaded part to its places in a file. Returns what is wrong with the part, or None.
+
+    Raises StorageError.
+    """
+    if source.stat().st_size != part.bytes:
+        return f"{part.path} was cut or changed"
+
+    sha256 = hashlib.sha256()
+    with write_errors_of(target), source.open("rb") as downloaded, target.open("r+b") as file:
+        for begin, end in part.ranges:
+            file.seek(begin)
+            for data in _chunks(downloaded, end - begin):
+                sha256.update(data)
+                file.write(data)
+    return None if sha256.hexdigest() == part.sha256 else f"{part.path} was cut or changed"
+
+
+def _chunks(file: IO[bytes], count: int) -> Iterator[bytes]:
+    """Yield the next `count` bytes of a file, some at once."""
+    while count > 0:
+        data = file.read(min(_CHUNK, count))
+        if not data:
+            return
+        count -= len(data)
+        progress()
+        yield data

@@ -1,0 +1,190 @@
+"""Keeps a run's URL up to date when every node has a folder of its own: the URL is all that the nodes share.
+
+Each node's leader, the first of its ranks, has a RemotePartOfRun, whose thread uploads the node's parts of each
+checkpoint (parts.py). Rank 0's thread also copies the other files, and publishes: it looks every few seconds whether
+all parts of a checkpoint are at the URL, in their full sizes, and then writes the manifest. Uploads need no message
+between ranks, so training goes on meanwhile.
+
+Nothing is resumed from a node's own parts. Where a run begins, begins its next phase or rolls back, all nodes first
+finish what they upload, and then each leader brings the newest checkpoint from the URL, whose step rank 0 chooses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import torch.distributed as dist
+
+from schemas import storage
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
+from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
+from trainer.checkpoint.parts import PartsManifest, gather, manifest_in_parts, saved_parts
+from trainer.checkpoint.remote_sync import RemoteRun
+from trainer.checkpoint.run_dir import RUN_LOCK_FILE
+from trainer.checkpoint.url_checkpoints import (
+    bring_checkpoint,
+    bring_run,
+    is_same,
+    newest_local_step,
+    prune_url,
+    remove_unfinished,
+    upload_checkpoint,
+    upload_file,
+)
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
+from trainer.logs import logger
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks at the URL while parts of other nodes are missing there."""
+
+
+class RemotePartOfRun(RemoteRun):
+    """The URL of a run and the folder of one node."""
+
+    def __init__(self, url: str, folder: str, keep: int, timeout: float, number: int):
+        """number: of the node's folder; 0 is rank 0's. The others as for RemoteRun."""
+        super().__init__(url, folder, keep, timeout)
+        self._number = number
+        self._sent: set[str] = set()  # folders whose parts of this node are at the URL
+        self._begun = False
+        self._has_other_files = False
+
+    def fetch(self) -> None:
+        """Check that the URL can be written, remove what unfinished copies left there, and start the thread."""
+        if self._number == 0:
+            with storage.storage_errors_of(self._url):
+                upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
+                remove_unfinished(self._url)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """As for RemoteRun. Does nothing as a run begins: the metrics at the URL may be newer than those here."""
+        if self._begun:
+            super().settle()
+        self._begun = True
+
+    def close(self) -> None:
+        """As for RemoteRun, and log which checkpoints could not be published."""
+        was_open = not self._closing
+        super().close()
+        for folder in saved_parts(self._folder) if was_open else []:
+            logger.warning("%s has not got all parts of %s from the other nodes.", self._url, folder.name.split(".")[0])
+
+    def choose_step(self) -> int:
+        """Bring the newest checkpoint to rank 0's folder and return its step, -1 if there is none.
+
+        A newer one in that folder, of a run that could not copy it, is uploaded first, so that all nodes find it.
+        Raises StorageError, and CheckpointError if there are checkpoints at the URL but none verifies.
+        """
+        with storage.storage_errors_of(self._url):
+            newest_at_url = max(steps_saved(self._url), default=-1)
+            step = newest_local_step(self._folder)
+            if newest_at_url > step:
+                bring = bring_checkpoint if self._has_other_files else bring_run
+                for fault in bring(self._url, self._folder, None):
+                    logger.info("Passed over a checkpoint: %s.", fault)
+                step = newest_local_step(self._folder)
+                logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
+
+            if step >= 0:
+                upload_checkpoint(self._folder, self._url, step, self._transfers)
+        self._has_other_files = True
+        layout.prune(self._folder, self._keep)
+        return step
+
+    def bring(self, step: int) -> None:
+        """Bring the checkpoint that rank 0 has chosen, unless this node's folder holds the same one, sound.
+
+        Raises StorageError, and CheckpointError if it does not verify.
+        """
+        path = checkpoint_path(self._folder, step)
+        with storage.storage_errors_of(self._url):
+            is_here = (path / MANIFEST).exists() and is_same(self._url, self._folder, step)
+            if is_here and fault_of_checkpoint(path) is None:
+                return
+            layout.discard(path)
+            bring_checkpoint(self._url, self._folder, step)
+        layout.prune(self._folder, self._keep)
+
+    def _advice(self) -> str:
+        return "The same command resumes from the newest checkpoint there."
+
+    # In the thread
+
+    def _look_again_after(self) -> float | None:
+        waits_for_others = self._number == 0 and bool(self._sent) and not self._failure
+        return LOOK_EVERY if waits_for_others else None
+
+    def _update_url(self) -> None:
+        folders = saved_parts(self._folder)
+        self._sent &= {folder.name for folder in folders}
+        if self._number == 0:
+            self._send_other_files()
+            self._send_checkpoints()
+
+        for folder in folders:
+            # A folder that is older than the newest `keep` may be removed while it is read.
+            with contextlib.suppress(FileNotFoundError):
+                self._send_parts(folder)
+
+    def _send_parts(self, folder: Path) -> None:
+        """Upload this node's parts of a checkpoint, and on rank 0 publish it if all parts are there."""
+        text = (folder / MANIFEST).read_bytes()
+        manifest = manifest_in_parts(text, str(folder))
+        assert manifest is not None  # this run has written it
+        target = location(self._url, int(folder.name.split(".")[0].removeprefix("step-")))
+
+        if folder.name not in self._sent:
+            if self._number == 0:
+                # A damaged checkpoint of the same step must not look published while its files are replaced.
+                storage.remove(storage.join(target, MANIFEST))
+                for whole in manifest.files:
+                    upload_file(folder / whole.path, storage.join(target, whole.path), self._transfers)
+            self._send_own_parts(folder, manifest, target)
+            self._sent.add(folder.name)
+
+        if self._number > 0:
+            shutil.rmtree(folder)
+        elif _is_complete(manifest, target):
+            storage.publish(storage.join(target, MANIFEST), text)
+            shutil.rmtree(folder)
+            prune_url(self._url, self._keep, spare_newer=True)
+
+    def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> None:
+        for file in manifest.assembled:
+            for part in file.parts:
+                if f".part-{self._number}-of-" in part.path:
+                    gathered = folder / part.path
+                    gather(folder / file.path, part, gathered)
+                    upload_file(gathered, storage.join(target, part.path), self._transfers)
+                    gathered.unlink()
+
+
+def _is_complete(manifest: PartsManifest, target: str) -> bool:
+    """Return whether all parts of a checkpoint are at the URL. One that is being uploaded is absent, or too short."""
+    sizes = storage.sizes(target)
+    return all(sizes.get(part.path) == part.bytes for file in manifest.assembled for part in file.parts)
+
+
+def bring_newest(remote: RemotePartOfRun | None) -> None:
+    """Finish all uploads, and bring the newest checkpoint to every node's folder. A collective call.
+
+    remote: None on ranks that do not lead in their folder.
+    """
+    rank = dist.get_rank()
+    others = remote if rank > 0 else None
+
+    # Rank 0 last: it publishes what the others have uploaded.
+    run_on_all_ranks(lambda: others.settle() if others is not None else None)
+    step = run_on_rank_0(lambda: _settled_step(remote))
+    if step >= 0:
+        run_on_all_ranks(lambda: others.bring(step) if others is not None else None)
+
+
+def _settled_step(remote: RemotePartOfRun | None) -> int:
+    assert remote is not None  # rank 0 leads in its folder
+    remote.settle()
+    return remote.choose_step()
