@@ -24,7 +24,7 @@ ranks=${RANKS:-8}
 # change: the environment with clozeline[trainer].
 source /shared/clozeline/.venv/bin/activate
 
-# change: the recipe, the pairs, and a folder for the run that both machines see (NFS will do).
+# change: the recipe, the pairs, and a folder for the run that both machines see (NFS will do), or a URL of a bucket.
 recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)
 
 machines=${MACHINES:-2}

@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network namespaces with an address, a name and processes of their own, joined by a cable.
+"""Hosts on this machine: network namespaces with an address, a name and processes of their own, joined by a cable.
 
 Needs root. A host is power cycled by killing its first process, which takes all others with it.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 ADDRESSES = {"machine-1": "10.77.0.1", "machine-2": "10.77.0.2"}
+STORE_ADDRESS = "10.77.0.3"
 TOOLS = ("unshare", "nsenter", "ip", "hostname")
 
 
@@ -83,10 +84,33 @@ class Host:
 
 def connect(first: Host, second: Host) -> None:
     """Lay a cable between two hosts: eth0 of each, with the host's address."""
+    _lay_cable(first, "eth0", second)
+    for host in (first, second):
+        _bring_up(host, "eth0", ADDRESSES[host.name])
+
+
+def make_switch(host: Host) -> None:
+    """Give a host a switch, at which it has the store's address, and to which `plug_in` connects others."""
+    host.run("ip", "link", "add", "switch", "type", "bridge")
+    _bring_up(host, "switch", STORE_ADDRESS)
+
+
+def plug_in(host: Host, switch: Host) -> None:
+    """Connect a host to the switch of another. The cable of a host that was killed is gone with it."""
+    port = host.name
+    _lay_cable(switch, port, host)
+    switch.run("ip", "link", "set", port, "master", "switch", "up")
+    _bring_up(host, "eth0", ADDRESSES[host.name])
+
+
+def _lay_cable(first: Host, end: str, second: Host) -> None:
+    """Connect `end` of the first host with eth0 of the second."""
     peer = ("peer", "name", "eth0", "netns", second.first_process)
     # Inside the first host process numbers are its own, so its network is entered alone.
     network = ["nsenter", "--target", str(first.first_process), "--net"]
-    subprocess.run([*network, "ip", "link", "add", "eth0", "type", "veth", *map(str, peer)], check=True)
-    for host in (first, second):
-        host.run("ip", "address", "add", f"{ADDRESSES[host.name]}/24", "dev", "eth0")
-        host.run("ip", "link", "set", "eth0", "up")
+    subprocess.run([*network, "ip", "link", "add", end, "type", "veth", *map(str, peer)], check=True)
+
+
+def _bring_up(host: Host, interface: str, address: str) -> None:
+    host.run("ip", "address", "add", f"{address}/24", "dev", interface)
+    host.run("ip", "link", "set", interface, "up")

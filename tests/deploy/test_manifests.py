@@ -15,7 +15,7 @@ from tests.deploy.manifests import DEPLOY, Manifest, Refused, built, find, load,
 
 OVERLAYS = ("kubernetes/overlays/s3", "kubernetes/overlays/volume", "flink")
 NO_MANIFESTS = ("kustomization.yaml", "image_places.yaml")
-PATCHES = ("one_node.yaml", "one_node_budget.yaml", "mount_in_jobs.yaml")
+PATCHES = ("mount_in_jobs.yaml",)
 FILES = sorted(
     path.relative_to(DEPLOY).as_posix()
     for folder in ("kubernetes", "flink")
@@ -142,18 +142,19 @@ def test_what_kustomize_builds_is_valid_and_complete(overlay: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("resources:", "resource:"), ("path: one_node.yaml", "path: two_nodes.yaml")],
+    ("overlay", "old", "new"),
+    [("s3", "resources:", "resource:"), ("volume", "path: mount_in_jobs.yaml", "path: mount_in_job.yaml")],
 )
-def test_kustomize_refuses_a_broken_overlay(old: str, new: str, tmp_path: Path) -> None:
+def test_kustomize_refuses_a_broken_overlay(overlay: str, old: str, new: str, tmp_path: Path) -> None:
     folder = tmp_path / "kubernetes"
     shutil.copytree(DEPLOY / "kubernetes", folder)
-    assert manifests.kustomize(folder / "overlays/s3").returncode == 0
+    overlays = folder / "overlays"
+    assert manifests.kustomize(overlays / overlay).returncode == 0
 
-    file = folder / "overlays/s3/kustomization.yaml"
+    file = overlays / overlay / "kustomization.yaml"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
-    assert manifests.kustomize(folder / "overlays/s3").returncode != 0
+    assert manifests.kustomize(overlays / overlay).returncode != 0
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)

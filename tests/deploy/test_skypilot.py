@@ -1,4 +1,4 @@
-"""The SkyPilot task is one that SkyPilot accepts, and its run script trains, loses its machine and resumes.
+"""The SkyPilot task is one that SkyPilot accepts, and its run script trains, loses its machines and resumes.
 
 SkyPilot itself brings 90 packages and 460 MB, so only a thorough test installs it; otherwise its schema is used
 (schemas/skypilot.json). Not proven: renting machines, and the task's setup script.
@@ -6,13 +6,14 @@ SkyPilot itself brings 90 packages and 460 MB, so only a thorough test installs 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +59,22 @@ def test_a_broken_task_is_refused(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_machine_that_is_taken_away_is_replaced_by_one_that_resumes(
+def test_machines_that_are_taken_away_are_replaced_by_some_that_resume(
     store: ObjectStore, pairs: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL to everything is the loss of the machine: nothing but the bucket is left."""
+    """SIGKILL to everything is the loss of the machines: nothing but the bucket is left."""
     bucket = store.bucket("rented")
     for path in pairs.rglob("*"):
         if path.is_file():
             bucket.upload_file(str(path), f"pairs/{path.relative_to(pairs)}")
 
-    machine = start(tmp_path / "first", store)
-    try:
-        wait_for_checkpoint(bucket, machine)
-    finally:
-        end(machine)
+    with rented(tmp_path / "first", store) as machines:
+        wait_for_checkpoint(bucket, machines[0])
 
-    machine = start(tmp_path / "second", store)
-    try:
-        told, _ = machine.communicate(timeout=SECONDS)
-    finally:
-        end(machine)
-    assert machine.returncode == 0, told
-    assert "Resuming from" in told
+    with rented(tmp_path / "second", store) as machines:
+        told = [machine.communicate(timeout=SECONDS)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0] * len(machines), told
+    assert "Resuming from" in told[0]
     body = bucket.Object("run/metrics.jsonl").get()["Body"].read().decode()
     lines = [json.loads(line) for line in body.splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
@@ -109,27 +104,42 @@ def test_skypilots_own_parser_agrees(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "skypilot.json").read_text()) == before
 
 
-def start(home: Path, store: ObjectStore) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def rented(folder: Path, store: ObjectStore) -> Iterator[list[subprocess.Popen[str]]]:
+    """Run the task on as many machines as it wants. They are taken away when the block ends."""
+    port = str(free_port())
+    machines = [start(folder / str(rank), store, rank, port) for rank in range(task()["num_nodes"])]
+    try:
+        yield machines
+    finally:
+        for machine in machines:
+            end(machine)
+
+
+def start(home: Path, store: ObjectStore, rank: int, port: str) -> subprocess.Popen[str]:
     """Run the task's script as SkyPilot does: by bash, with the task's variables and those of a machine's place."""
-    torchrun = home / "clozeline/bin/torchrun"
-    torchrun.parent.mkdir(parents=True)
+    python = home / "clozeline/bin/python"
+    python.parent.mkdir(parents=True)
     changes = SHRUNK | {"run.max_steps": STEPS, "checkpoint.every": 10}
     smaller = " ".join(f"--set {name}={value}" for name, value in changes.items())
-    torchrun.write_text(f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@" {smaller}\n')
-    torchrun.chmod(0o755)
+    python.write_text(f'#!/bin/bash\nexec {sys.executable} "$@" {smaller}\n')
+    python.chmod(0o755)
 
+    machines = task()["num_nodes"]
     place = {
-        "SKYPILOT_NODE_IPS": "127.0.0.1",
-        "SKYPILOT_NUM_NODES": "1",
-        "SKYPILOT_NODE_RANK": "0",
-        "SKYPILOT_NUM_GPUS_PER_NODE": "2",
+        "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * machines),
+        "SKYPILOT_NUM_NODES": str(machines),
+        "SKYPILOT_NODE_RANK": str(rank),
+        "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+        "CLOZELINE_NODE": f"machine-{rank}",
     }
     own = {"HOME": str(home), "BUCKET": "s3://rented", "RECIPE": "tiny"}
     assert set(task()["envs"]) <= set(own)
-    script = task()["run"].replace("29500", str(free_port()))
+    script = task()["run"].replace("29500", port)
     return subprocess.Popen(
         ["bash", "-c", script],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"} | store.environment | place | own,
+        cwd=home,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

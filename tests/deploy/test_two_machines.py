@@ -13,7 +13,6 @@ import pytest
 
 from tests.deploy.changes import adapted
 from tests.deploy.hosts import ADDRESSES, Host, connect, why_not
-from tests.object_store import KEYS
 from tests.trainer.conftest import SHRUNK, Training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,58 +91,6 @@ def test_after_the_loss_of_a_machine_the_other_ends_as_an_unbroken_run(hosts, pa
     assert alone.returncode == 0 and "Resuming from" in told, told
     assert Training.losses(run) == Training.losses(tmp_path / "unbroken/run")
     assert Training.tensors(run, STEPS) == Training.tensors(tmp_path / "unbroken/run", STEPS)
-
-
-@pytest.mark.timeout(1500)
-def test_a_bucket_is_all_that_two_machines_share(hosts, training, pairs: Path, tmp_path: Path) -> None:
-    """Each machine's disk is its own and is lost with it; the S3 server is on the second."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    for host in hosts:
-        host.run("mount", "-t", "tmpfs", "none", disk)
-    address = ADDRESSES["machine-2"]
-    store = KEYS | {"AWS_ENDPOINT_URL": f"http://{address}:5000"}
-    hosts[1].start(sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", 5000)
-    while not answers(hosts[1], f"http://{address}:5000/"):
-        time.sleep(0.5)
-    hosts[1].run(sys.executable, "-c", PUT, f"http://{address}:5000/runs")
-
-    settings = {"run.output": "s3://runs/a", "run.local": disk, "checkpoint.every": 10, "run.max_steps": 60}
-    torchrun = script("torchrun.sh", tmp_path / "broken", pairs, settings)
-    first, second = [start(host, torchrun, place, RANKS=1, **store) for place, host in enumerate(hosts)]
-    while not answers(hosts[1], f"http://{address}:5000/runs/a/checkpoints/step-00000010/manifest.json"):
-        assert first.poll() is None and second.poll() is None, second.communicate()[0]
-    hosts[0].kill()
-    told, _ = second.communicate(timeout=300)
-    assert second.returncode == 1 and "Traceback" not in told, told
-    assert not answers(hosts[1], f"http://{address}:5000/runs/a/checkpoints/step-00000060/manifest.json")
-
-    alone = start(hosts[1], torchrun, 0, MACHINES=1, RANKS=2, **store)
-    told, _ = alone.communicate()
-    assert alone.returncode == 0 and "Brought step" in told, told
-    bring = f"from trainer.checkpoint.remote_sync import bring_run; bring_run('s3://runs/a', '{tmp_path}/end', None)"
-    brought = start_python(hosts[1], bring, **store)
-    told, _ = brought.communicate()
-    assert brought.returncode == 0, told
-
-    unbroken = tmp_path / "unbroken"
-    done = training.run("torchrun", unbroken, checkpoint__every=60, run__max_steps=60)
-    assert done.returncode == 0, done.stderr
-    assert Training.losses(tmp_path / "end") == Training.losses(unbroken)
-    assert Training.tensors(tmp_path / "end", 60) == Training.tensors(unbroken, 60)
-
-
-PUT = "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1], method='PUT'))"
-GET = "import sys, urllib.request as u; u.urlopen(sys.argv[1])"
-
-
-def answers(host: Host, url: str) -> bool:
-    done = subprocess.run(host.command(sys.executable, "-c", GET, url), capture_output=True, check=False)
-    return done.returncode == 0
-
-
-def start_python(host: Host, code: str, **environment: object) -> subprocess.Popen[str]:
-    return host.start(sys.executable, "-c", code, PYTHONPATH=ROOT, **environment)
 
 
 @pytest.mark.parametrize(("name", "message"), [("torchrun.sh", "Say which machine this is"), ("deepspeed.sh", "ssh")])

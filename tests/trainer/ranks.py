@@ -34,9 +34,13 @@ def environments(ranks: int) -> list[dict[str, str]]:
 class WarmRanks:
     """Ranks that stay, each a process of warm_rank.py; `alive` is False once a run has ended them or went wrong."""
 
-    def __init__(self, ranks: int, logs: Path):
+    def __init__(self, ranks: int, logs: Path, disks: list[Path] | None = None):
+        """disks: the working folder of each rank, which is a node of its own then."""
         self.alive = True
-        self._processes = [start(environment) for environment in environments(ranks)]
+        self._processes = []
+        for rank, environment in enumerate(environments(ranks)):
+            node = {"CLOZELINE_NODE": f"node-{rank}", "PYTHONPATH": os.getcwd()} if disks else {}
+            self._processes.append(start(environment | node, disks[rank] if disks else None))
         self._out = [logs / f"{ranks}-{rank}.out" for rank in range(ranks)]
         self._err = [logs / f"{ranks}-{rank}.err" for rank in range(ranks)]
 
@@ -62,10 +66,11 @@ class WarmRanks:
             process.communicate()
 
 
-def start(environment: dict[str, str]) -> subprocess.Popen[str]:
+def start(environment: dict[str, str], folder: Path | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.trainer.warm_rank"],
         env=environment,
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

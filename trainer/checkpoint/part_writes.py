@@ -9,6 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from schemas import storage
+from schemas.errors import ClozelineError
 from trainer.checkpoint.disk_errors import read_errors_of, write_errors_of
 from trainer.checkpoint.layout import EVALUATION, STATE
 from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file
@@ -28,6 +29,9 @@ def save_parts(
 ) -> None:
     """Check what was written in each node's folder and keep it for the upload. A collective call.
 
+    If uploads are slower than saves, the newest `keep` wait, and what each node is uploading: if nodes removed that,
+    or different checkpoints, a slow store would never get all parts of one.
+
     partial: this node's folder. written: what all ranks wrote, by file, in file order.
     Raises StorageError on every rank if a rank reads back other bytes than were written.
     """
@@ -38,7 +42,17 @@ def save_parts(
     sizes = {name: pieces[-1].end for name, pieces in written.items()}
     manifest = manifest_of(run_on_rank_0(lambda: _whole_files(partial)), sizes, parts_by_rank)
     leads = folders.leads(rank)
-    run_on_all_ranks(lambda: publish_parts(partial, run, step_name, save, manifest, keep) if leads else None)
+    waiting = run_on_all_ranks(lambda: [folder.name for folder in saved_parts(run)] if leads else [])
+    spared = {names[0] for names in waiting if names}
+
+    kept = Path(run, PARTS_FOLDER, f"{step_name}.{save}")
+    try:
+        run_on_all_ranks(lambda: publish_parts(partial, kept, manifest) if leads else None)
+    except ClozelineError:
+        # A node that cannot keep its parts would leave the others waiting for them.
+        run_on_all_ranks(lambda: shutil.rmtree(kept, ignore_errors=True) if leads else None)
+        raise
+    run_on_all_ranks(lambda: prune_parts(run, keep, spared) if leads else None)
 
 
 def _whole_files(partial: Path) -> list[ManifestEntry]:
@@ -84,16 +98,16 @@ def read_back_parts(
     return parts
 
 
-def publish_parts(partial: Path, run: str, step_name: str, save: str, manifest: bytes, keep: int) -> None:
-    """Give a node's written files their name, RUN/parts/STEP.SAVE, and remove all but the newest `keep` such folders.
-
-    Raises StorageError.
-    """
-    folder = Path(run, PARTS_FOLDER)
+def publish_parts(partial: Path, kept: Path, manifest: bytes) -> None:
+    """Give a node's written files their name, RUN/parts/STEP.SAVE. Raises StorageError."""
     with write_errors_of(partial):
-        folder.mkdir(exist_ok=True)
+        kept.parent.mkdir(exist_ok=True)
         storage.publish(str(partial / MANIFEST), manifest)
-        os.replace(partial, folder / f"{step_name}.{save}")
+        os.replace(partial, kept)
 
+
+def prune_parts(run: str, keep: int, spared: set[str]) -> None:
+    """Remove the folders of parts besides the newest `keep` and those whose names are `spared`."""
     for old in saved_parts(run)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        if old.name not in spared:
+            shutil.rmtree(old, ignore_errors=True)

@@ -7,6 +7,9 @@ between ranks, so training goes on meanwhile.
 
 Nothing is resumed from a node's own parts. Where a run begins, begins its next phase or rolls back, all nodes first
 finish what they upload, and then each leader brings the newest checkpoint from the URL, whose step rank 0 chooses.
+
+Any node may have rank 0 next time, or train alone, and the metrics of a run are kept by rank 0. So a node never brings
+a checkpoint without the metrics up to it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from schemas import storage
+from schemas.errors import StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
@@ -35,7 +39,7 @@ from trainer.checkpoint.url_checkpoints import (
     upload_file,
 )
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
-from trainer.logs import logger
+from trainer.logs import EVERY_RANK, logger
 
 LOOK_EVERY = 2.0
 """Seconds between two looks at the URL while parts of other nodes are missing there."""
@@ -53,11 +57,18 @@ class RemotePartOfRun(RemoteRun):
         self._has_other_files = False
 
     def fetch(self) -> None:
-        """Check that the URL can be written, remove what unfinished copies left there, and start the thread."""
-        if self._number == 0:
-            with storage.storage_errors_of(self._url):
-                upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
+        """Check that this node can write to the URL, and start the thread; on rank 0 remove what killed runs left.
+
+        Without this check, a node without credentials would train up to its first checkpoint, and none would count.
+        """
+        with storage.storage_errors_of(self._url):
+            if self._number == 0:
                 remove_unfinished(self._url)
+                upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
+            else:
+                probe = storage.join(self._url, f"node-{self._number}")
+                upload_file(Path(self._folder, RUN_LOCK_FILE), probe)
+                storage.remove(probe)
         self._thread.start()
 
     def settle(self) -> None:
@@ -70,8 +81,19 @@ class RemotePartOfRun(RemoteRun):
         """As for RemoteRun, and log which checkpoints could not be published."""
         was_open = not self._closing
         super().close()
-        for folder in saved_parts(self._folder) if was_open else []:
-            logger.warning("%s has not got all parts of %s from the other nodes.", self._url, folder.name.split(".")[0])
+        if was_open and self._unpublished():
+            logger.warning("%s", self._unpublished(), extra=EVERY_RANK)
+
+    def check_published(self) -> None:
+        """Raise StorageError if a checkpoint is not published though every node has uploaded its parts."""
+        if self._unpublished():
+            raise StorageError(f"{self._unpublished()} {self._advice()}")
+
+    def _unpublished(self) -> str:
+        names = [folder.name.split(".")[0] for folder in saved_parts(self._folder)]
+        if not names:
+            return ""
+        return f"{self._url} does not hold all parts of {', '.join(names)} in their full sizes, as nodes wrote them."
 
     def choose_step(self) -> int:
         """Bring the newest checkpoint to rank 0's folder and return its step, -1 if there is none.
@@ -83,6 +105,7 @@ class RemotePartOfRun(RemoteRun):
             newest_at_url = max(steps_saved(self._url), default=-1)
             step = newest_local_step(self._folder)
             if newest_at_url > step:
+                # Later in the run, this folder's metrics are the newest ones.
                 bring = bring_checkpoint if self._has_other_files else bring_run
                 for fault in bring(self._url, self._folder, None):
                     logger.info("Passed over a checkpoint: %s.", fault)
@@ -106,7 +129,7 @@ class RemotePartOfRun(RemoteRun):
             if is_here and fault_of_checkpoint(path) is None:
                 return
             layout.discard(path)
-            bring_checkpoint(self._url, self._folder, step)
+            bring_run(self._url, self._folder, step)
         layout.prune(self._folder, self._keep)
 
     def _advice(self) -> str:
@@ -126,18 +149,16 @@ class RemotePartOfRun(RemoteRun):
             self._send_checkpoints()
 
         for folder in folders:
-            # A folder that is older than the newest `keep` may be removed while it is read.
+            # A save may remove a folder that waits behind others while this thread begins to read it.
             with contextlib.suppress(FileNotFoundError):
                 self._send_parts(folder)
+        if self._number == 0:
+            self._publish_complete()
 
     def _send_parts(self, folder: Path) -> None:
-        """Upload this node's parts of a checkpoint, and on rank 0 publish it if all parts are there."""
-        text = (folder / MANIFEST).read_bytes()
-        manifest = manifest_in_parts(text, str(folder))
-        assert manifest is not None  # this run has written it
-        target = location(self._url, int(folder.name.split(".")[0].removeprefix("step-")))
-
+        """Upload this node's parts of a checkpoint, unless they are at the URL."""
         if folder.name not in self._sent:
+            manifest, target = self._read(folder)
             if self._number == 0:
                 # A damaged checkpoint of the same step must not look published while its files are replaced.
                 storage.remove(storage.join(target, MANIFEST))
@@ -148,10 +169,35 @@ class RemotePartOfRun(RemoteRun):
 
         if self._number > 0:
             shutil.rmtree(folder)
-        elif _is_complete(manifest, target):
-            storage.publish(storage.join(target, MANIFEST), text)
-            shutil.rmtree(folder)
+
+    def _publish_complete(self) -> None:
+        """Publish the checkpoints whose parts are all at the URL.
+
+        Nodes upload the oldest first. So what is older than a complete checkpoint, and was looked at after it, never
+        becomes complete: a node has left it out. Pruning removes what is at the URL of it.
+        """
+        complete: list[Path] = []
+        for folder in reversed(saved_parts(self._folder)):
+            with contextlib.suppress(FileNotFoundError):
+                if folder.name in self._sent and _is_complete(*self._read(folder)):
+                    complete.append(folder)
+                elif complete:
+                    shutil.rmtree(folder)
+
+        for folder in reversed(complete):
+            with contextlib.suppress(FileNotFoundError):
+                text = (folder / MANIFEST).read_bytes()
+                _, target = self._read(folder)
+                storage.publish(storage.join(target, MANIFEST), text)
+                shutil.rmtree(folder)
+        if complete:
             prune_url(self._url, self._keep, spare_newer=True)
+
+    def _read(self, folder: Path) -> tuple[PartsManifest, str]:
+        """Return the manifest of a checkpoint that waits, and where it goes."""
+        manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
+        assert manifest is not None  # this run has written it
+        return manifest, location(self._url, int(folder.name.split(".")[0].removeprefix("step-")))
 
     def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> None:
         for file in manifest.assembled:
@@ -187,4 +233,5 @@ def bring_newest(remote: RemotePartOfRun | None) -> None:
 def _settled_step(remote: RemotePartOfRun | None) -> int:
     assert remote is not None  # rank 0 leads in its folder
     remote.settle()
+    remote.check_published()
     return remote.choose_step()

@@ -35,7 +35,7 @@ from trainer.checkpoint.url_checkpoints import (
     upload_file,
 )
 from trainer.distributed.watchdog import progress
-from trainer.logs import logger
+from trainer.logs import EVERY_RANK, logger
 
 UPLOADED = (
     "recipe.toml",
@@ -154,7 +154,8 @@ class RemoteRun:
             self._failure = ""
         except ClozelineError as error:
             self._failure = str(error)
-            logger.warning("%s Training continues, and the next checkpoint tries again.", error)
+            # Where nodes have folders of their own, ranks other than 0 copy too.
+            logger.warning("%s Training continues, and the next checkpoint tries again.", error, extra=EVERY_RANK)
 
     def _update_url(self) -> None:
         """Copy everything that is new. Raises ClozelineError."""

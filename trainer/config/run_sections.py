@@ -19,7 +19,7 @@ class RunSection(Section):
     )
     local: str = Field(
         default="~/.cache/clozeline/runs",
-        description="Folder in which a run whose output is a URL works. All its ranks must share it.",
+        description="Folder in which a run whose output is a URL works. Nodes may share it, or have one each.",
     )
     seed: int = Field(
         default=0, description="Seed of the initial weights, the order of rows, the masks, pair orders and dropout."

@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas import storage
-from schemas.errors import CheckpointError
-from tests.trainer.checkpoint.test_remote_sync import bucket, keys  # noqa: F401 (bucket is a fixture)
+from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, describe_file, fault_of_checkpoint
-from trainer.checkpoint.part_writes import publish_parts, read_back_parts
-from trainer.checkpoint.parts import manifest_in_parts, manifest_of
+from trainer.checkpoint.part_writes import prune_parts, publish_parts, read_back_parts
+from trainer.checkpoint.parts import manifest_in_parts, manifest_of, saved_parts
 from trainer.checkpoint.remote_parts import RemotePartOfRun
-from trainer.checkpoint.remote_sync import bring_run
+from trainer.checkpoint.remote_sync import RemoteRun, bring_run
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.url_checkpoints import is_same, prune_url, remove_unfinished
 
@@ -54,7 +53,7 @@ def save(folders: list[Path], nodes: list[int], owners: list[int], step: int = 4
     sizes = {name: len(data) for name, data in whole.items()}
     manifest = manifest_of([describe_file(state.parent, state)], sizes, parts)
     for folder in folders:
-        publish_parts(folder / "partial", str(folder), f"step-{step:08d}", "ab", manifest, keep=2)
+        publish_parts(folder / "partial", folder / f"parts/step-{step:08d}.ab", manifest)
         (folder / "lock").write_text("")
     return whole
 
@@ -139,30 +138,55 @@ def test_only_what_all_nodes_have_uploaded_is_published(tmp_path: Path) -> None:
     assert not storage.names(location(url, 4))
 
 
+def test_any_node_can_go_on_with_the_metrics(tmp_path: Path) -> None:
+    """What node 1 brought is enough for it to go on alone, and the URL does not lose what rank 0 measured."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    save(folders, [0, 1], [0, 1])
+    (folders[0] / "metrics.jsonl").write_text("measured")
+    upload(folders, url)
+
+    RemotePartOfRun(url, str(folders[1]), 2, 60.0, 1).bring(4)
+    alone = RemoteRun(url, str(folders[1]), 2)
+    alone.fetch()
+    alone.close()
+    assert storage.read(f"{url}/metrics.jsonl") == b"measured"
+
+
+def test_what_nodes_upload_is_not_pruned_however_slow_they_are(tmp_path: Path) -> None:
+    names = [f"step-{step:08d}.ab" for step in (1, 2, 3, 4, 5)]
+    for name in names:
+        (tmp_path / "parts" / name).mkdir(parents=True)
+    prune_parts(str(tmp_path), 2, spared={names[0]})
+    assert [path.name for path in saved_parts(str(tmp_path))] == [names[0], *names[3:]]
+
+
+def test_a_checkpoint_that_a_node_has_left_out_does_not_hold_up_later_ones(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for step in (4, 8):
+        save(folders, [0, 1], [0, 1], step)
+    prune_parts(str(folders[1]), 1, spared=set())
+    upload(folders, url)
+    assert steps_saved(url) == [8] and not storage.names(location(url, 4))
+    assert saved_parts(str(folders[0])) == []
+
+
+def test_parts_that_are_not_whole_at_the_url_are_an_error_in_the_end(tmp_path: Path) -> None:
+    save([tmp_path / "0", tmp_path / "1"], [0, 1], [0, 1])
+    remote = RemotePartOfRun(f"memory://{tmp_path}", str(tmp_path / "0"), 2, 60.0, 0)
+    with pytest.raises(StorageError, match="does not hold all parts of step-00000004"):
+        remote.check_published()
+
+
 def test_a_manifest_of_one_node_is_no_manifest_in_parts() -> None:
     assert manifest_in_parts(b'{"format_version": 1, "files": []}', "here") is None
 
 
-def test_nodes_without_a_common_folder_need_only_a_bucket(training, store, bucket, straight, tmp_path) -> None:  # noqa: F811
-    """Two nodes, then one alone with two ranks: losses and weights of a run on one disk."""
-    hostfile = tmp_path / "hostfile"
-    hostfile.write_text("node-1 slots=1\nnode-2 slots=1\n")
-    settings = {"hostfile": hostfile, "run__output": "s3://runs/a", "run__stop_at": 6}
-    launchers = []
-    with pytest.MonkeyPatch.context() as patch:
-        for node in (0, 1):
-            patch.setenv("CLOZELINE_NODE", str(node))
-            place = tmp_path / f"disk-{node}"
-            launchers.append(training.start("one node", Path("-"), node=node, run__local=place, **settings))
-    for launcher in launchers:
-        told, _ = launcher.communicate(timeout=250)
-        assert launcher.returncode == 0, told
-    assert steps_saved("s3://runs/a") == [4, 6]
-    own = [name for name in keys(bucket) if "part-1-of-2" in name]
-    assert len(own) == 6 and not list((tmp_path / "disk-1").rglob("*.safetensors"))
-
-    done = training.run("torchrun", Path("-"), run__output="s3://runs/a", run__local=tmp_path / "new")
-    assert done.returncode == 0 and "Brought step 6" in done.stdout, done.stderr
-    bring_run("s3://runs/a", str(tmp_path / "end"), None)
-    assert training.losses(tmp_path / "end") == training.losses(straight)
-    assert training.tensors(tmp_path / "end", 12) == training.tensors(straight, 12)
+def test_the_manifest_is_as_docs_formats_describes_it(tmp_path: Path) -> None:
+    """These bytes are a contract: a later version still reads them."""
+    save([tmp_path / "0", tmp_path / "1"], [0, 1], [0, 1, 1, 0])
+    text = (tmp_path / "0/parts/step-00000004.ab" / MANIFEST).read_bytes()
+    assert text == (tmp_path / "1/parts/step-00000004.ab" / MANIFEST).read_bytes()
+    assert text == (Path(__file__).parent / "parts_manifest.json").read_bytes()
+    assert manifest_in_parts(text, "here") is not None
