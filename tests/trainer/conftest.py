@@ -50,7 +50,7 @@ class Training:
         self._port = free_port()
         self._warm: dict[int, WarmRanks] = {}
 
-    def flags(self, out: Path, **changes: object) -> list[str]:
+    def flags(self, out: Path | str, **changes: object) -> list[str]:
         config = changes.pop("config", "trainer/recipes/tiny.toml")
         values = SHRUNK | {"data.pairs": self._pairs, "run.output": out}
         values |= {name.replace("__", "."): value for name, value in changes.items()}
