@@ -10,6 +10,9 @@ Functions import Beam when they are called: a worker must set up its process bef
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from schemas.errors import UsageError
@@ -64,8 +67,7 @@ def flag_parser() -> argparse.ArgumentParser:
         """Beam's parser with a one-line error, instead of the usage of some hundred flags."""
 
         def error(self, message: str) -> NoReturn:
-            advice = " Write --dry_run=True." if "--dry_run" in message else ""
-            raise UsageError(f"{message}. This is one of Beam's flags.{advice}")
+            raise UsageError(f"{message}. This is one of Beam's flags.")
 
     parser = BeamFlagParser(allow_abbrev=False)
     for options in pipeline_options.PipelineOptions.__subclasses__():
@@ -78,8 +80,29 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
     return [flag for action in parser._actions for flag in action.option_strings]
 
 
+@contextlib.contextmanager
+def no_temporary_folder() -> Iterator[None]:
+    """Have Beam make no folder for a pipeline that is built in the block and never runs on this machine.
+
+    It would make one in the folder of temporary files, and remove it only at the end of a run.
+    """
+    from apache_beam import pipeline
+
+    tempfile = pipeline.tempfile
+    pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        pipeline.tempfile = tempfile
+
+
 def job_identifier(result: Any) -> str:
-    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field."""
+    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field.
+
+    A job that was only written to a file has none yet.
+    """
+    if not getattr(result, "has_job", True):
+        return "(without an id yet)"
     identifier = getattr(result, "job_id", None) or getattr(result, "_job_id", "(unknown)")
     if callable(identifier):
         identifier = identifier()

@@ -33,7 +33,6 @@ DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "
 LAUNCHER_FLAGS = {
     "constraint",
     "direct_num_workers",
-    "dry_run",
     "environment_type",
     "flink_master",
     "force",
