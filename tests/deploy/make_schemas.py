@@ -119,7 +119,7 @@ def share_parts(schema: Schema) -> Schema:
 
 def as_text(name: str, schema: Schema) -> str:
     """Return the schema as JSON, with a line for each definition."""
-    source = {"$comment": f"From {SOURCES[name]} by tests/deploy/make_schemas.py. {LICENSE}."}
+    source: Schema = {"$comment": f"From {SOURCES[name]} by tests/deploy/make_schemas.py. {LICENSE}."}
     lines = []
     for key, value in (source | schema).items():
         if key == "$defs":

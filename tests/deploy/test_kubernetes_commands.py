@@ -36,7 +36,7 @@ STEPS = 40
 def pod_command(container: Manifest, variables: dict[str, str]) -> list[str]:
     """Return the command of a container as a pod runs it, on smaller data."""
     program, *words = [*container["command"], *expand(container["args"], variables)]
-    return [*PROGRAMS[program], *(SMALLER.get(word, word) for word in words)]
+    return [*PROGRAMS[program], *(str(SMALLER.get(word, word)) for word in words)]
 
 
 def job_container(step: str) -> Manifest:
@@ -56,6 +56,7 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_jobs_make_pairs_from_a_corpus(data: Path) -> None:
     assert read_manifest(str(data / "pairs"), "pairs").totals["rows"] > 0
 

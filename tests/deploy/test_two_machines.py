@@ -63,6 +63,7 @@ def wait_for(path: Path, *processes: subprocess.Popen[str], seconds: float = 600
         time.sleep(0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_after_the_loss_of_a_machine_the_other_ends_as_an_unbroken_run(hosts, pairs: Path, tmp_path: Path) -> None:
     """The first machine is lost, which has rank 0 and the ranks' meeting point. The unbroken run is DeepSpeed's."""
