@@ -1,7 +1,7 @@
 """What a dry run says about a job: its pieces, the size of its result, worker-hours and the size of its graph.
 
-An estimate, from amounts that are known before a job starts and from the constants below. "Measured" is on English text
-with one core, as in docs/measurements.md.
+An estimate, from amounts that are known before a job starts and from the constants below. Speeds were measured on
+English text.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-GROWTH_OF_COMPRESSED = 3.5  # assumed, of .gz, .bz2, .xz and .zst
-GROWTH_OF_PARQUET = 2.0  # assumed
+# Sizes of text for each stored byte. Assumed: corpora differ, and only the file's name is looked at.
+GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
+GROWTH_OF_PARQUET = 2.0
 
-SPREAD_BYTES_PER_SECOND = 14e6  # measured: reading, cleaning, splitting into sentences, writing runs
-GATHER_BYTES_PER_SECOND = 34e6  # measured: reading runs, writing shards
-MINHASH_BYTES_PER_SECOND = 35e6  # measured: signatures alone
-COUNT_BYTES_PER_SECOND = 10e6  # measured: whole commands `vocab` and `pairs` on 209 MB, two cores
+# Bytes of text that one core takes in a second. The first three are those of benchmarks/model.py, behind the table of
+# worker-hours in docs/measurements.md ("At 16 GB to 10 TB").
+SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
+GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
+MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
+# docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 9.9 s for `vocab`, 12.3 s for `pairs`.
+COUNT_BYTES_PER_SECOND = 10e6
 PAIRS_BYTES_PER_SECOND = 8e6
 
-TEXT_SHARE = 0.75  # measured, of runs, which hold the same text; repetitive text takes half of that
+# Bytes of the result for each byte of text.
+TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text
 PAIRS_SHARE = 0.5  # assumed: two bytes for each token, and a token for each four bytes of text
-VOCABULARY_BYTES = 2_000_000  # a tokenizer.json of 30,000 tokens
+
+VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
 COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")

@@ -137,6 +137,18 @@ def test_a_dry_run_creates_and_deletes_nothing(command, corpus, text, vocab, tmp
             assert tree(tmp_path, text, vocab, corpus) == before
 
 
+def test_a_dry_run_in_a_process_of_its_own_tries_out_no_folder(run, corpus, tmp_path, monkeypatch) -> None:
+    """What is imported must leave no trace either: Python tries out a folder of temporary files by writing into it."""
+    for name in ("here", "home", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = tree(tmp_path, corpus.parent)
+    words = ("shard", "--input", corpus, "--output", tmp_path / "out", "--dry_run")
+    done = run("python", "-m", "pipeline", *words, HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path / "temporary"))
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path, corpus.parent) == before
+
+
 def test_a_job_that_is_left_has_a_lease_that_says_so_and_stays(tmp_path) -> None:
     output = str(tmp_path)
     with leases.held(output, "token") as lease:
