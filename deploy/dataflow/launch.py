@@ -4,7 +4,7 @@ The launcher's image is the workers' image with Google's launcher program added:
 
     FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:latest AS launcher
     FROM us-docker.pkg.dev/my-project/images/clozeline-pipeline:0.1.0
-    # change: the image of deploy/images/Dockerfile, target pipeline, built with EXTRAS=pipeline,gcp and USER_ID=0
+    # change: the image of deploy/images/Dockerfile, target pipeline, with EXTRAS=pipeline,s3,gcp,chinese and USER_ID=0
     COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
     COPY deploy/dataflow/launch.py /template/launch.py
     ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/launch.py

@@ -14,9 +14,16 @@ import os
 import sys
 import tempfile
 
-UNUSED = ("boto3", "pymongo", "bson", "apache_beam.io.gcp.bigquery")
-"""The clients of S3 in Beam's own file systems (ours are fsspec's) and of MongoDB; and with BigQuery, Beam leaves out
-all clients of Google Cloud. Dataflow and gs:// import what they need by themselves."""
+UNUSED = (
+    "boto3",
+    "apache_beam.io.gcp.gcsio",
+    "apache_beam.io.gcp.bigquery",
+    "google.cloud.dataflow",
+    "pymongo",
+    "bson",
+)
+"""The clients of S3 and gs:// in Beam's own file systems (ours are fsspec's), of Dataflow, and of MongoDB; and with
+BigQuery, Beam leaves out all other clients of Google Cloud. The runner of Dataflow imports what it needs by itself."""
 
 
 def import_beam() -> None:

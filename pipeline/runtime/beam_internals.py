@@ -81,19 +81,24 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
 
 
 @contextlib.contextmanager
-def no_temporary_folder() -> Iterator[None]:
-    """Have Beam make no folder for a pipeline that is built in the block and never runs on this machine.
+def no_temporary_files() -> Iterator[None]:
+    """Have Beam write no file for a pipeline that is built in the block and never runs.
 
-    It would make one in the folder of temporary files, and remove it only at the end of a run.
+    It would make a folder for the pipeline, one for the packages that are sent to workers, and a cache of downloads.
     """
-    from apache_beam import pipeline
+    import apache_beam.pipeline
+    from apache_beam.transforms import environments
 
+    pipeline: Any = apache_beam.pipeline
     tempfile = pipeline.tempfile
-    pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")  # type: ignore[assignment]
+    dependencies = environments.python_sdk_dependencies
+    pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")
+    environments.python_sdk_dependencies = lambda *_, **__: []
     try:
         yield
     finally:
         pipeline.tempfile = tempfile
+        environments.python_sdk_dependencies = dependencies
 
 
 def job_identifier(result: Any) -> str:

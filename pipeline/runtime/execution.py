@@ -10,7 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime import beam_internals, lease_files, leases, progress, publication, runner, shard_destination
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
 from pipeline.runtime.launch import is_dry_run, leaves_job
@@ -53,14 +53,11 @@ def execute(execution: Execution, command: str) -> Manifest | None:
     UsageError when another job works in the output folder, and whatever the steps raise.
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
-    pipeline = job.build()
     if is_dry_run(execution.options):
-        graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
-        runner.check_only(pipeline)
-        print_lines(execution.estimate.lines(command, graph))
-        print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
+        _check(job, execution.estimate, command)
         return None
 
+    pipeline = job.build()
     output = execution.staging.output
     with leases.held(output, execution.staging.token) as lease:
         shard_destination.decide(output, execution.staging.job)
@@ -82,6 +79,17 @@ def execute(execution: Execution, command: str) -> Manifest | None:
         manifest = read_manifest(output, execution.kind)
         publication.clean_up(execution.staging)
         return manifest
+
+
+def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:
+    """Build a job as it would be submitted, and print what can be said about it."""
+    with beam_internals.no_temporary_files():
+        pipeline = job.build()
+        graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
+        runner.check_only(pipeline)
+
+    print_lines(estimate.lines(command, graph))
+    print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
 
 
 def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, lease: leases.Lease) -> None:

@@ -5,7 +5,6 @@ Importing this module changes no logger; terminal_logs.py decides what a termina
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import errno
 import os
@@ -22,7 +21,7 @@ from pipeline.runtime import beam_internals, failures, local_workers, remote_job
 from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults
 from pipeline.runtime.failures import Failures
-from pipeline.runtime.launch import check_client, is_dataflow, is_dry_run, leaves_job
+from pipeline.runtime.launch import check_client, is_dataflow, leaves_job
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
@@ -95,8 +94,7 @@ class BeamJob:
         set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         try:
-            with beam_internals.no_temporary_folder() if is_dry_run(options) else contextlib.nullcontext():
-                pipeline = beam.Pipeline(options=options)
+            pipeline = beam.Pipeline(options=options)
         except (ImportError, ValueError) as error:  # a package is missing, or flags do not fit together
             raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
 

@@ -5,10 +5,13 @@ Not proven: what the service does with them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from pipeline.options import ShardJob
+from pipeline.runtime.beam_internals import no_temporary_files
 from pipeline.runtime.runner import BeamJob, beam_options
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
@@ -29,14 +32,15 @@ CLOUD = [
 SPLITS = 100_000
 
 
-def built(*flags: str, dedup: str = "none"):
+def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
     """The runner and the client's job, of `shard` with many splits."""
     job = ShardJob(input="x", output="o", dedup=dedup)  # type: ignore[arg-type]
     reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup=dedup, seed=0)  # type: ignore[arg-type]
     staging = Staging("s3://bucket/text", "job", "token")
     graph = ShardCorpora(SPLITS, SPLITS << 24, job, reading, Provenance({}, [], 0), "service", staging)
-    pipeline = BeamJob("Shard corpora", graph, beam_options([*CLOUD, *flags], [], 0), staging).build()
-    result = pipeline.run()
+    with no_temporary_files():
+        pipeline = BeamJob("Shard corpora", graph, beam_options([*CLOUD, *flags], [], 0), staging).build()
+        result: Any = pipeline.run()
     return pipeline.runner, result.job
 
 
@@ -86,3 +90,22 @@ WRONG = {
 def test_a_dry_run_refuses_what_dataflow_would(flags: str, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         built(*flags.split())
+
+
+def test_a_dry_run_for_dataflow_touches_neither_disk_nor_store(run, corpus, store, tmp_path) -> None:
+    """Beam would leave folders of temporary files behind, and the store is asked for names and sizes alone."""
+    store.reset()
+    bucket = store.bucket("corpora")
+    bucket.put_object(Key="raw/corpus.jsonl", Body=corpus.read_bytes())
+    for name in ("home", "temporary"):
+        (tmp_path / name).mkdir()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.iterdir())}
+
+    places = ("--input=s3://corpora/raw/*.jsonl", "--output=s3://corpora/text")
+    variables = store.environment | {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary")}
+    done = run("python", "-m", "pipeline", "shard", *places, *CLOUD, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "worker-hours" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.iterdir())} == before
+    assert {method for method, _ in store.requests} <= {"GET", "HEAD"}
+    assert [item.key for item in bucket.objects.all()] == ["raw/corpus.jsonl"]
