@@ -10,9 +10,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.cli import parser
 from pipeline.runtime.launch import check_flags
@@ -57,6 +58,25 @@ BAD = {
 }
 
 
+class Parameter(BaseModel, extra="forbid", strict=True):
+    """A parameter of a template, as the service describes it; of its fields, those that ours use."""
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")
+    label: str = Field(min_length=1)
+    helpText: str = Field(min_length=1)
+    paramType: Literal["TEXT"]
+    regexes: list[str] = Field(min_length=1)
+    isOptional: bool = False
+
+
+class Template(BaseModel, extra="forbid", strict=True):
+    """A template's metadata."""
+
+    name: str = Field(min_length=1)
+    description: str = Field(min_length=1)
+    parameters: list[Parameter] = Field(min_length=1)
+
+
 def template(step: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{step}.json").read_text())
 
@@ -81,9 +101,26 @@ def test_parameters_are_flags_of_the_step_and_required_where_the_flag_is(step: s
     if step == "vocab":
         required |= {"text"}  # a template runs one job, so there are no --counts
     assert {name for name, parameter in parameters.items() if not parameter.get("isOptional")} == required
-    for parameter in parameters.values():
-        assert set(parameter) <= {"name", "label", "helpText", "paramType", "isOptional", "regexes"}
-        assert parameter["label"] and parameter["helpText"] and parameter["regexes"]
+    Template.model_validate(template(step))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('"helpText"', '"helptext"', "helptext"),
+        ('"regexes"', '"regexs"', "regexs"),
+        ('"isOptional"', '"optional"', "optional"),
+        ('"isOptional": true', '"isOptional": "true"', "isOptional"),
+        ('"TEXT"', '"STRING"', "paramType"),
+        ('"parameters"', '"params"', "params"),
+        ('"name": "seed"', '"name": "--seed"', "name"),
+    ],
+)
+def test_a_broken_template_is_refused(old: str, new: str, named: str) -> None:
+    text = (FOLDER / "shard.json").read_text()
+    assert old in text
+    with pytest.raises(ValidationError, match=named):
+        Template.model_validate_json(text.replace(old, new))
 
 
 @pytest.mark.parametrize("step", STEPS)
