@@ -33,6 +33,7 @@ EXTRAS = {
     "chinese": ("jieba",),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),
+    "gcp": ("apache_beam", "gcsfs"),
 }
 """The top-level modules that each extra of pyproject.toml installs."""
 

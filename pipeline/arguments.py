@@ -7,6 +7,7 @@ import re
 import sys
 from typing import NoReturn
 
+from pipeline.flags import yes_or_no
 from schemas.errors import UsageError, nearest_name
 
 
@@ -44,6 +45,31 @@ class JobParser(argparse.ArgumentParser):
             if hint:
                 hints.append(f" Unknown flag {flag}.{hint}")
         return "".join(hints)
+
+
+def add_launch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how a job is launched."""
+    parser.add_argument(
+        "--dry_run",
+        nargs="?",
+        type=yes_or_no,
+        const=True,
+        default=False,
+        help="check the job, print its size and an estimate of its work, and touch nothing",
+    )
+    parser.add_argument(
+        "--no_wait",
+        action="store_true",
+        help="submit the job to its engine, print its id and exit; it publishes on its own",
+    )
+
+
+def launch_flags(parsed: argparse.Namespace) -> list[str]:
+    """Return the flags of `add_launch_flags` that were given, as jobs take them: among Beam's flags."""
+    flags = ["--dry_run=True"] if getattr(parsed, "dry_run", False) else []
+    if getattr(parsed, "no_wait", False):
+        flags.append("--no_wait")
+    return flags
 
 
 def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.arguments import JobParser, unknown_flags
+from pipeline.arguments import JobParser, add_launch_flags, launch_flags, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.options import PairsJob, ShardJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
@@ -76,6 +76,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
     """Run one command and return the exit code of the process. `prog` is the program's name in help and errors."""
     try:
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
+        other_arguments += launch_flags(parsed)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, for Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
@@ -115,6 +116,7 @@ def parser(prog: str = "python -m pipeline") -> JobParser:
 def _add_job_flags(options: type) -> Callable[[argparse.ArgumentParser], None]:
     def add_arguments(sub: argparse.ArgumentParser) -> None:
         add_flags(sub, options)
+        add_launch_flags(sub)
         sub.add_argument("--verbose", action="store_true", help="show Beam's log, which local jobs otherwise hide")
         sub.epilog = BEAM_FLAGS
 

@@ -152,6 +152,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def yes_or_no(text: str) -> bool:
+    """Check an argument that turns something on or off."""
+    if text.lower() not in ("true", "false", "yes", "no"):
+        raise ArgumentTypeError(f"{text!r} is neither True nor False")
+    return text.lower() in ("true", "yes")
+
+
 def share(text: str) -> float:
     """Check an argument that must lie between 0 and 1."""
     message = f"{text!r} is not a number from 0 to 1"

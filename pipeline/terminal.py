@@ -43,6 +43,20 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def can_ask() -> bool:
+    """Whether a user is there who sees questions and can answer them."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(question: str) -> str:
+    """Ask on stderr, where all that is no result goes, and return the answer. Raises EOFError when there is none."""
+    print(f"\n{question}", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        raise EOFError
+    return answer
+
+
 def one_line(text: str) -> str:
     """Return text with line breaks and control characters escaped: names of files may hold both."""
     return "".join(c if c.isprintable() else _escaped(c) for c in text)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import UsageError
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""By the kind of a URL, the extra of clozeline that opens it."""
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -27,9 +31,19 @@ def filesystem(url: str) -> tuple[Any, str]:
         # A cached listing would hide what other processes have written since.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        raise UsageError(f"{url} needs a package that is not installed: {error}") from error
+        raise _missing_package(url, error) from error
     except ValueError as error:
         raise UsageError(f"{url} is not a path or URL that can be opened: {error}") from error
+
+
+def _missing_package(url: str, error: ImportError) -> UsageError:
+    """Return the error for a URL whose package is missing: here, in one of many environments when this is a worker."""
+    extra = EXTRAS.get(url.partition("://")[0])
+    advice = f'Install it there: pip install "clozeline[{extra}]".' if extra else f"{str(error).rstrip('.')}."
+    return UsageError(
+        f"{url} needs a package that is not installed in the Python environment {sys.prefix} of machine "
+        f"{os.uname().nodename}. {advice}"
+    )
 
 
 def _absolute(path: str) -> str:

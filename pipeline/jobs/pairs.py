@@ -9,10 +9,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipeline.flags import recorded_options
 from pipeline.options import PairsJob
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
+from pipeline.runtime import estimate
 from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.launch import check_flags, is_dry_run
 from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options, is_dry_run
+from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan, TextFolder
 from pipeline.steps.provenance import Provenance
@@ -29,6 +31,7 @@ MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    check_flags(beam_arguments)
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
     tokenizer_json, dropout, vocabulary = _read_tokenizer(job.vocab)
@@ -55,7 +58,15 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
     graph = WritePairs(plan, Provenance(recorded | removed_dropout(dropout), inputs, job.seed))
     work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
-    return execute(Execution("pairs", "Write pairs", graph, options, staging, work), "pairs")
+    size = estimate.Estimate(
+        splits=text.num_shards,
+        shards=plan.num_shards,
+        are_counted=True,
+        input_bytes=text.totals["text_bytes"],
+        output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
+        seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
+    )
+    return execute(Execution("pairs", "Write pairs", graph, options, staging, work, size), "pairs")
 
 
 def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:

@@ -9,10 +9,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
 from pipeline.options import ShardJob
+from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.launch import check_flags, is_dry_run
 from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options, is_dry_run
+from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
@@ -20,6 +22,7 @@ from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
 from pipeline.shard.listing import InputFile, matching_files
+from pipeline.shard.plan import shards_for
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from schemas import storage
@@ -38,6 +41,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
     when the input is too bad to publish, and StorageError when a disk or a store refuses.
     """
+    check_flags(beam_arguments)
     job = replace(
         job,
         encoding=canonical_encoding(job.encoding),
@@ -68,7 +72,24 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         write_splits(splits, staging)
         write_inputs(inputs, staging)
 
-    return execute(Execution("text", "Shard corpora", graph, options, staging, work, prepare), "shard")
+    size = _estimate(job, files, len(splits))
+    return execute(Execution("text", "Shard corpora", graph, options, staging, work, size, prepare), "shard")
+
+
+def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Estimate:
+    text_bytes = int(sum(estimate.text_bytes_of(file.path, file.size) for file in files))
+    seconds = text_bytes / estimate.SPREAD_BYTES_PER_SECOND + text_bytes / estimate.GATHER_BYTES_PER_SECOND
+    if job.dedup == "minhash":
+        seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
+
+    return estimate.Estimate(
+        splits=splits,
+        shards=job.num_shards or shards_for(text_bytes, job.shard_megabytes << 20),
+        are_counted=job.num_shards is not None,
+        input_bytes=sum(file.size for file in files),
+        output_bytes=int(text_bytes * estimate.TEXT_SHARE),
+        seconds=seconds,
+    )
 
 
 def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:

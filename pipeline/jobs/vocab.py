@@ -13,10 +13,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
 from pipeline.options import VocabJob
+from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
 from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.launch import check_flags, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED, Work
-from pipeline.runtime.runner import beam_options, is_dry_run
+from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
@@ -37,6 +39,7 @@ COUNT_VERSION = 1  # of the rules by which text is counted
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    check_flags(beam_arguments)
     if job.text is not None:
         text = read_root(job.text, "text")
         options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
@@ -44,6 +47,8 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
             return _run_from_text(job, text, options)
 
         if _must_count(job, text):
+            if leaves_job(options) and not is_dry_run(options):
+                raise _two_jobs(job)
             counted = _run_counts(job, text, options)
             if counted is None:  # a dry run
                 return None
@@ -68,7 +73,8 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
 
     min_ram = _min_ram(estimated_memory(count_plan.text_bytes), options)
     graph = MakeVocabulary(plan, provenance, count, [], min_ram)
-    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _work(count, text)), "vocab")
+    size = _estimate(count_plan.lots, text.totals["text_bytes"], 1, estimate.VOCABULARY_BYTES)
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, _work(count, text), size), "vocab")
 
 
 def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) -> Manifest | None:
@@ -85,7 +91,8 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     plan = VocabularyPlan(job, place, counts.statistics["sources"], staging)
     min_ram = _min_ram(all_words(tally).bytes_needed(), options)
     graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
-    return execute(Execution("vocab", "Vocabulary", graph, options, staging, NOT_MEASURED), "vocab")
+    size = _estimate(0, 0, 1, estimate.VOCABULARY_BYTES)
+    return execute(Execution("vocab", "Vocabulary", graph, options, staging, NOT_MEASURED, size), "vocab")
 
 
 def _must_count(job: VocabJob, text: Manifest) -> bool:
@@ -106,6 +113,14 @@ def _must_count(job: VocabJob, text: Manifest) -> bool:
     )
 
 
+def _two_jobs(job: VocabJob) -> UsageError:
+    counts = storage.printable(str(job.counts))
+    return UsageError(
+        f"--no_wait submits one job, and this command needs two: {counts} is not finished, and the vocabulary is "
+        "learned from it. Leave --no_wait out, or leave --counts out, which makes the vocabulary in one job."
+    )
+
+
 def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
     """Make a finished folder of counts, for all sets of rules."""
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
@@ -117,7 +132,8 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
     plan = _count_plan(job, text, ALL_RULES, options)
     count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
     graph = PublishCounts(count, provenance)
-    return execute(Execution("counts", "Counts", graph, options, staging, _work(count, text)), "vocab")
+    size = _estimate(plan.lots, text.totals["text_bytes"], plan.partitions * len(ALL_RULES), estimate.COUNTS_BYTES)
+    return execute(Execution("counts", "Counts", graph, options, staging, _work(count, text), size), "vocab")
 
 
 def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
@@ -137,6 +153,11 @@ def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options
         text_bytes=text.totals["text_bytes"],
         is_result=job.counts is not None,
     )
+
+
+def _estimate(lots: int, text_bytes: int, shards: int, output_bytes: int) -> estimate.Estimate:
+    seconds = text_bytes / estimate.COUNT_BYTES_PER_SECOND
+    return estimate.Estimate(lots, shards, True, text_bytes, output_bytes, seconds)
 
 
 def _work(count: CountWords, text: Manifest) -> Work:

@@ -10,11 +10,20 @@ then imported whole.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import tempfile
 
-UNUSED = ("boto3", "pymongo", "bson", "apache_beam.io.gcp.bigquery")
-"""The clients of S3 in Beam's own file systems (ours are fsspec's) and of MongoDB; and with BigQuery, Beam leaves out
-all clients of Google Cloud. Dataflow and gs:// import what they need by themselves."""
+UNUSED = (
+    "boto3",
+    "apache_beam.io.gcp.gcsio",
+    "apache_beam.io.gcp.bigquery",
+    "google.cloud.dataflow",
+    "pymongo",
+    "bson",
+)
+"""The clients of S3 and gs:// in Beam's own file systems (ours are fsspec's), of Dataflow, and of MongoDB; and with
+BigQuery, Beam leaves out all other clients of Google Cloud. The runner of Dataflow imports what it needs by itself."""
 
 
 def import_beam() -> None:
@@ -23,11 +32,17 @@ def import_beam() -> None:
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # documented: importing the name fails
 
+    # A package of Beam's asks for the folder of temporary files, which Python would try out by writing a file there:
+    # not in a dry run.
+    folder = tempfile.tempdir
+    tempfile.tempdir = folder or os.environ.get("TMPDIR", "/tmp")
+
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         import apache_beam  # noqa: F401
     finally:
         logging.disable(previous)
+        tempfile.tempdir = folder
         for name in hidden:
             sys.modules.pop(name, None)

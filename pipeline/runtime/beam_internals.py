@@ -10,6 +10,9 @@ Functions import Beam when they are called: a worker must set up its process bef
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from schemas.errors import UsageError
@@ -64,8 +67,7 @@ def flag_parser() -> argparse.ArgumentParser:
         """Beam's parser with a one-line error, instead of the usage of some hundred flags."""
 
         def error(self, message: str) -> NoReturn:
-            advice = " Write --dry_run=True." if "--dry_run" in message else ""
-            raise UsageError(f"{message}. This is one of Beam's flags.{advice}")
+            raise UsageError(f"{message}. This is one of Beam's flags.")
 
     parser = BeamFlagParser(allow_abbrev=False)
     for options in pipeline_options.PipelineOptions.__subclasses__():
@@ -78,8 +80,34 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
     return [flag for action in parser._actions for flag in action.option_strings]
 
 
+@contextlib.contextmanager
+def no_temporary_files() -> Iterator[None]:
+    """Have Beam write no file for a pipeline that is built in the block and never runs.
+
+    It would make a folder for the pipeline, one for the packages that are sent to workers, and a cache of downloads.
+    """
+    import apache_beam.pipeline
+    from apache_beam.transforms import environments
+
+    pipeline: Any = apache_beam.pipeline
+    tempfile = pipeline.tempfile
+    dependencies = environments.python_sdk_dependencies
+    pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")
+    environments.python_sdk_dependencies = lambda *_, **__: []
+    try:
+        yield
+    finally:
+        pipeline.tempfile = tempfile
+        environments.python_sdk_dependencies = dependencies
+
+
 def job_identifier(result: Any) -> str:
-    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field."""
+    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field.
+
+    A job that was only written to a file has none yet.
+    """
+    if not getattr(result, "has_job", True):
+        return "(without an id yet)"
     identifier = getattr(result, "job_id", None) or getattr(result, "_job_id", "(unknown)")
     if callable(identifier):
         identifier = identifier()

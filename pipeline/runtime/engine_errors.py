@@ -54,8 +54,12 @@ CAUSES = (
         "--environment_type EXTERNAL, PROCESS or LOOPBACK; docs/engines.md says which one fits.",
     ),
     Cause(
-        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex)[\w.]*'",
+        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard)[\w.]*'",
         "The workers' Python has no {0}. Install `clozeline[pipeline]`, of the launcher's version, where they run.",
+    ),
+    Cause(
+        r"No module named '(jieba)'",
+        "The workers' Python has no {0}. Install the extra `clozeline[chinese]` where they run.",
     ),
     Cause(
         r'Cannot run program "[^"]+"|java.io.IOException: error=(?:2|8|13),',

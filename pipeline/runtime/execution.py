@@ -10,10 +10,13 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime import beam_internals, lease_files, leases, progress, publication, runner, shard_destination
 from pipeline.runtime.engines import worker_location
+from pipeline.runtime.estimate import Estimate
+from pipeline.runtime.launch import is_dry_run, leaves_job
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError
+from pipeline.terminal import print_lines
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
@@ -29,6 +32,7 @@ class Execution:
     label: of the whole graph, for engines' pages.
     graph: the job's steps.
     work: what progress is measured by.
+    estimate: what a dry run says about the job's size.
     prepare: called once the output folder is held, before the graph runs.
     """
 
@@ -38,30 +42,31 @@ class Execution:
     options: PipelineOptions
     staging: Staging
     work: progress.Work
+    estimate: Estimate
     prepare: Callable[[], None] = _nothing
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:
-    """Run a job and return what it published. None after a dry run.
+    """Run a job and return what it published. None after a dry run, and for a job that nobody waits for.
 
     Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
     UsageError when another job works in the output folder, and whatever the steps raise.
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
-    pipeline = job.build()
-    if runner.is_dry_run(execution.options):
-        runner.check_only(pipeline)
-        print(
-            f"clozeline: dry run. The {command} job can be built; nothing was read, written or removed.",
-            file=sys.stderr,
-        )
+    if is_dry_run(execution.options):
+        _check(job, execution.estimate, command)
         return None
 
+    pipeline = job.build()
     output = execution.staging.output
     with leases.held(output, execution.staging.token) as lease:
         shard_destination.decide(output, execution.staging.job)
         publication.begin(execution.staging)
         execution.prepare()
+        if leaves_job(execution.options):
+            _submit_and_leave(job, pipeline, lease)
+            return None
+
         with progress.job_progress(command, execution.staging, execution.work) as shown:
             try:
                 runner.run_job(job, pipeline, _Submitted(execution.options, lease, shown))
@@ -74,6 +79,28 @@ def execute(execution: Execution, command: str) -> Manifest | None:
         manifest = read_manifest(output, execution.kind)
         publication.clean_up(execution.staging)
         return manifest
+
+
+def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:
+    """Build a job as it would be submitted, and print what can be said about it."""
+    with beam_internals.no_temporary_files():
+        pipeline = job.build()
+        graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
+        runner.check_only(pipeline)
+
+    print_lines(estimate.lines(command, graph))
+    print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
+
+
+def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, lease: leases.Lease) -> None:
+    """Submit a job whose last step cleans up, because nobody waits for it."""
+    lease.leave()  # before the job can come to its last step
+    try:
+        runner.run_once(job, pipeline, lambda result: lease.keep_if_killed())
+        lease.keep = True
+    except JobStoppedError as error:
+        lease.keep = error.still_runs
+        raise
 
 
 def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> bool:

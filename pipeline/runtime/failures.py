@@ -86,6 +86,19 @@ class Failures:
         first = min(contents, key=lambda content: (content["type"], content["message"]))
         return getattr(errors, first["type"], ClozelineError)(first["message"])
 
+    def end_job_left_alone(self) -> ClozelineError | None:
+        """Called by the last step after a failure. Return the error that ends the job, if no launcher waits for it.
+
+        The lease goes, so that the next command can use the folder. A repetition of the step finds none any more.
+        """
+        output = self.staging.output
+        token = self.staging.token
+        if lease_files.launcher_waits(output, token, self.staging.url(self._name(_FLAG))):
+            return None
+
+        lease_files.remove(output, token)
+        return self.first()
+
     def remove(self) -> None:
         """Remove what was reported."""
         storage.remove(self.staging.url(self._name("")).rstrip("/"))

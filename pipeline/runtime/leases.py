@@ -42,11 +42,17 @@ class Lease:
     output: str
     token: str
     keep: bool = False
+    left: bool = False
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def keep_if_killed(self) -> None:
         """Have the lease outlive this process if it is killed from now on, because the job goes on without it."""
         self._write_again(kept=True)
+
+    def leave(self) -> None:
+        """Say that nobody waits for the job, which cleans up itself. The lease is this process's until it is kept."""
+        self.left = True
+        self._write_again(left=True)
 
     def renew(self) -> bool:
         """Write the lease again. Returns False for one that another job removed: it stays removed."""
@@ -55,11 +61,11 @@ class Lease:
     def end(self) -> None:
         """Remove the lease; or, with `keep`, say in it that the job may go on without this process.
 
-        A job that has published needs no lease.
+        A job that has published needs no lease. One that nobody waits for removes it itself, after what is unfinished.
         """
         if self.keep and lease_files.may_publish(self.output, self.token):
             self._write_again(kept=True, left=True)
-        else:
+        elif not (self.keep and self.left):
             lease_files.remove(self.output, self.token)
 
     def _write_again(self, **changes: bool) -> bool:
@@ -69,7 +75,7 @@ class Lease:
             if owner is None:
                 return False
 
-            flags = {"holds": True, "kept": owner.kept, "published": owner.published} | changes
+            flags = {"holds": True, "kept": owner.kept, "left": owner.left, "published": owner.published} | changes
             lease_files.write(self.output, self.token, replace(this_process(), **flags))
             return True
 

@@ -92,6 +92,8 @@ class JobProgress:
                 with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
                     finished = total * min(self._finished_pieces(), self.work.pieces) // max(self.work.pieces, 1)
                 bar.update(finished - bar.n)
+                if finished == total:
+                    bar.set_description(f"{self.name}, last steps")
 
                 now = monotonic()
                 pause = max(look_every, (now - looked) / LOOKING_SHARE)
@@ -122,6 +124,12 @@ class JobProgress:
 
 def progress_line(name: str, finished: int, total: int, seconds: float) -> str:
     """Example: `progress_line("shard", 5_000_000, 8_000_000, 10)` -> `"shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"`."""
+    if total == 0:
+        return f"{name}: running for {seconds:.0f} s"
+    if finished >= total:
+        # Steps that need all of the input at once, such as learning a vocabulary, have no pieces to count.
+        return f"{name}: all {total / 1e6:.1f} MB are read; the last steps run, {seconds:.0f} s since the start"
+
     speed = finished / max(seconds, 1e-9)
     left = "time left not known yet"
     if finished:

@@ -95,6 +95,18 @@ def _own_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
+def leave(result: Any, runner: str, options: PipelineOptions) -> None:
+    """Say how a submitted job can be found, and leave it to its engine."""
+    job = RemoteJob(result, runner, options)
+    job.announce()
+    print(
+        "clozeline: not waiting for it (--no_wait). The result is complete once the output folder has a manifest.json. "
+        f"{job.how_to_cancel()}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def follow(result: Any, runner: str, options: PipelineOptions, failures: Failures) -> None:
     """Wait for a submitted job; `result` is what `submit` returned.
 
@@ -102,13 +114,13 @@ def follow(result: Any, runner: str, options: PipelineOptions, failures: Failure
     fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
     """
     job = RemoteJob(result, runner, options)
-    print(f"clozeline: {job} has been submitted.", file=sys.stderr, flush=True)
+    job.announce()
     try:
         with _quiet_messages():
             end = _JobEnd(job)
             failed = _wait(end, failures)
-    except KeyboardInterrupt:
-        stopped = job.cancel()
+    except KeyboardInterrupt as interrupt:
+        stopped = job.stop(interrupt)
         if not stopped.still_runs:
             failures.report(UsageError(f"{job} was stopped by its user."))  # for engines that cancel in name only
         raise stopped from None

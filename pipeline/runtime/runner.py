@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, TestOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
 from pipeline.arguments import unknown_flags
 from pipeline.runtime import beam_internals, failures, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
-from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults, short_runner_name
+from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults
 from pipeline.runtime.failures import Failures
+from pipeline.runtime.launch import check_client, is_dataflow, leaves_job
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
 from pipeline.runtime.runner_names import full_name
 from pipeline.runtime.staging import Staging
@@ -89,6 +90,7 @@ class BeamJob:
 
         Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
         """
+        check_client(self.options)
         set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         try:
@@ -115,15 +117,17 @@ def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
     pipeline.runner = beam_internals.runner_with_workers(local_workers.worker_command(attempt))
 
 
-def is_dry_run(options: PipelineOptions) -> bool:
-    """Whether the job is only to be checked. Beam takes any value of --dry_run for a yes."""
-    return bool(options.view_as(TestOptions).dry_run)
-
-
 def check_only(pipeline: beam.Pipeline) -> None:
-    """Let Dataflow translate the job without submitting it. Other runners have no dry run; building is their check."""
-    if "dataflow" in short_runner_name(pipeline.options):
+    """Let Dataflow translate the job without submitting it. Other runners have no dry run; building is their check.
+
+    Raises UsageError for flags whose values Dataflow's client does not take.
+    """
+    if not is_dataflow(pipeline.options):
+        return
+    try:
         pipeline.run()
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"--runner {runner_as_written(pipeline.options)} cannot be used: {error}") from error
 
 
 def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
@@ -189,5 +193,8 @@ def _run_remotely(
         submitted(result)
 
     # Not the pipeline's options: Beam changes them when it submits the job.
-    remote_jobs.follow(result, runner, job.options, reported)
+    if leaves_job(job.options):
+        remote_jobs.leave(result, runner, job.options)
+    else:
+        remote_jobs.follow(result, runner, job.options, reported)
     return result

@@ -11,9 +11,13 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
+class Terminated(KeyboardInterrupt):
+    """Another program asks the command to stop, or its terminal is gone; nobody is there to answer questions."""
+
+
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside the block, as SIGINT does.
+    """Let SIGTERM and SIGHUP raise `Terminated` inside the block, a KeyboardInterrupt as SIGINT raises.
 
     A signal that is ignored stays ignored: `nohup` starts a command that way. Has no effect outside the main thread,
     where Python allows no signal handlers.
@@ -34,4 +38,4 @@ def as_interrupts() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Terminated

@@ -11,10 +11,13 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
+from pipeline import terminal
 from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import worker_location
+from pipeline.runtime.launch import console_url, is_dataflow, makes_template
 from pipeline.runtime.local_workers import FINISHED_PIECES
+from pipeline.runtime.stop_signals import Terminated
 from schemas.errors import ClozelineError
 
 LOOK_SECONDS = 2.0
@@ -55,6 +58,33 @@ class RemoteJob:
 
     def __str__(self) -> str:
         return f"job {job_identifier(self.result)} of {self.runner}"
+
+    def announce(self) -> None:
+        """Say that the engine has the job, and where its page is."""
+        print(f"clozeline: {self} has been submitted.", file=sys.stderr, flush=True)
+        if is_dataflow(self.options) and not makes_template(self.options):
+            url = console_url(job_identifier(self.result), self.options)
+            print(f"clozeline: its page is {url}", file=sys.stderr, flush=True)
+
+    def stop(self, interrupt: KeyboardInterrupt) -> JobStoppedError:
+        """Cancel the job, or leave it running if a user at a terminal wants that. Return the error to raise.
+
+        Nobody is asked after SIGTERM, or where the job would end with the launcher in any case.
+        """
+        can_run_on = worker_location(self.options) != "here" and not isinstance(interrupt, Terminated)
+        if not can_run_on or not terminal.can_ask() or self._is_to_be_canceled():
+            return self.cancel()
+
+        message = f"{self} was left running; it publishes and cleans up on its own. {self.how_to_cancel()}"
+        return JobStoppedError(message, still_runs=True)
+
+    def _is_to_be_canceled(self) -> bool:
+        """Ask. Whoever presses Ctrl-C again, closes the terminal or just presses Enter wants the job to end."""
+        try:
+            answer = terminal.ask(f"clozeline: stop waiting for {self}. Cancel it, or leave it running? [C/l] ")
+        except (KeyboardInterrupt, EOFError):
+            return True
+        return not answer.strip().lower().startswith("l")
 
     def cancel(self) -> JobStoppedError:
         """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running."""
@@ -112,7 +142,9 @@ class RemoteJob:
 
     def how_to_cancel(self) -> str:
         """Return how the user can find and cancel the job without this program."""
-        if "dataflow" in self.runner.lower():
+        if makes_template(self.options):
+            return "Look at it and cancel it in the console of Google Cloud."
+        if is_dataflow(self.options):
             cloud = self.options.view_as(GoogleCloudOptions)
             job = f"{job_identifier(self.result)} --project {cloud.project} --region {cloud.region}"
             return (

@@ -5,7 +5,7 @@ once and reaches the launcher as it was. An engine would repeat the step, so the
 written to staging (see runtime/failures.py), and from then on no step of the job does anything:
 
     call, generate     the element has no output
-    call_once          the one element is a `Stopped`, because a singleton side input must not be missing
+    call_once, _last   the one element is a `Stopped`, because a singleton side input must not be missing
 
 No function is ever given a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) belong behind `call` or
 `generate`, whose output only lacks elements then, and not behind `call_once`.
@@ -53,15 +53,24 @@ def call_once(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
     return CallOnce(function, arguments)
 
 
+def call_last(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
+    """As `call_once`, for the step that publishes. After a failure that no launcher waits for, it fails the job."""
+    return CallOnce(function, arguments, is_last=True)
+
+
 @dataclass
 class CallOnce(beam.PTransform):
-    """The transform that `call_once` describes."""
+    """The transform that `call_once` and `call_last` describe."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    is_last: bool = False
 
     def expand(self, pbegin: Any) -> PCollection:
-        guarded = _guarded(_as_list(_ignoring_element(self.function)), failures.wired(), stopped=(Stopped(),))
+        reported = failures.wired()
+        guarded = _guarded(_as_list(_ignoring_element(self.function)), reported, stopped=(Stopped(),))
+        if self.is_last and reported is not None:
+            guarded = _failing_if_left(guarded, reported)
         return pbegin | "Once" >> beam.Create([None]) | "Call" >> beam.FlatMap(guarded, *self.arguments)
 
 
@@ -89,6 +98,19 @@ def _guarded(
             yield from stopped
 
     return guarded
+
+
+def _failing_if_left(guarded: Callable[..., Iterator[Any]], reported: Failures) -> Callable[..., Iterator[Any]]:
+    """Wrap the last step: without a launcher that raises the error, a job that failed would look finished."""
+
+    def called(element, *arguments):
+        for made in guarded(element, *arguments):
+            error = reported.end_job_left_alone() if isinstance(made, Stopped) else None
+            if error is not None:
+                raise carried(error) from error
+            yield made
+
+    return called
 
 
 def _has_stopped(values: tuple[Any, ...]) -> bool:

@@ -10,7 +10,7 @@ from apache_beam.pvalue import AsList, PCollection
 
 from pipeline.steps.pairs import PairsPlan, add_pair_reports, build_pair_shard, pair_tasks, publish_pairs
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms.calls import DistributeList, call, call_once
+from pipeline.transforms.calls import DistributeList, call, call_last
 from pipeline.transforms.manifest_parts import SummarizeParts
 
 
@@ -32,4 +32,4 @@ class WritePairs(beam.PTransform):
             | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
             | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
         )
-        return pbegin | "Finish" >> call_once(publish_pairs, AsList(summaries), self.plan, self.provenance)
+        return pbegin | "Finish" >> call_last(publish_pairs, AsList(summaries), self.plan, self.provenance)

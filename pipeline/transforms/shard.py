@@ -23,7 +23,7 @@ from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, p
 from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import add_text_reports, publish_text
-from pipeline.transforms.calls import Distribute, call, call_once, generate
+from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Written
 from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
@@ -74,7 +74,7 @@ class ShardCorpora(beam.PTransform):
             | "Count" >> call(_as_it_is, counted="text")
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
         )
-        return pbegin | "Finish" >> call_once(publish_text, survey, AsList(summaries), self.provenance, self.staging)
+        return pbegin | "Finish" >> call_last(publish_text, survey, AsList(summaries), self.provenance, self.staging)
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         job = self.job

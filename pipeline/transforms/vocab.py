@@ -39,7 +39,7 @@ from pipeline.steps.word_counts import (
     tallies_of,
     totals_of_counts,
 )
-from pipeline.transforms.calls import Distribute, DistributeList, call, call_once, generate
+from pipeline.transforms.calls import Distribute, DistributeList, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Plan, Sent
 from pipeline.vocab.counting import BY_RULES
 
@@ -103,7 +103,7 @@ class PublishCounts(beam.PTransform):
         reports = pbegin | "Count words" >> self.count
         entries = AsList(reports | "Entries" >> beam.Map(entries_of))
         tallies = AsSingleton(reports | "Tallies" >> AddTallies())
-        return pbegin | "Finish" >> call_once(
+        return pbegin | "Finish" >> call_last(
             publish_counts, entries, tallies, self.count.plan, self.provenance, self.count.staging
         )
 
@@ -143,7 +143,7 @@ class MakeVocabulary(beam.PTransform):
             | "Describe" >> call(describe_partitions, learned, self.plan)
             | "Add usage" >> beam.CombineGlobally(add_usages)
         )
-        return pbegin | "Finish" >> call_once(
+        return pbegin | "Finish" >> call_last(
             publish_vocabulary, learned, AsSingleton(usage), self.plan, self.provenance
         )
 

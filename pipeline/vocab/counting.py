@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.vocab.cut_runs import Rules, cut_runs
-from pipeline.vocab.runs import RUNS_SCHEMA, bytes_of_strings, count_runs, offsets_of_strings
+from pipeline.vocab.runs import RUNS_SCHEMA, bytes_of_strings, count_runs, offsets_of_strings, slices_of_strings
 from schemas import shards
 from schemas.ragged import places_of_ranges
 
 MAX_SOURCES = 64  # reported separately; the others are counted as one
 OTHERS = "(other sources)"
 
-MAX_RUN_BYTES = 96 << 20
+MAX_RUN_BYTES = 40 << 20
 """Most bytes of runs that are added up inside a worker before they are cut into words and sent on.
 
 This is what Beam calls combiner lifting. Beam's own (CombinePerKey) bounds the number of keys that a worker holds, not
@@ -36,6 +36,8 @@ BY_SOURCE = shards.COUNTS_BY_SOURCE_SCHEMA
 
 BY_RULES = pa.schema([("rules", pa.uint8()), *BY_SOURCE])
 """Counts on their way to their partition. `rules` is an index into the rules that are counted."""
+
+HASHED_AT_ONCE = 1 << 20  # bytes of words
 
 _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _MIX_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
@@ -155,23 +157,33 @@ def keys_of_words(words: pa.StringArray) -> NDArray[np.uint64]:
 
     Words that collide share a partition and are still counted apart, so the hash decides nothing else.
     """
-    text = bytes_of_strings(words).astype(np.uint64)
-    offsets = offsets_of_strings(words).astype(np.int64)
-    starts = offsets[:-1] - offsets[0]
-    lengths = np.diff(offsets)
     hashes = np.zeros(len(words), dtype=np.uint64)
-    if len(text) == 0:
-        return hashes
 
-    powers = np.full(int(lengths.max()), _HASH_FACTOR, dtype=np.uint64)
-    powers = np.multiply.accumulate(powers)  # modulo 2**64
-    place_in_word = np.arange(len(text)) - np.repeat(starts, lengths)
-    is_word = lengths > 0
-    hashes[is_word] = np.add.reduceat((text + np.uint64(1)) * powers[place_in_word], starts[is_word])
+    # A few words at a time, for their bytes become 64-bit numbers: 16 times the memory of the words.
+    for start, stop in slices_of_strings(words, HASHED_AT_ONCE):
+        hashes[start:stop] = _polynomials(words.slice(start, stop - start))
 
     hashes ^= hashes >> _SHIFT
     hashes *= _MIX_FACTOR
     return hashes ^ (hashes >> _SHIFT)
+
+
+def _polynomials(words: pa.StringArray) -> NDArray[np.uint64]:
+    """Return (words,) the sums, modulo 2**64, of each byte times a power of _HASH_FACTOR; 0 for an empty word."""
+    text = bytes_of_strings(words).astype(np.uint64)
+    offsets = offsets_of_strings(words).astype(np.int64)
+    starts = offsets[:-1] - offsets[0]
+    lengths = np.diff(offsets)
+    sums = np.zeros(len(words), dtype=np.uint64)
+    if len(text) == 0:
+        return sums
+
+    powers = np.full(int(lengths.max()), _HASH_FACTOR, dtype=np.uint64)
+    powers = np.multiply.accumulate(powers)
+    place_in_word = np.arange(len(text)) - np.repeat(starts, lengths)
+    is_word = lengths > 0
+    sums[is_word] = np.add.reduceat((text + np.uint64(1)) * powers[place_in_word], starts[is_word])
+    return sums
 
 
 def add_partition(counts: pa.Table, number: int) -> pa.Table:

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from pipeline.vocab.char_classes import BYTE_SPELLINGS, CLASSES, LOWERED, OTHER, UNKNOWN, classes_of, ideographs_of
 from pipeline.vocab.pretokenize import library_cutter
-from pipeline.vocab.runs import bytes_of_strings, offsets_of_strings, strings_of
+from pipeline.vocab.runs import bytes_of_strings, offsets_of_strings, slices_of_strings, strings_of
 from schemas.ragged import offsets_of, places_of_ranges
 from schemas.vocabulary import SPACE, Model
 
 CONTRACTIONS = (b"s", b"t", b"re", b"ve", b"m", b"ll", b"d")
 """What may follow an apostrophe in GPT-2's pattern to make a word of the two."""
+
+CUT_AT_ONCE = 8 << 20  # bytes of runs
 
 _SPACE = np.frombuffer(SPACE.encode(), np.uint8)
 _APOSTROPHE = ord("'")
@@ -66,11 +68,24 @@ def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:
     plain_runs = np.flatnonzero(is_plain_R)
     other_runs = np.flatnonzero(~is_plain_R)
 
-    plain = _cut_plain(runs.take(pa.array(plain_runs)), rules)
+    plain = _cut_in_slices(runs.take(pa.array(plain_runs)), rules)
     others = _cut_by_library(runs.take(pa.array(other_runs)), rules)
     return CutRuns(
         pa.concat_arrays([plain.words_K, others.words_K]),
         np.concatenate([plain_runs[plain.run_K], other_runs[others.run_K]]),
+    )
+
+
+def _cut_in_slices(runs: pa.StringArray, rules: Rules) -> CutRuns:
+    """Cut plain runs, some megabytes of them at a time: all at once would take ten times their memory."""
+    slices = [CutRuns(pa.array([], pa.string()), np.zeros(0, np.int64))]
+    for start, stop in slices_of_strings(runs, CUT_AT_ONCE):
+        cut = _cut_plain(runs.slice(start, stop - start), rules)
+        slices.append(CutRuns(cut.words_K, cut.run_K + start))
+
+    return CutRuns(
+        pa.concat_arrays([cut.words_K for cut in slices]),
+        np.concatenate([cut.run_K for cut in slices]),
     )
 
 
@@ -83,8 +98,10 @@ def _are_plain(runs: pa.StringArray, rules: Rules) -> NDArray[np.bool_]:
     else:
         is_strange_B = classes_of(text_B) == UNKNOWN
 
-    strange_before = offsets_of(is_strange_B)[offsets - offsets[0]]
-    return np.diff(strange_before) == 0
+    if len(runs) == 0:
+        return np.zeros(0, dtype=bool)
+    starts_R = offsets[:-1] - offsets[0]
+    return ~np.logical_or.reduceat(is_strange_B, starts_R)
 
 
 def _cut_by_library(runs: pa.StringArray, rules: Rules) -> CutRuns:

@@ -146,3 +146,14 @@ def bytes_of_strings(strings: pa.StringArray) -> NDArray[np.uint8]:
 
     offsets = offsets_of_strings(strings)
     return np.frombuffer(text, np.uint8)[offsets[0] : offsets[-1]]
+
+
+def slices_of_strings(strings: pa.StringArray, num_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive slices with at most so many bytes each, or with one longer string."""
+    ends = offsets_of_strings(strings).astype(np.int64)
+    start = 0
+    while start < len(strings):
+        within = int(np.searchsorted(ends, ends[start] + num_bytes, side="right")) - 1
+        stop = max(within, start + 1)
+        yield start, stop
+        start = stop

@@ -33,7 +33,6 @@ DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "
 LAUNCHER_FLAGS = {
     "constraint",
     "direct_num_workers",
-    "dry_run",
     "environment_type",
     "flink_master",
     "force",
@@ -184,7 +183,7 @@ def test_flags_in_the_text_exist() -> None:
     known = (
         LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
     )
-    known |= DEPLOY_FLAGS | {"verbose", "rows", "no_lowercase", "help", "pool", "port", "host"}
+    known |= DEPLOY_FLAGS | {"verbose", "no_wait", "rows", "no_lowercase", "help", "pool", "port", "host"}
     known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
     for page in PAGES:
         for flag in re.findall(r"(?<![-\w<!])--([a-z]\w*)", PAGES[page]):

@@ -35,7 +35,7 @@ def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> N
 
 
 BEAM_FLAGS = {
-    "dry-run-without-value": (["--dry_run"], "--dry_run"),
+    "dry-run-with-a-wrong-value": (["--dry_run=maybe"], "'maybe' is neither True nor False"),
     "workers-not-a-number": (["--direct_num_workers", "x"], "invalid int value: 'x'"),
 }
 

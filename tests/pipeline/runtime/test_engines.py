@@ -105,6 +105,11 @@ SAID = {
         "The workers' Python has no pipeline.",
         False,
     ),
+    "package of an extra": (
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'jieba'",
+        "Install the extra `clozeline[chinese]`",
+        False,
+    ),
     "canceled": ("Pipeline job-7 failed in state CANCELLED: unknown error", "was canceled on the engine", False),
     "lost worker": (
         "Pipeline job-7 failed in state FAILED: org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: "

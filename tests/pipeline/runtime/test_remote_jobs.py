@@ -57,7 +57,13 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
     names[flag] = str(corpus if flag == "--input" else tmp_path / "out")
     if flag == "--output":
         names["--input"] = str(corpus)
-    cloud = ("--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t")
+    cloud = (
+        "--runner=DataflowRunner",
+        "--project=p",
+        "--region=r",
+        "--temp_location=gs://b/t",
+        "--sdk_container_image=i",
+    )
     done = command("shard", *(word for pair in names.items() for word in pair), *cloud)
     assert done.returncode == 2 and "would not see it" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
@@ -141,6 +147,36 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
         assert Path("remote", name).read_bytes() == Path("here", name).read_bytes()
     assert [given.path for given in read_manifest("remote", "text").inputs] == ["mixed.jsonl"]
     assert json.loads(Path("remote/rejected/run-000000-0000.jsonl").read_text())["path"] == "mixed.jsonl"
+
+
+@contextlib.contextmanager
+def pool(folder: Path) -> Iterator[list[str]]:
+    """A worker pool, and the flags that have an engine use it."""
+    port = free_port()
+    folder.mkdir()
+    with service("worker.worker_pool_main", "--service_port", str(port), folder=folder):
+        wait_for(lambda: answers(port), "the pool does not listen")
+        yield ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
+
+
+def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_service, text, tmp_path) -> None:
+    """And one that fails ends in an error on the engine and leaves the folder to the next command."""
+    out = tmp_path / "out"
+    bad = tmp_path / "bad"
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    with pool(tmp_path / "pool") as workers:
+        flags = ["--num_shards", "3", "--no_wait", *job_service[1], *workers]
+        done = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
+        assert done.returncode == 0 and "has been submitted" in done.stderr, done.stderr
+        assert "not waiting for it" in done.stderr and done.stdout == ""
+        wait_for(lambda: [path.name for path in out.glob("_*")] == [], "the job does not clean up")
+        assert read_manifest(str(out), "text").fingerprint == read_manifest(str(text), "text").fingerprint
+
+        done = run("clozeline", "shard", "--input", str(tmp_path / "bad.jsonl"), "--output", str(bad), *flags)
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: not list(bad.glob("_lease-*")), "the failed job keeps its lease")
+        assert not (bad / "manifest.json").exists()
+        assert list(bad.glob("_unfinished-*/failed-*/failed.json"))
 
 
 AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"

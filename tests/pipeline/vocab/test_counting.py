@@ -1,5 +1,6 @@
 """Words are the library's, counts are exact, and how the text was cut into files and lots leaves no trace."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 
@@ -154,6 +155,42 @@ def test_equal_words_have_equal_keys_wherever_they_lie(words: list[str]) -> None
     together = keys_of_words(pa.array(words, pa.string()))
     alone = [int(keys_of_words(pa.array(["x", word, "y"]).slice(1, 1))[0]) for word in words]
     assert together.tolist() == alone
+
+
+@given(words=st.lists(ANY_RUN, max_size=30), num_bytes=st.integers(1, 40))
+def test_slices_of_strings_are_all_strings_and_bounded(words: list[str], num_bytes: int) -> None:
+    strings = pa.array(["before", *words], pa.string()).slice(1)
+    slices = list(runs.slices_of_strings(strings, num_bytes))
+    assert [place for start, stop in slices for place in range(start, stop)] == list(range(len(words)))
+    for start, stop in slices:
+        assert stop - start == 1 or sum(len(word.encode()) for word in words[start:stop]) <= num_bytes
+
+
+def hashed_and_cut(words: list[str]) -> list[list]:
+    strings = pa.array(words, pa.string())
+    return [keys_of_words(strings).tolist(), *(cut_runs(strings, rules).words_K.to_pylist() for rules in ALL_RULES)]
+
+
+@given(words=st.lists(st.text(min_size=1, max_size=40), max_size=30), num_bytes=st.integers(1, 60))
+def test_cutting_and_hashing_do_not_depend_on_their_slices(words: list[str], num_bytes: int) -> None:
+    whole = hashed_and_cut(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "HASHED_AT_ONCE", num_bytes)
+        patch.setattr("pipeline.vocab.cut_runs.CUT_AT_ONCE", num_bytes)
+        cut = hashed_and_cut(words)
+    assert cut == whole
+
+
+def test_memory_of_hashing_is_bounded() -> None:
+    """Bytes become 64-bit numbers, of a part of the words at a time."""
+    words = pa.array([f"{number:020d}" for number in range(200_000)])  # 4 MB
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "HASHED_AT_ONCE", 1 << 16)
+        tracemalloc.start()
+        keys_of_words(words)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 12e6  # 1.6 MB of hashes and their copies; all at once would take over 64 MB
 
 
 def test_keys_spread_words_evenly() -> None:

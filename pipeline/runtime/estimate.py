@@ -1,0 +1,84 @@
+"""What a dry run says about a job: its pieces, the size of its result, worker-hours and the size of its graph.
+
+An estimate, from amounts that are known before a job starts and from the constants below. Speeds were measured on
+English text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# Sizes of text for each stored byte. Assumed: corpora differ, and only the file's name is looked at.
+GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
+GROWTH_OF_PARQUET = 2.0
+
+# Bytes of text that one core takes in a second. The first three are those of benchmarks/model.py, behind the table of
+# worker-hours in docs/measurements.md ("At 16 GB to 10 TB").
+SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
+GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
+MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
+# docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 9.9 s for `vocab`, 12.3 s for `pairs`.
+COUNT_BYTES_PER_SECOND = 10e6
+PAIRS_BYTES_PER_SECOND = 8e6
+
+# Bytes of the result for each byte of text.
+TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text
+PAIRS_SHARE = 0.5  # assumed: two bytes for each token, and a token for each four bytes of text
+
+VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
+COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
+
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The size of a job.
+
+    splits: into how many pieces the input is cut. shards: of the result; `are_counted` when the number is known.
+    input_bytes: as they are stored. output_bytes: of the result. seconds: of one core, all steps together.
+    """
+
+    splits: int
+    shards: int
+    are_counted: bool
+    input_bytes: int
+    output_bytes: int
+    seconds: float
+
+    def lines(self, command: str, graph: Any) -> Iterator[str]:
+        """Yield what a dry run prints. `graph` is the job as Beam's proto."""
+        about = "" if self.are_counted else "about "
+        size = len(graph.SerializeToString())
+        yield f"{command}: {self.splits:,} splits of {in_words(self.input_bytes)} of input"
+        yield f"  result: {about}{self.shards:,} shards, about {in_words(self.output_bytes)} (estimate)"
+        yield (
+            f"  work: about {_hours(self.seconds)} worker-hours of one core each, without the time to start workers "
+            "(estimate, from speeds measured on English text)"
+        )
+        yield f"  graph: {in_words(size)}, {len(graph.components.transforms):,} transforms"
+
+
+def text_bytes_of(path: str, stored_bytes: int) -> float:
+    """Estimate the bytes of text in a file of a corpus."""
+    name = path.lower()
+    if name.endswith(_COMPRESSED):
+        return stored_bytes * GROWTH_OF_COMPRESSED
+    if name.endswith(".parquet"):
+        return stored_bytes * GROWTH_OF_PARQUET
+    return float(stored_bytes)
+
+
+def in_words(count: float) -> str:
+    """Example: `in_words(12_400_000)` -> `"12.4 MB"`."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} bytes"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

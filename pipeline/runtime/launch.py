@@ -1,0 +1,130 @@
+"""How a job is launched: whether it is only checked, whether its launcher waits for it, and what Dataflow has to know.
+
+Everything here is decided from flags alone, before a file is listed or an engine is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+    TestOptions,
+    WorkerOptions,
+)
+
+from pipeline.runtime import beam_internals
+from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name, worker_location
+from pipeline.runtime.runner_names import full_name
+from schemas.errors import UsageError
+
+_NEEDED_BY_DATAFLOW = {
+    "project": "--project, the id of the Google Cloud project that pays for the job",
+    "region": "--region, for example us-central1; take the region of the buckets",
+    "temp_location": "--temp_location, for example gs://bucket/tmp",
+    "sdk_container_image": "--sdk_container_image, an image with Clozeline, for example one of deploy/images",
+}
+"""By Beam's name of the option, what to give."""
+
+
+class LauncherOptions(PipelineOptions):
+    """The options of the launcher itself. Among Beam's, so that they reach whoever has the job's options."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--no_wait", action="store_true", help="submit the job and exit")
+
+
+def is_dry_run(options: PipelineOptions) -> bool:
+    """Whether the job is only to be checked. Beam takes any value of --dry_run for a yes."""
+    return bool(options.view_as(TestOptions).dry_run)
+
+
+def leaves_job(options: PipelineOptions) -> bool:
+    """Whether the launcher submits the job and does not wait for it."""
+    return options.view_as(LauncherOptions).no_wait
+
+
+def is_dataflow(options: PipelineOptions) -> bool:
+    """Whether the job goes to Dataflow."""
+    return "dataflow" in short_runner_name(options)
+
+
+def makes_template(options: PipelineOptions) -> bool:
+    """Whether the job is only written to a file, from which Dataflow starts it once the launcher has exited."""
+    return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
+
+
+def check_flags(arguments: list[str]) -> None:
+    """Check the flags that are not a command's own as far as that is possible without the job.
+
+    Raises UsageError for a runner that nobody knows, for a flag that Dataflow needs and that was not given, and for
+    --no_wait where the job would end with its launcher. Flags that nobody knows are refused later (`beam_options`).
+    """
+    given = beam_internals.flag_parser().parse_known_args(arguments)[0]
+    options = PipelineOptions(arguments)
+    options.view_as(StandardOptions).runner = full_name(given.runner or "fnapi")
+
+    if is_dataflow(options):
+        _check_dataflow(options)
+    if leaves_job(options):
+        _check_leaving(options)
+
+
+def _check_dataflow(options: PipelineOptions) -> None:
+    """Raise UsageError unless Dataflow's client has all that it would ask for, some of it over the network."""
+    runner = runner_as_written(options)
+    values = options.view_as(GoogleCloudOptions).get_all_options()
+    worker = options.view_as(WorkerOptions)
+    values["sdk_container_image"] = worker.sdk_container_image or worker.worker_harness_container_image
+
+    missing = [advice for name, advice in _NEEDED_BY_DATAFLOW.items() if not values[name]]
+    if missing:
+        raise UsageError(f"--runner {runner} needs {'; '.join(missing)}.")
+
+    temp = str(values["temp_location"])
+    if not temp.startswith("gs://") or not temp.removeprefix("gs://").partition("/")[2]:
+        raise UsageError(f"--temp_location {temp} is no folder in Cloud Storage. Give one such as gs://bucket/tmp.")
+    if makes_template(options) and not leaves_job(options) and not is_dry_run(options):
+        raise UsageError(
+            "--template_location writes the job to a file, and nothing runs that could be followed. Add --no_wait, and "
+            "start one job from the file: its files in the output folder are for a single one."
+        )
+
+
+def _check_leaving(options: PipelineOptions) -> None:
+    """Raise UsageError if the job would end with the launcher."""
+    runner = runner_as_written(options)
+    if not runs_locally(options) and worker_location(options) != "here":
+        return
+
+    where = "runs on this machine" if runs_locally(options) else "has its workers in this process (LOOPBACK)"
+    raise UsageError(
+        f"--no_wait cannot be used with --runner {runner}, which {where}: the job would end with this command. Leave "
+        "the flag out, or send the job to an engine with workers of its own; see docs/engines.md."
+    )
+
+
+def check_client(options: PipelineOptions) -> None:
+    """Raise UsageError if a job goes to Dataflow and its client is not installed."""
+    if is_dataflow(options) and not _is_installed("google.cloud.dataflow"):
+        raise UsageError(
+            f"--runner {runner_as_written(options)} needs Dataflow's client, which is not installed: "
+            'pip install "clozeline[pipeline,gcp]".'
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+def console_url(job: str, options: PipelineOptions) -> str:
+    """Return the address of a job's page in the console of Google Cloud."""
+    cloud = options.view_as(GoogleCloudOptions)
+    return f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}"

@@ -1,0 +1,111 @@
+"""Jobs as Dataflow's own client builds them, offline: their flags, their size, and what the service is asked for.
+
+Not proven: what the service does with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+from pipeline.options import ShardJob
+from pipeline.runtime.beam_internals import no_temporary_files
+from pipeline.runtime.runner import BeamJob, beam_options
+from pipeline.runtime.staging import Staging
+from pipeline.shard.documents import ReadOptions
+from pipeline.steps.provenance import Provenance
+from pipeline.transforms.shard import ShardCorpora
+from schemas.errors import UsageError
+
+pytest.importorskip("google.cloud.dataflow", reason='Dataflow\'s client is not installed (the extra "gcp")')
+
+CLOUD = [
+    "--runner=DataflowRunner",
+    "--project=my-project",
+    "--region=us-central1",
+    "--temp_location=gs://bucket/tmp",
+    "--sdk_container_image=us-docker.pkg.dev/p/images/clozeline:1",
+    "--dry_run=True",
+]
+SPLITS = 100_000
+
+
+def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
+    """The runner and the client's job, of `shard` with many splits."""
+    job = ShardJob(input="x", output="o", dedup=dedup)  # type: ignore[arg-type]
+    reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup=dedup, seed=0)  # type: ignore[arg-type]
+    staging = Staging("s3://bucket/text", "job", "token")
+    graph = ShardCorpora(SPLITS, SPLITS << 24, job, reading, Provenance({}, [], 0), "service", staging)
+    with no_temporary_files():
+        pipeline = BeamJob("Shard corpora", graph, beam_options([*CLOUD, *flags], [], 0), staging).build()
+        result: Any = pipeline.run()
+    return pipeline.runner, result.job
+
+
+@pytest.mark.parametrize("dedup", ["none", "minhash"])
+def test_the_job_of_100_000_splits_is_small_and_every_long_step_begins_behind_a_shuffle(dedup: str) -> None:
+    runner, _ = built(dedup=dedup)
+    proto = runner.proto_pipeline
+    assert len(proto.SerializeToString()) < 1_000_000  # the service takes 10 MB as JSON
+
+    transforms = proto.components.transforms
+    groups = [transform.unique_name for transform in transforms.values() if "group_by_key" in transform.spec.urn]
+    assert any("Distribute splits" in name for name in groups)  # so that reading is not fused to the list of splits
+    assert any("By bucket" in name for name in groups)
+    images = {environment.payload for environment in proto.components.environments.values()}
+    assert all(b"us-docker.pkg.dev/p/images/clozeline:1" in payload for payload in images)
+
+
+def test_flags_of_the_service_reach_the_job() -> None:
+    _, job = built(
+        "--job_name=shard-web",
+        "--labels=team=nlp",
+        "--labels=step=shard",
+        "--worker_machine_type=n2-standard-4",
+        "--num_workers=2",
+        "--max_num_workers=50",
+        "--dataflow_service_options=enable_prime",
+        "--service_account_email=a@b.iam.gserviceaccount.com",
+    )
+    assert job.proto.name == "shard-web" and dict(job.proto.labels) == {"team": "nlp", "step": "shard"}
+    values = job.options.get_all_options()
+    assert values["machine_type"] == "n2-standard-4"
+    assert (values["num_workers"], values["max_num_workers"]) == (2, 50)
+    cloud = job.options.view_as(GoogleCloudOptions)
+    assert cloud.dataflow_service_options == ["enable_prime"]
+    assert cloud.service_account_email == "a@b.iam.gserviceaccount.com"
+
+
+WRONG = {
+    "job name": ("--job_name=Not_A_Name", "Not_A_Name"),
+    "project": ("--project=12345", "12345"),
+    "workers": ("--max_num_workers=0", "max_num_workers"),
+    "fewer than at first": ("--num_workers=9 --max_num_workers=3", "cannot exceed"),
+}
+
+
+@pytest.mark.parametrize(("flags", "named"), WRONG.values(), ids=WRONG)
+def test_a_dry_run_refuses_what_dataflow_would(flags: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        built(*flags.split())
+
+
+def test_a_dry_run_for_dataflow_touches_neither_disk_nor_store(run, corpus, store, tmp_path) -> None:
+    """Beam would leave folders of temporary files behind, and the store is asked for names and sizes alone."""
+    store.reset()
+    bucket = store.bucket("corpora")
+    bucket.put_object(Key="raw/corpus.jsonl", Body=corpus.read_bytes())
+    for name in ("home", "temporary"):
+        (tmp_path / name).mkdir()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.iterdir())}
+
+    places = ("--input=s3://corpora/raw/*.jsonl", "--output=s3://corpora/text")
+    variables = store.environment | {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "temporary")}
+    done = run("python", "-m", "pipeline", "shard", *places, *CLOUD, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "worker-hours" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.iterdir())} == before
+    assert {method for method, _ in store.requests} <= {"GET", "HEAD"}
+    assert [item.key for item in bucket.objects.all()] == ["raw/corpus.jsonl"]

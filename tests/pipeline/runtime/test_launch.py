@@ -1,0 +1,216 @@
+"""What is decided from flags alone: Dataflow's, --no_wait and --dry_run; and a job that its launcher leaves."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from pipeline.runtime import lease_files, leases, submitted_job
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.launch import check_flags, console_url, leaves_job, makes_template
+from pipeline.runtime.staging import Staging
+from pipeline.runtime.stop_signals import Terminated
+from pipeline.runtime.submitted_job import RemoteJob
+from schemas.errors import DataError, UsageError
+
+CLOUD = {
+    "project": "my-project",
+    "region": "us-central1",
+    "temp_location": "gs://bucket/tmp",
+    "sdk_container_image": "image",
+}
+SERVICE = ["--runner=portable", "--job_endpoint=localhost:1"]
+
+
+def dataflow(**changes: str) -> list[str]:
+    values = CLOUD | changes
+    return ["--runner=DataflowRunner", *(f"--{name}={value}" for name, value in values.items() if value)]
+
+
+def test_all_that_dataflow_needs_is_enough() -> None:
+    check_flags(dataflow())
+    check_flags([*dataflow(sdk_container_image=""), "--worker_harness_container_image=image"])
+
+
+@pytest.mark.parametrize("missing", CLOUD)
+def test_each_flag_that_dataflow_misses_is_named(missing: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_flags(dataflow(**{missing: ""}))
+    assert [name for name in CLOUD if f"--{name}," in str(refused.value)] == [missing]
+
+
+@pytest.mark.parametrize("temp", ["/tmp/x", "s3://bucket/tmp", "gs://", "gs://bucket", "gs://bucket/"])
+def test_a_place_for_temporary_files_is_a_folder_in_cloud_storage(temp: str) -> None:
+    with pytest.raises(UsageError, match="is no folder in Cloud Storage"):
+        check_flags(dataflow(temp_location=temp))
+
+
+@pytest.mark.parametrize("flags", [[], ["--runner=direct"], ["--runner=prism"], [*SERVICE]], ids=" ".join)
+def test_a_job_that_ends_with_its_launcher_cannot_be_left(flags: list[str]) -> None:
+    check_flags(flags)
+    with pytest.raises(UsageError, match=r"--no_wait cannot be used with .* would end with this command"):
+        check_flags([*flags, "--no_wait"])
+
+
+def test_a_job_of_an_engine_can_be_left() -> None:
+    check_flags([*dataflow(), "--no_wait"])
+    check_flags([*SERVICE, "--environment_type=EXTERNAL", "--environment_config=localhost:2", "--no_wait"])
+
+
+def test_a_template_is_for_a_launcher_that_does_not_wait() -> None:
+    template = [*dataflow(), "--template_location=gs://bucket/job"]
+    with pytest.raises(UsageError, match="Add --no_wait"):
+        check_flags(template)
+    check_flags([*template, "--no_wait"])
+    options = PipelineOptions([*template, "--no_wait"])
+    assert makes_template(options) and leaves_job(options)
+
+
+def test_the_console_of_google_cloud() -> None:
+    assert console_url("2026-1", PipelineOptions(dataflow())) == (
+        "https://console.cloud.google.com/dataflow/jobs/us-central1/2026-1?project=my-project"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["shard", "--input", "s3://nowhere/*.jsonl"],
+        ["vocab", "--text", "s3://nowhere/text", "--model", "wordpiece", "--size", "100"],
+        ["pairs", "--text", "s3://nowhere/text", "--vocab", "s3://nowhere/vocab", "--objective", "nsp"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_missing_flag_is_refused_before_the_network_is_touched(command, store_out_of_reach, words) -> None:
+    done = command(*words, "--output", "gs://nowhere/out", *dataflow(region=""))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "clozeline: --runner DataflowRunner needs --region, for example us-central1; take the region of the buckets.\n"
+    )
+
+
+def test_two_jobs_are_not_left(command, text, tmp_path) -> None:
+    words = ("vocab", "--text", text, "--counts", tmp_path / "counts", "--output", tmp_path / "v")
+    pool = [*SERVICE, "--environment_type=EXTERNAL", "--environment_config=localhost:2"]
+    done = command(*words, "--model", "wordpiece", "--size", 100, *pool, "--no_wait")
+    assert done.returncode == 2 and "needs two" in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def tree(*folders: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file and folder: inode, size, and time of the last change of its content, names in a folder included."""
+    found = {}
+    for folder in folders:
+        for path in [folder, *folder.rglob("*")]:
+            status = path.lstat()
+            found[str(path)] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def test_a_dry_run_creates_and_deletes_nothing(command, corpus, text, vocab, tmp_path, monkeypatch) -> None:
+    """A folder's time changes even if a file was created in it and deleted again, so none can have been."""
+    here, home, temporary, out = (tmp_path / name for name in ("here", "home", "temporary", "out"))
+    for folder in (here, home, temporary, out / "_unfinished-0123456789abcdef"):
+        folder.mkdir(parents=True)
+    (out / "_unfinished-0123456789abcdef" / "run-000000.json").write_text("{}")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    commands = {
+        "shard": ("shard", "--input", corpus),
+        "vocab": ("vocab", "--text", text, "--model", "wordpiece", "--size", 100),
+        "counts": ("vocab", "--text", text, "--counts", tmp_path / "new", "--model", "wordpiece", "--size", 100),
+        "pairs": ("pairs", "--text", text, "--vocab", vocab, "--objective", "nsp"),
+    }
+    before = tree(tmp_path, text, vocab, corpus)
+    for words in commands.values():
+        for output in (out, tmp_path / "not there yet"):
+            done = command(*words, "--output", output, "--dry_run")
+            assert done.returncode == 0, done.stderr
+            assert "splits of " in done.stdout and "worker-hours" in done.stdout and "graph: " in done.stdout
+            assert "nothing was written or removed" in done.stderr
+            assert tree(tmp_path, text, vocab, corpus) == before
+
+
+def test_a_dry_run_in_a_process_of_its_own_tries_out_no_folder(run, corpus, tmp_path, monkeypatch) -> None:
+    """What is imported must leave no trace either: Python tries out a folder of temporary files by writing into it."""
+    for name in ("here", "home", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = tree(tmp_path, corpus.parent)
+    words = ("shard", "--input", corpus, "--output", tmp_path / "out", "--dry_run")
+    done = run("python", "-m", "pipeline", *words, HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path / "temporary"))
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path, corpus.parent) == before
+
+
+def test_a_job_that_is_left_has_a_lease_that_says_so_and_stays(tmp_path) -> None:
+    output = str(tmp_path)
+    with leases.held(output, "token") as lease:
+        lease.leave()
+        lease.renew()  # keeps what the file says
+        owner = lease_files.read(output, "token")
+        assert owner is not None and owner.left and not owner.kept
+        lease.keep = True
+    owner = lease_files.read(output, "token")
+    assert owner is not None and owner.left and owner.kept
+    assert not lease_files.launcher_waits(output, "token", str(tmp_path / "_lease-token.json"))
+
+
+def test_the_last_step_fails_a_job_that_nobody_waits_for(tmp_path) -> None:
+    output = str(tmp_path)
+    failures = Failures(Staging(output, "job", "token"))
+    with leases.held(output, "token") as lease:
+        failures.report(DataError("The text is bad."))
+        assert failures.end_job_left_alone() is None  # the launcher raises the error
+        lease.leave()
+        for _ in range(2):  # an engine repeats the step
+            error = failures.end_job_left_alone()
+            assert isinstance(error, DataError) and str(error) == "The text is bad."
+    assert not list(tmp_path.glob("_lease-*"))
+
+
+class Result:
+    """Beam's result of a job, which remembers whether it was canceled."""
+
+    job_id = "job-1"
+    canceled = False
+
+    def cancel(self) -> None:
+        self.canceled = True
+
+
+@pytest.mark.parametrize(
+    ("answer", "interrupt", "canceled"),
+    [
+        ("l\n", KeyboardInterrupt(), False),
+        ("Leave\n", KeyboardInterrupt(), False),
+        ("\n", KeyboardInterrupt(), True),
+        ("c\n", KeyboardInterrupt(), True),
+        ("", KeyboardInterrupt(), True),
+        ("l\n", Terminated(), True),
+    ],
+)
+def test_ctrl_c_at_a_terminal_asks(answer, interrupt, canceled, monkeypatch, capsys) -> None:
+    """stdin and stderr are a real terminal. SIGTERM asks nobody."""
+    controller, terminal = os.openpty()
+    os.write(controller, answer.encode() or b"\x04")  # Ctrl-D, the end of the input
+    result = Result()
+    with os.fdopen(os.dup(terminal)) as stdin, os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stderr", stderr)
+        stopped = RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(interrupt)
+    os.close(controller)
+    assert result.canceled == canceled and stopped.still_runs == (not canceled)
+    assert ("was left running" in str(stopped)) == (not canceled)
+
+
+def test_without_a_terminal_ctrl_c_cancels() -> None:
+    result = Result()
+    RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(KeyboardInterrupt())
+    assert result.canceled and submitted_job.terminal.can_ask() is False
