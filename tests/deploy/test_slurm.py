@@ -110,7 +110,6 @@ def test_an_unknown_launcher_is_refused_before_anything_starts(cluster: Cluster,
 # Jobs
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_a_job_that_is_signaled_is_requeued_and_ends_as_an_unbroken_one(
     cluster: Cluster, tmp_path: Path, pairs: Path
@@ -143,7 +142,6 @@ def test_a_job_that_is_signaled_is_requeued_and_ends_as_an_unbroken_one(
     assert sorted(logs) == [(f"start-{start}", f"node-{node}") for start in (0, 1) for node in (0, 1)]
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_an_array_makes_pairs_of_several_corpora_with_one_vocabulary(
     cluster: Cluster, command: Command, corpus: Path, tmp_path: Path
