@@ -5,18 +5,26 @@ Not proven: what the service does with them.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions
+from apache_beam.portability import common_urns
+from apache_beam.runners.portability.fn_api_runner import translations
 
-from pipeline.options import ShardJob
+from pipeline.options import ShardJob, VocabJob
 from pipeline.runtime.beam_internals import no_temporary_files
 from pipeline.runtime.runner import BeamJob, beam_options
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
+from pipeline.steps.counts_reader import CountsPlace
 from pipeline.steps.provenance import Provenance
+from pipeline.steps.vocab import VocabularyPlan
+from pipeline.steps.word_counts import CountPlan
 from pipeline.transforms.shard import ShardCorpora
+from pipeline.transforms.vocab import CountWords, MakeVocabulary
+from pipeline.vocab.cut_runs import Rules
 from schemas.errors import UsageError
 
 pytest.importorskip("google.cloud.dataflow", reason='Dataflow\'s client is not installed (the extra "gcp")')
@@ -109,3 +117,73 @@ def test_a_dry_run_for_dataflow_touches_neither_disk_nor_store(run, corpus, stor
     assert {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.iterdir())} == before
     assert {method for method, _ in store.requests} <= {"GET", "HEAD"}
     assert [item.key for item in bucket.objects.all()] == ["raw/corpus.jsonl"]
+
+
+# What each stage carries, by Beam's own rules of fusion, which engines share
+
+
+def stages_of(proto: Any) -> list[set[str]]:
+    """The names of the transforms that run together, without the graph's own name."""
+    phases = [
+        translations.annotate_downstream_side_inputs,
+        translations.fix_side_input_pcoll_coders,
+        translations.lift_combiners,
+        translations.expand_gbk,
+        translations.sink_flattens,
+        translations.greedily_fuse,
+    ]
+    primitives = frozenset([common_urns.primitives.IMPULSE.urn, common_urns.primitives.GROUP_BY_KEY.urn])
+    _, stages = translations.create_and_optimize_stages(copy.deepcopy(proto), phases, primitives)
+    return [{transform.unique_name.partition("/")[2] for transform in stage.transforms} for stage in stages]
+
+
+def built_vocabulary() -> Any:
+    """The graph of `vocab` for a terabyte of text, as the service gets it."""
+    staging = Staging("s3://bucket/vocab", "job", "token")
+    job = VocabJob(text="s3://bucket/text", output="s3://bucket/vocab", model="wordpiece", size=30_522, lowercase=True)
+    rules = Rules("wordpiece", lowercase=True)
+    count_plan = CountPlan("s3://bucket/text", "", ["web"], (rules,), 16_384, 4, 10**12, is_result=False)
+    counted = CountWords(count_plan, "service", staging)
+    plan = VocabularyPlan(job, CountsPlace("", "", rules, count_plan.partitions, staging), ["web"], staging)
+    graph = MakeVocabulary(plan, Provenance({}, [], 0), counted, [], min_ram="24GB")
+    with no_temporary_files():
+        pipeline: Any = BeamJob("Vocabulary", graph, beam_options(CLOUD, [], 0), staging).build()
+        pipeline.run()
+    return pipeline.runner.proto_pipeline
+
+
+def carrying(stages: list[set[str]], name: str) -> set[str]:
+    (stage,) = [stage for stage in stages if name in stage]
+    return stage
+
+
+def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
+    """So that each is spread over all workers, and a failure repeats no other one."""
+    stages = stages_of(built()[0].proto_pipeline)
+    listing = carrying(stages, "Splits")
+    reading = carrying(stages, "Spread")
+    sending = carrying(stages, "Gather/Gather/Documents blocks")
+    writing = carrying(stages, "Gather/Consume")
+    finishing = carrying(stages, "Finish/Call")
+    assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
+    # Reports are counted where shards are written, and travel no further than to their part of the manifest.
+    assert {"Count", "Summarize parts/Part"} <= writing
+
+
+def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> None:
+    proto = built_vocabulary()
+    asking = set()
+    for transform in proto.components.transforms.values():
+        environment = proto.components.environments.get(transform.environment_id)
+        hints = dict(environment.resource_hints) if environment else {}
+        if hints:
+            assert hints == {"beam:resources:min_ram_bytes:v1": b"24000000000"}
+            asking.add(transform.unique_name.split("/")[1])
+    assert asking == {"Learn"}
+
+    stages = stages_of(proto)
+    long_steps = ("Count words/Lots", "Count words/Add counts/Gather/Counts blocks", "Count words/Add counts/Consume")
+    separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
+    assert len({id(stage) for stage in separate}) == 6
+    beside_learning = {name for name in carrying(stages, "Learn/Call") if not name.startswith("Learn/")}
+    assert beside_learning <= {"Read", "Write"}  # of its input and its result
