@@ -12,6 +12,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
+from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
@@ -64,6 +65,9 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
     staging = _vocabulary_staging(job, {"text": text.fingerprint}, options)
+    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     rules = Rules(job.model, job.lowercase)
     count_plan = _count_plan(job, text, (rules,), options)
@@ -83,6 +87,9 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     source = Input(path=storage.printable(folder), fingerprint=counts.fingerprint)
     provenance = Provenance(recorded_options(job), [*counts.inputs, source], NO_SEED)
     staging = _vocabulary_staging(job, {"counts": counts.fingerprint}, options)
+    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     rules = Rules(job.model, job.lowercase)
     tally = tally_of(counts, folder, rules)
@@ -127,7 +134,10 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
     provenance = Provenance({"version": COUNT_VERSION}, [source], NO_SEED)
     output = path_for_workers("--counts", str(job.counts), options)
     identity = {"options": provenance.options, "text": text.fingerprint}
-    staging = plan_staging(output, "counts", job.overwrite, identity, is_dry_run(options))
+    staging = plan_staging(output, "counts", identity)
+    finished = finished_manifest(Wanted("counts", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:  # by another launcher, since it was looked for
+        return finished
 
     plan = _count_plan(job, text, ALL_RULES, options)
     count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
@@ -139,7 +149,7 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
 def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
     output = path_for_workers("--output", job.output, options)
     identity: dict[str, Any] = {"options": recorded_options(job), **made_from}
-    return plan_staging(output, "vocab", job.overwrite, identity, is_dry_run(options))
+    return plan_staging(output, "vocab", identity)
 
 
 def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
