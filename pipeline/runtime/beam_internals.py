@@ -26,6 +26,9 @@ WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 MESSAGE_THREAD = "wait_until_finish_read"
 """Name of the launcher's thread that reads a job's messages; it raises when the connection to the job server breaks."""
 
+LOST_LOG_CONNECTION = "Logging client failed"
+"""How the line begins that a worker prints each half second when it cannot send its log any more."""
+
 RUNNERS_LOGGER = "apache_beam.runners"
 """The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
 
