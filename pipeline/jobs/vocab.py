@@ -41,6 +41,8 @@ COUNT_VERSION = 1  # of the rules by which text is counted
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     check_flags(beam_arguments)
+    if job.counts is not None:
+        _check_counts_folder(job.counts)
     if job.text is not None:
         text = read_root(job.text, "text")
         options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
@@ -100,6 +102,19 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
     size = _estimate(0, 0, 1, estimate.VOCABULARY_BYTES)
     return execute(Execution("vocab", "Vocabulary", graph, options, staging, NOT_MEASURED, size), "vocab")
+
+
+def _check_counts_folder(folder: str) -> None:
+    """Raise UsageError when a folder holds a finished result that is no counts; it is neither read nor replaced."""
+    url = storage.join(folder, manifests.NAME)
+    if not storage.exists(url):
+        return
+    kind = manifests.parse_manifest(storage.read(url), url).kind
+    if kind != "counts":
+        raise UsageError(
+            f"--counts {storage.printable(folder)} holds finished {kind}, and counts need a folder of their own. Give "
+            "another folder as --counts; with --text it is made if it does not exist."
+        )
 
 
 def _must_count(job: VocabJob, text: Manifest) -> bool:
