@@ -61,6 +61,10 @@ class Staging:
         """The place of a piece or a report; of the folder itself for an empty name."""
         return storage.join(self.output, PREFIX + self.job, name)
 
+    def is_begun(self) -> bool:
+        """Whether an attempt has written anything there."""
+        return storage.exists(self.url("").rstrip("/"))
+
     def report(self, name: str) -> Report | None:
         """Return the report of a finished piece, or None when the piece is not finished."""
         kept = self._kept(name)

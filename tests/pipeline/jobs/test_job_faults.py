@@ -49,7 +49,18 @@ def test_a_wrong_value_of_a_flag_of_beam_is_one_line(command, corpus, tmp_path, 
 
 
 ENGINES = {
-    "flink-without-jar": (["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"], "--job_endpoint"),
+    "flink-without-jar": (
+        ["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"],
+        "There is no file at --flink_job_server_jar /nonexistent.jar",
+    ),
+    "prism-without-prism": (
+        ["--runner=prism", "--prism_location=/nowhere/prism"],
+        "There is no file at --prism_location /nowhere/prism. Give the path of the Prism binary",
+    ),
+    "worker-command-that-is-not-there": (
+        ["--runner=prism", "--environment_type=PROCESS", '--environment_config={"command": "/nowhere/worker"}'],
+        "names the command /nowhere/worker, which does not exist here",
+    ),
     "no-endpoint": (["--runner=portable", "--environment_type=LOOPBACK"], "PortableRunner needs --job_endpoint"),
     "no-pool": (
         ["--runner=flink", "--environment_type=EXTERNAL", "--environment_config=localhost:9"],
@@ -61,7 +72,7 @@ ENGINES = {
     ),
     "flink-without-java": (
         ["--runner=flink", f"--flink_job_server_jar={__file__}", "--job_server_java_launcher=/nowhere/java"],
-        "Install a Java runtime",
+        "no executable file /nowhere/java. Install a Java runtime",
     ),
     "endpoint-that-is-not-there": (
         [
@@ -78,7 +89,18 @@ ENGINES = {
 @pytest.mark.parametrize(("flags", "message"), ENGINES.values(), ids=ENGINES)
 def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path, flags, message) -> None:
     done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
-    ends(done, 1, message)
+    ends(done, 2, message)
+    assert not (tmp_path / "out").exists(), "nothing was started"
+
+
+def test_what_is_found_missing_at_the_end_leaves_no_staging(command, corpus, tmp_path) -> None:
+    """A file to download is looked for when the job is submitted."""
+    out = tmp_path / "out"
+    shard = ("shard", "--input", corpus, "--output", out, "--runner=flink")
+    missing = "http://localhost:9/server.jar"
+    done = command(*shard, f"--flink_job_server_jar={missing}", "--job_server_java_launcher=/bin/true")
+    ends(done, 2, f"The job server {missing} could not be downloaded")
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_an_address_without_a_port_is_a_wrong_flag(command, corpus, tmp_path) -> None:

@@ -149,6 +149,22 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     assert json.loads(Path("remote/rejected/run-000000-0000.jsonl").read_text())["path"] == "mixed.jsonl"
 
 
+@pytest.mark.parametrize("runner", ["job service", "prism"])
+def test_a_job_of_an_engine_leaves_no_temporary_files(run, corpus, request, tmp_path, runner: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    if runner == "prism":
+        flags = ["--runner=prism", f"--prism_location={request.getfixturevalue('prism')}"]
+    else:
+        address = request.getfixturevalue("beam_job_service")
+        flags = ["--runner=PortableRunner", f"--job_endpoint={address}", "--environment_type=LOOPBACK"]
+
+    shard = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out", *flags)
+    done = run(*shard, TMPDIR=str(temporary))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 @contextlib.contextmanager
 def pool(folder: Path) -> Iterator[list[str]]:
     """A worker pool, and the flags that have an engine use it."""
