@@ -143,7 +143,7 @@ def explain(error: BaseException) -> Explanation:
             return Explanation(cause.advice.format(*match.groups()), cause.may_pass, cause.is_usage)
 
     if any(re.search(pattern, text) for pattern in LOST_WORKERS):
-        said = last_message(text).rstrip(".")
+        said = re.sub(r"^(?:[\w$]+(?:Exception|Error): )+", "", last_message(text)).rstrip(".")
         return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
     return Explanation(last_message(text), may_pass=_FAULT_OF_A_STEP not in text)
 
@@ -155,6 +155,7 @@ def last_message(text: str) -> str:
 
     last = re.sub(r"^Pipeline \S+ failed in state \w+: ", "", last)
     last = re.sub(r"^(?:[\w$]+\.)*[\w$]+(?:Exception|Error): (?=(?:[\w$]+\.)*[\w$]+(?:Exception|Error): )", "", last)
+    last = re.sub(r"\b(?:[a-z][\w$]*\.)+([A-Z][\w$]*(?:Exception|Error))", r"\1", last)  # classes without packages
     return last[:_MAX_MESSAGE].rstrip(".") + "."
 
 
