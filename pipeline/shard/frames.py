@@ -85,16 +85,20 @@ def check_magic(source: CompressedBytes, frame: str, magic: bytes, frames_before
 
     start = source.offset
     if start == 0:
-        kind = frame.partition(" ")[0]
-        raise DataError(
-            f"{source.path} is not {kind}, although its name says so. Rename it after what it is, or compress it."
-        )
+        raise misnamed(source.path, frame.partition(" ")[0])
     if not frames_before:
         raise damaged(source, frame, start, "there is none")
     raise DataError(
         f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
         f"(there is none), and what comes before is whole. If something was appended there, cut it off with `head -c "
         f"{start}`; otherwise copy the file again, or leave it out."
+    )
+
+
+def misnamed(path: str, compression: str) -> DataError:
+    """Return the error for a file that is not compressed as the end of its name says."""
+    return DataError(
+        f"{path} is not {compression}, although its name says so. Rename it after what it is, or compress it."
     )
 
 

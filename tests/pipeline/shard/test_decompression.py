@@ -53,13 +53,17 @@ def test_a_line_of_200_mb_is_passed_over_in_bounded_memory(tmp_path: Path, suffi
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kilobytes
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
-def test_a_plain_file_with_a_compressed_name_and_an_appendix_are_named(tmp_path: Path, suffix: str, kind: str) -> None:
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zst", "zstd"), (".bz2", "bz2"), (".xz", "xz")])
+def test_a_plain_file_with_a_compressed_name_is_named(tmp_path: Path, suffix: str, kind: str) -> None:
     path = tmp_path / f"x.jsonl{suffix}"
     path.write_bytes(b'{"text": "plain"}\n')
     with pytest.raises(DataError, match=rf"x\.jsonl{suffix} is not {kind}, although its name says so\. Rename it"):
         lines(path)
 
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_what_is_appended_to_a_whole_file_is_named_with_its_place(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
     whole = COMPRESS[suffix](b"one\n") * 2
     path.write_bytes(whole + b"-- end of dump --\n")
     with pytest.raises(
