@@ -118,10 +118,10 @@ def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
 
     It chose by the text before copies were dropped, of which the manifest has only what is left.
     """
-    if name != "num_shards" or here is not None:
+    if name != "num_shards" or here is not None or not {"num_shards", "shard_megabytes", "dedup"} <= set(root.options):
         return False
 
-    recorded = root.options[name]
+    recorded = root.options["num_shards"]
     of_what_is_left = shards_for(root.totals["text_bytes"], root.options["shard_megabytes"] << 20)
     if root.options["dedup"] == "none":
         return recorded == of_what_is_left

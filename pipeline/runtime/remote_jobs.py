@@ -16,7 +16,6 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD
 from pipeline.runtime.carried_errors import is_carried
-from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
@@ -29,13 +28,13 @@ POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ende
 def submit(pipeline: beam.Pipeline, runner: str) -> Any:
     """Hand a job to its engine and return Beam's result.
 
-    Raises NotSubmittedError or UsageError when nothing was started because something is missing, EngineError when the
-    engine does not take the job, and JobStoppedError on Ctrl-C, when it may have been taken.
+    Raises NotSubmittedError when nothing was started because something is missing, EngineError when the engine does not
+    take the job, and JobStoppedError on Ctrl-C, when it may have been taken.
     """
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
-    check_engine(pipeline.options)
+
     try:
         with _own_interrupts():
             return pipeline.run()

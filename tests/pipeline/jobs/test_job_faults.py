@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
 from pipeline.runtime import remote_jobs, terminal_logs
@@ -221,3 +222,16 @@ def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp
         except subprocess.TimeoutExpired:
             continue
     assert process.returncode == 0, process.communicate()[1]
+
+
+def test_an_engine_that_is_gone_before_the_second_attempt_is_no_wrong_flag(tmp_path, monkeypatch) -> None:
+    """The first attempt ran, so the exit code is not the one that says that nothing was started."""
+    options = beam_runner.beam_options(["--runner=PortableRunner", "--job_endpoint=localhost:9"], [], 0)
+    job = beam_runner.BeamJob("Nothing", beam.Create([]), options, Staging(str(tmp_path), "job"))
+
+    def lose_worker(*_: object) -> None:
+        raise EngineError("A worker was lost.", may_pass=True)
+
+    monkeypatch.setattr(beam_runner, "run_once", lose_worker)
+    with pytest.raises(EngineError, match=r"Nothing answers at --job_endpoint localhost:9.*Finished pieces are kept"):
+        beam_runner.run_job(job, job.build())

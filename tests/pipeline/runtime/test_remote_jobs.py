@@ -187,6 +187,8 @@ def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_s
         assert "not waiting for it" in done.stderr and done.stdout == ""
         wait_for(lambda: [path.name for path in out.glob("_*")] == [], "the job does not clean up")
         assert read_manifest(str(out), "text").fingerprint == read_manifest(str(text), "text").fingerprint
+        again = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
+        assert again.returncode == 0 and "is already finished by this command" in again.stderr, again.stderr
 
         done = run("clozeline", "shard", "--input", str(tmp_path / "bad.jsonl"), "--output", str(bad), *flags)
         assert done.returncode == 0, done.stderr
