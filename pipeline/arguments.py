@@ -73,9 +73,9 @@ def launch_flags(parsed: argparse.Namespace) -> list[str]:
 
 
 def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:
-    """Return the error for flags that nobody knows, each with the nearest known one."""
+    """Return the error for flags that nobody knows, each with the nearest known one. Their values are not named."""
     hints = []
-    for flag in unknown:
+    for flag in [word for word in unknown if word.startswith("-")] or unknown:
         name = flag.split("=")[0]
         hints.append(f"Unknown {what} {flag}.{nearest_name(name, known)}")
     return UsageError("; ".join(hints))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
+from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import PairsJob
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.runtime import estimate
@@ -53,10 +54,14 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
     job = _for_workers(job, options)
-    staging = plan_staging(job.output, "pairs", job.overwrite, identity, is_dry_run(options))
+    staging = plan_staging(job.output, "pairs", identity)
+    provenance = Provenance(recorded | removed_dropout(dropout), inputs, job.seed)
+    finished = finished_manifest(Wanted("pairs", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
-    graph = WritePairs(plan, Provenance(recorded | removed_dropout(dropout), inputs, job.seed))
+    graph = WritePairs(plan, provenance)
     work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
     size = estimate.Estimate(
         splits=text.num_shards,

@@ -8,6 +8,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
+from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import ShardJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
@@ -52,11 +53,14 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(beam_arguments, known_flags, input_bytes)
 
     output = path_for_workers("--output", job.output, options)
-    identity = _identity(job, files)
-    staging = plan_staging(output, "text", job.overwrite, identity, is_dry_run(options))
+    staging = plan_staging(output, "text", _identity(job, files))
+    inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
+    wanted = Wanted("text", Provenance(recorded_options(job), inputs, job.seed), job.overwrite)
+    finished = finished_manifest(wanted, staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-    inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
     graph = ShardCorpora(
         splits=len(splits),
         input_bytes=input_bytes,

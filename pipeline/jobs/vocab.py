@@ -12,6 +12,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
+from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
@@ -40,6 +41,8 @@ COUNT_VERSION = 1  # of the rules by which text is counted
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
     check_flags(beam_arguments)
+    if job.counts is not None:
+        _check_counts_folder(job.counts)
     if job.text is not None:
         text = read_root(job.text, "text")
         options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
@@ -64,6 +67,9 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
     staging = _vocabulary_staging(job, {"text": text.fingerprint}, options)
+    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     rules = Rules(job.model, job.lowercase)
     count_plan = _count_plan(job, text, (rules,), options)
@@ -83,6 +89,9 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     source = Input(path=storage.printable(folder), fingerprint=counts.fingerprint)
     provenance = Provenance(recorded_options(job), [*counts.inputs, source], NO_SEED)
     staging = _vocabulary_staging(job, {"counts": counts.fingerprint}, options)
+    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
 
     rules = Rules(job.model, job.lowercase)
     tally = tally_of(counts, folder, rules)
@@ -93,6 +102,19 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     graph = MakeVocabulary(plan, provenance, None, tally.tolist(), min_ram)
     size = _estimate(0, 0, 1, estimate.VOCABULARY_BYTES)
     return execute(Execution("vocab", "Vocabulary", graph, options, staging, NOT_MEASURED, size), "vocab")
+
+
+def _check_counts_folder(folder: str) -> None:
+    """Raise UsageError when a folder holds a finished result that is no counts; it is neither read nor replaced."""
+    url = storage.join(folder, manifests.NAME)
+    if not storage.exists(url):
+        return
+    kind = manifests.parse_manifest(storage.read(url), url).kind
+    if kind != "counts":
+        raise UsageError(
+            f"--counts {storage.printable(folder)} holds finished {kind}, and counts need a folder of their own. Give "
+            "another folder as --counts; with --text it is made if it does not exist."
+        )
 
 
 def _must_count(job: VocabJob, text: Manifest) -> bool:
@@ -127,7 +149,10 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
     provenance = Provenance({"version": COUNT_VERSION}, [source], NO_SEED)
     output = path_for_workers("--counts", str(job.counts), options)
     identity = {"options": provenance.options, "text": text.fingerprint}
-    staging = plan_staging(output, "counts", job.overwrite, identity, is_dry_run(options))
+    staging = plan_staging(output, "counts", identity)
+    finished = finished_manifest(Wanted("counts", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:  # by another launcher, since it was looked for
+        return finished
 
     plan = _count_plan(job, text, ALL_RULES, options)
     count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
@@ -139,7 +164,7 @@ def _run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Mani
 def _vocabulary_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
     output = path_for_workers("--output", job.output, options)
     identity: dict[str, Any] = {"options": recorded_options(job), **made_from}
-    return plan_staging(output, "vocab", job.overwrite, identity, is_dry_run(options))
+    return plan_staging(output, "vocab", identity)
 
 
 def _count_plan(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:

@@ -10,7 +10,11 @@ Functions import Beam when they are called: a worker must set up its process bef
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import functools
+import shutil
+import tempfile
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +29,9 @@ WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 
 MESSAGE_THREAD = "wait_until_finish_read"
 """Name of the launcher's thread that reads a job's messages; it raises when the connection to the job server breaks."""
+
+LOST_LOG_CONNECTION = "Logging client failed"
+"""How the line begins that a worker prints each half second when it cannot send its log any more."""
 
 RUNNERS_LOGGER = "apache_beam.runners"
 """The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
@@ -90,15 +97,38 @@ def no_temporary_files() -> Iterator[None]:
     from apache_beam.transforms import environments
 
     pipeline: Any = apache_beam.pipeline
-    tempfile = pipeline.tempfile
+    real_tempfile = pipeline.tempfile
     dependencies = environments.python_sdk_dependencies
     pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")
     environments.python_sdk_dependencies = lambda *_, **__: []
     try:
         yield
     finally:
-        pipeline.tempfile = tempfile
+        pipeline.tempfile = real_tempfile
         environments.python_sdk_dependencies = dependencies
+
+
+@contextlib.contextmanager
+def temporary_files_removed() -> Iterator[None]:
+    """Have Beam write its temporary files into one folder, which is removed when this process ends.
+
+    It leaves several folders for each job that it hands to an engine: of the pipeline, of packages, of the job server.
+    """
+    previous = tempfile.tempdir
+    tempfile.tempdir = _temporary_folder()
+    try:
+        yield
+    finally:
+        tempfile.tempdir = previous
+
+
+@functools.cache
+def _temporary_folder() -> str:
+    # Not removed at the end of a job: job servers that Beam has started use it until they are stopped, at exit as well.
+    # Exit handlers run in reverse order, and theirs are registered later.
+    folder = tempfile.mkdtemp(prefix="clozeline-launcher-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def job_identifier(result: Any) -> str:

@@ -19,11 +19,13 @@ class Cause:
     pattern: a regular expression that only texts of this cause match; a group in it is repeated in the advice as {0}.
     advice: what is wrong and what to do, as one or more sentences.
     may_pass: the same job may succeed when it is submitted again.
+    is_usage: nothing can be started with these flags on this machine.
     """
 
     pattern: str
     advice: str
     may_pass: bool = False
+    is_usage: bool = False
 
 
 _REFUSED = (
@@ -40,7 +42,7 @@ CAUSES = (
     Cause(
         r"Insufficient number of network buffers: (required \d+, but only \d+ available)",
         "Flink's TaskManagers have too few network buffers ({0}). Raise taskmanager.memory.network.min and .max in "
-        "Flink's configuration, for example to 256m, or lower --parallelism.",
+        "Flink's configuration, for example to 512m, or lower --parallelism.",
     ),
     Cause(
         r"NoResourceAvailableException|Could not acquire the minimum required resources",
@@ -83,25 +85,30 @@ CAUSES = (
     Cause(
         r"You must specify a --job_endpoint",
         "PortableRunner needs --job_endpoint HOST:PORT, the address of a Beam job server.",
+        is_usage=True,
     ),
     Cause(
         r"No such file or directory: '(?:\S*/)?(java)'",
         "The job server of Flink or Spark needs Java, and there is no `{0}`. Install a Java runtime, give "
         "--job_server_java_launcher, or --job_endpoint of a job server that runs elsewhere.",
+        is_usage=True,
     ),
     Cause(
         r"Unable to parse jar URL \"([^\"]*)\"",
         "There is no job server at {0}. Give the path of an existing file, or leave the flag out and give "
         "--job_endpoint.",
+        is_usage=True,
     ),
     Cause(
         r"Unable to fetch remote job server jar at (\S+?):? ",
         "The job server {0} could not be downloaded. Download it by other means and give its path with "
         "--flink_job_server_jar or --spark_job_server_jar, or give --job_endpoint of a job server that runs.",
+        is_usage=True,
     ),
     Cause(
         r"Unable to fetch remote prism binary at (\S+?):? ",
         "Prism could not be downloaded from {0}. Download it by other means and give its path with --prism_location.",
+        is_usage=True,
     ),
 )
 """Causes that a second attempt would meet again."""
@@ -120,10 +127,11 @@ _FAULT_OF_A_STEP = "Traceback (most recent call last)"
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a failure means. text: one or more sentences. may_pass: the same job may succeed another time."""
+    """What a failure means. text: one or more sentences. may_pass, is_usage: as of a Cause."""
 
     text: str
     may_pass: bool
+    is_usage: bool = False
 
 
 def explain(error: BaseException) -> Explanation:
@@ -132,10 +140,10 @@ def explain(error: BaseException) -> Explanation:
     for cause in CAUSES:
         match = re.search(cause.pattern, text)
         if match:
-            return Explanation(cause.advice.format(*match.groups()), cause.may_pass)
+            return Explanation(cause.advice.format(*match.groups()), cause.may_pass, cause.is_usage)
 
     if any(re.search(pattern, text) for pattern in LOST_WORKERS):
-        said = last_message(text).rstrip(".")
+        said = re.sub(r"^(?:[\w$]+(?:Exception|Error): )+", "", last_message(text)).rstrip(".")
         return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
     return Explanation(last_message(text), may_pass=_FAULT_OF_A_STEP not in text)
 
@@ -147,6 +155,7 @@ def last_message(text: str) -> str:
 
     last = re.sub(r"^Pipeline \S+ failed in state \w+: ", "", last)
     last = re.sub(r"^(?:[\w$]+\.)*[\w$]+(?:Exception|Error): (?=(?:[\w$]+\.)*[\w$]+(?:Exception|Error): )", "", last)
+    last = re.sub(r"\b(?:[a-z][\w$]*\.)+([A-Z][\w$]*(?:Exception|Error))", r"\1", last)  # classes without packages
     return last[:_MAX_MESSAGE].rstrip(".") + "."
 
 

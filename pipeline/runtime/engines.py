@@ -91,10 +91,10 @@ def set_engine_defaults(options: PipelineOptions, given: set[str]) -> None:
 
 def _environment_type(options: PipelineOptions) -> str | None:
     """LOOPBACK where the engine is on this machine; None leaves the choice to Beam, which takes containers."""
-    return "LOOPBACK" if _engine_is_here(options) else None
+    return "LOOPBACK" if engine_is_here(options) else None
 
 
-def _engine_is_here(options: PipelineOptions) -> bool:
+def engine_is_here(options: PipelineOptions) -> bool:
     """Whether the engine, or the job service that stands for it, is on this machine."""
     runner = short_runner_name(options)
     endpoint = options.view_as(PortableOptions).job_endpoint

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,16 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.runtime import beam_internals, lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
 from pipeline.runtime.launch import is_dry_run, leaves_job
 from pipeline.runtime.staging import Staging
-from pipeline.runtime.submitted_job import EngineError, JobStoppedError
+from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.terminal import print_lines
+from schemas import manifest as manifests
+from schemas.errors import ClozelineError
+from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
@@ -49,25 +54,32 @@ class Execution:
 def execute(execution: Execution, command: str) -> Manifest | None:
     """Run a job and return what it published. None after a dry run, and for a job that nobody waits for.
 
-    Nothing in the output folder changes before the graph is built, and a dry run changes nothing at all. Raises
-    UsageError when another job works in the output folder, and whatever the steps raise.
+    Nothing in the output folder changes before the graph is built and the engine has been found, and a dry run changes
+    nothing at all. Raises UsageError when another job works in the output folder, and whatever the steps raise.
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
     if is_dry_run(execution.options):
         _check(job, execution.estimate, command)
         return None
 
+    check_engine(execution.options)
+    files = contextlib.nullcontext() if job.failures is None else beam_internals.temporary_files_removed()
+    with files:
+        return _run(execution, job, command)
+
+
+def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | None:
     pipeline = job.build()
-    output = execution.staging.output
-    with leases.held(output, execution.staging.token) as lease:
-        shard_destination.decide(output, execution.staging.job)
-        publication.begin(execution.staging)
+    staging = execution.staging
+    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging):
+        shard_destination.decide(staging.output, staging.job)
+        publication.begin(staging)
         execution.prepare()
         if leaves_job(execution.options):
             _submit_and_leave(job, pipeline, lease)
             return None
 
-        with progress.job_progress(command, execution.staging, execution.work) as shown:
+        with progress.job_progress(command, staging, execution.work) as shown:
             try:
                 runner.run_job(job, pipeline, _Submitted(execution.options, lease, shown))
             except (JobStoppedError, EngineError) as error:
@@ -76,9 +88,22 @@ def execute(execution: Execution, command: str) -> Manifest | None:
                 if not _is_lost_after_publication(error, lease):
                     raise
 
-        manifest = read_manifest(output, execution.kind)
-        publication.clean_up(execution.staging)
+        manifest = read_manifest(staging.output, execution.kind)
+        publication.clean_up(staging)
         return manifest
+
+
+@contextlib.contextmanager
+def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
+    """Remove staging that is made in the block if its job could not even be submitted. That of earlier jobs stays."""
+    was_there = staging.is_begun()
+    try:
+        yield
+    except NotSubmittedError:
+        if not was_there:
+            with contextlib.suppress(ClozelineError):  # it only takes up space
+                remove_folder(staging.url("").rstrip("/"), manifests.NAME)
+        raise
 
 
 def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:

@@ -28,6 +28,7 @@ ATTEMPT = "CLOZELINE_ATTEMPT"
 """The environment variable that gives a worker a file which exists as long as the attempt that it works for."""
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt; two system calls
+REPARENTED_SECONDS = 1.0  # how long a worker that met an error waits to see whether its launcher is gone
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
@@ -65,6 +66,20 @@ def end_with_launcher() -> None:
 
     arguments = (int(value), os.environ.get(ATTEMPT))
     threading.Thread(target=end_without, args=arguments, name="launcher watch", daemon=True).start()
+
+
+def end_if_orphaned() -> None:
+    """Called in a worker that has met an error: end it without a word if the error is that its launcher is gone.
+
+    The system closes a dying launcher's connections a moment before it gives the launcher's workers another parent.
+    """
+    launcher = int(os.environ[LAUNCHER])
+    deadline = time.monotonic() + REPARENTED_SECONDS
+    while os.getppid() == launcher:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+    os._exit(1)
 
 
 def end_without(parent: int, attempt: str | None = None) -> None:

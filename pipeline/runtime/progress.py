@@ -46,6 +46,10 @@ NOT_MEASURED = Work("", 0, 0)
 """Of a job whose work is one step."""
 
 
+STOP_SECONDS = 2.0
+"""How long the end of a job waits for its last progress line."""
+
+
 @contextmanager
 def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgress]:
     """Show progress while the block runs."""
@@ -57,7 +61,7 @@ def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgres
         yield progress
     finally:
         done.set()
-        thread.join()
+        thread.join(STOP_SECONDS)  # it may wait for a job server that does not answer
 
 
 @dataclass

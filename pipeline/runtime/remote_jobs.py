@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,28 +17,23 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import cluster_address, is_this_machine
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
-from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, RemoteJob
+from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, NotSubmittedError, RemoteJob
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
-CONNECT_SECONDS = 10.0
 
 
 def submit(pipeline: beam.Pipeline, runner: str) -> Any:
     """Hand a job to its engine and return Beam's result.
 
-    Raises EngineError when the engine does not take it, and JobStoppedError on Ctrl-C, when it may have been taken.
+    Raises NotSubmittedError when nothing was started because something is missing, EngineError when the engine does not
+    take the job, and JobStoppedError on Ctrl-C, when it may have been taken.
     """
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
-    _check_answers("--job_endpoint", endpoint, "Start the job server there, or give the HOST:PORT of one that runs.")
-    _check_pool(pipeline.options)
-    if not endpoint:
-        _check_answers(*cluster_address(pipeline.options), "Start the cluster, or give the HOST:PORT of one that runs.")
 
     try:
         with _own_interrupts():
@@ -52,31 +46,9 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
         raise JobStoppedError(message, still_runs=True) from None
     except Exception as error:
         _raise_if_ours(error)
-        raise EngineError(f"{runner} did not take {job}. {explain(error).text}") from error
-
-
-def _check_pool(options: PipelineOptions) -> None:
-    """Raise EngineError when workers should come from a pool on this machine and there is none."""
-    portable = options.view_as(PortableOptions)
-    address = portable.environment_config
-    if portable.environment_type == "EXTERNAL" and address and is_this_machine(address):
-        port = address.rpartition(":")[2]
-        _check_answers("--environment_config", address, f"Start `python -m pipeline.worker --pool --port {port}`.")
-
-
-def _check_answers(flag: str, address: str | None, advice: str) -> None:
-    """Raise EngineError when nothing listens at an address. Beam would wait for minutes."""
-    if not address or address == "embed":
-        return
-
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise EngineError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
+        explained = explain(error)
+        kind = NotSubmittedError if explained.is_usage else EngineError
+        raise kind(f"{runner} did not take {job}. {explained.text}") from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from pipeline.arguments import unknown_flags
 from pipeline.runtime import beam_internals, failures, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
+from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import check_client, is_dataflow, leaves_job
@@ -149,8 +150,17 @@ def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], No
                 raise
             reason = str(error).partition(FINISHED_PIECES)[0].strip()
             print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
+            _check_again(job.options)
             pipeline = job.build()
     return run_once(job, pipeline, submitted)
+
+
+def _check_again(options: PipelineOptions) -> None:
+    """Raise EngineError if what `check_engine` has found before the first attempt is gone. Beam would wait for it."""
+    try:
+        check_engine(options)
+    except UsageError as error:
+        raise EngineError(f"{error} {FINISHED_PIECES}.") from error
 
 
 def run_once(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:

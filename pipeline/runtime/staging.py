@@ -27,7 +27,7 @@ from pipeline.runtime import lease_files, leases, shard_destination
 from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import ClozelineError, DataError
 from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind
 from schemas.randomness import key
@@ -60,6 +60,10 @@ class Staging:
     def url(self, name: str) -> str:
         """The place of a piece or a report; of the folder itself for an empty name."""
         return storage.join(self.output, PREFIX + self.job, name)
+
+    def is_begun(self) -> bool:
+        """Whether an attempt has written anything there."""
+        return storage.exists(self.url("").rstrip("/"))
 
     def report(self, name: str) -> Report | None:
         """Return the report of a finished piece, or None when the piece is not finished."""
@@ -140,31 +144,18 @@ class Staging:
         return self.keep_report(name, report, destination.generation) | {DIRECT: destination.generation}
 
 
-def plan_staging(
-    output: str, kind: FolderKind, overwrite: bool, identity: dict[str, Any], dry_run: bool = False
-) -> Staging:
-    """Return the staging of the job that `identity` (its options and inputs) names. Changes nothing for a new job.
+def plan_staging(output: str, kind: FolderKind, identity: dict[str, Any]) -> Staging:
+    """Return the staging of the job that `identity` (its options and inputs) names. Changes nothing.
 
-    Raises UsageError when the folder holds a finished result that must not be replaced, DataError when it holds a
-    manifest that cannot be read and `overwrite` is off, and StorageError when it cannot be written. When the finished
-    result is this very job's, what a kill left of its staging is removed, except in a dry run.
+    Raises StorageError when the output folder cannot be written.
     """
     storage.check_writable_folder(output)
     recorded = json.dumps(identity, sort_keys=True)
     job = f"{key(kind, PIECES_VERSION, recorded):016x}"
-    staging = Staging(output, job, token=uuid.uuid4().hex)
-
-    if storage.exists(storage.join(output, manifests.NAME)):
-        try:
-            check_replaceable(output, kind, overwrite)
-        except UsageError:
-            if not dry_run:
-                _remove_if_published(staging)
-            raise
-    return staging
+    return Staging(output, job, token=uuid.uuid4().hex)
 
 
-def _remove_if_published(staging: Staging) -> None:
+def remove_if_published(staging: Staging) -> None:
     """Remove what is unfinished if this job's own manifest is in place. Pieces that are not published yet stay."""
     marker = staging.url(manifests.NAME)
     with contextlib.suppress(ClozelineError):  # staging that cannot be removed only takes up space
@@ -189,23 +180,3 @@ def remove_unfinished(staging: Staging) -> None:
         if is_partial or (name.startswith(PREFIX) and name != own):
             remove_folder(storage.join(staging.output, name), manifests.NAME)
     remove_folder(staging.url("").rstrip("/"), manifests.NAME)
-
-
-def check_replaceable(output: str, kind: FolderKind, overwrite: bool) -> None:
-    """Raises UsageError or DataError unless the manifest of a finished folder may be replaced by one of this kind."""
-    url = storage.join(output, manifests.NAME)
-    data = storage.read(url)
-    try:
-        manifest = manifests.parse_manifest(data, url)
-    except DataError as error:
-        if overwrite:  # whatever it was, a new result takes its place
-            return
-        raise DataError(f"{error} Give another --output, or --overwrite to replace what is in {output}.") from error
-
-    if manifest.kind != kind:
-        raise UsageError(f"{output} holds finished {manifest.kind}; {kind} needs a folder of its own.")
-    if not overwrite:
-        raise UsageError(
-            f"{output} holds a finished result ({manifest.kind}, fingerprint {manifest.fingerprint}), which is kept. "
-            "Give another --output, or --overwrite to replace it."
-        )

@@ -18,7 +18,7 @@ from pipeline.runtime.engines import worker_location
 from pipeline.runtime.launch import console_url, is_dataflow, makes_template
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.stop_signals import Terminated
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, UsageError
 
 LOOK_SECONDS = 2.0
 """How often the launcher looks for errors that steps have reported, and asks a lost job server again; one request."""
@@ -38,6 +38,12 @@ class EngineError(ClozelineError):
         super().__init__(message)
         self.may_pass = may_pass
         self.still_runs = still_runs
+
+
+class NotSubmittedError(EngineError):
+    """Nothing was started, because something is missing that the engine's client needs, such as a job server."""
+
+    exit_code = UsageError.exit_code
 
 
 class JobStoppedError(KeyboardInterrupt):

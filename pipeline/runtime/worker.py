@@ -1,12 +1,14 @@
 """A local worker process: Beam's own, with less output on the user's terminal.
 
-Errors still reach the user: Beam sends an exception's text to the process that runs the job, which raises it.
+Errors still reach the user: Beam sends an exception's text to the process that runs the job, which raises it. A worker
+whose launcher was killed prints nothing: its connections break, and several threads of Beam would say so.
 """
 
 import io
 import logging
 import os
 import sys
+import threading
 
 from pipeline.runtime import beam_internals, local_workers
 from pipeline.runtime.beam_import import import_beam
@@ -25,12 +27,19 @@ class QuietErrors(io.TextIOWrapper):
     _after_traceback = False
 
     def write(self, text: str) -> int:
+        if text.startswith(beam_internals.LOST_LOG_CONNECTION):
+            local_workers.end_if_orphaned()
         # print() writes a text and its line end separately, so the line end after a hidden traceback is hidden too.
         is_its_line_end = text == "\n" and self._after_traceback
         self._after_traceback = is_carried(text)
         if self._after_traceback or is_its_line_end:
             return len(text)
         return super().write(text)
+
+
+def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
+    local_workers.end_if_orphaned()
+    threading.__excepthook__(arguments)
 
 
 def main() -> None:
@@ -43,6 +52,7 @@ def main() -> None:
 
     look_for_cycles_seldom()
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    threading.excepthook = _report_thread_error
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher
     import_beam()
     beam_internals.run_worker(sys.argv)

@@ -7,9 +7,11 @@ imported Beam and the pipeline and has no threads, so that forking it is safe; a
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -83,14 +85,36 @@ def _listen(host: str, port: int, pool: WorkerPool) -> grpc.Server:
     server = grpc.server(ThreadPoolExecutor(REQUESTS), options=options)
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
+        _try_address(host, port)  # before gRPC does, which prints lines of its own when it fails
         server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
+    except (RuntimeError, OSError, OverflowError) as error:
         raise UsageError(
             f"The pool cannot listen at {host}:{port}: the port is in use, or the address is not this machine's. Give "
             "another --port or --host."
         ) from error
     server.start()
     return server
+
+
+def _try_address(host: str, port: int) -> None:
+    """Raise OSError when no socket can listen at an address, or when another one does already.
+
+    A name may stand for several addresses, of which some do not exist on this machine.
+    """
+    refused = []
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                # As gRPC does: connections of a pool that has just ended do not count.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            refused.append(error)
+    if len(refused) == len(found):
+        raise refused[0]
 
 
 @dataclass

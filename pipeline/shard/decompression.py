@@ -15,7 +15,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from pipeline.shard.encodings import UTF8, Transcoded, is_line_safe
-from pipeline.shard.frames import CompressedBytes
+from pipeline.shard.frames import CompressedBytes, misnamed
 from pipeline.shard.gzip_members import gzip_members
 from pipeline.shard.limits import ALWAYS_ALLOWED, MAX_RATIO
 from pipeline.shard.zstd_frames import zstd_frames
@@ -29,6 +29,7 @@ DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAErro
 
 _BLOCK_BYTES = 1 << 16
 _XZ_MAGIC = b"\xfd7zXZ\x00"
+_STREAM_MAGIC = {"bz2": (b"BZh",), "xz": (_XZ_MAGIC, b"\x5d\x00\x00")}  # the second of xz is the older .lzma format's
 
 
 def compression_of(path: str) -> str | None:
@@ -168,6 +169,7 @@ class _ConcatenatedStreams:
         self._stream_number = 1
         self._stream_start = 0  # in the compressed file
         self._pending = file.read(_BLOCK_BYTES)  # compressed bytes that the decoder has not seen yet
+        self._is_misnamed = not self._pending.startswith(_STREAM_MAGIC[compression])
         self._ended = False
         self._decoder = self._new_decoder()
 
@@ -195,6 +197,8 @@ class _ConcatenatedStreams:
         try:
             return self._decoder.decompress(block, size)
         except (OSError, ValueError, lzma.LZMAError) as error:
+            if self._is_misnamed:
+                raise misnamed(self._path, self._compression) from error
             raise DataError(
                 f"{self._path} is damaged: {self._compression} stream {self._stream_number}, which begins at byte "
                 f"{self._stream_start:,} of the compressed file, cannot be read ({error}). Copy the file again, or "

@@ -74,6 +74,34 @@ def damaged(source: CompressedBytes, frame: str, start: int, cause: object) -> D
     )
 
 
+def check_magic(source: CompressedBytes, frame: str, magic: bytes, frames_before: int) -> None:
+    """Raise DataError unless a frame begins at the next byte, as far as the file goes on.
+
+    frames_before: how many frames were read before it. If there are some, they are whole, which the message says.
+    """
+    head = source.peek(len(magic))
+    if magic.startswith(head):
+        return
+
+    start = source.offset
+    if start == 0:
+        raise misnamed(source.path, frame.partition(" ")[0])
+    if not frames_before:
+        raise damaged(source, frame, start, "there is none")
+    raise DataError(
+        f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
+        f"(there is none), and what comes before is whole. If something was appended there, cut it off with `head -c "
+        f"{start}`; otherwise copy the file again, or leave it out."
+    )
+
+
+def misnamed(path: str, compression: str) -> DataError:
+    """Return the error for a file that is not compressed as the end of its name says."""
+    return DataError(
+        f"{path} is not {compression}, although its name says so. Rename it after what it is, or compress it."
+    )
+
+
 def no_end(frame: str, start: int) -> EOFError:
     """Return the error for a frame that the end of the file cuts off."""
     return EOFError(f"the {frame} that begins at byte {start:,} of the compressed file has no end")

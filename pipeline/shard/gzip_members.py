@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from pipeline.shard.frames import CHUNK_BYTES, CompressedBytes, Frames, damaged, no_end
+from pipeline.shard.frames import CHUNK_BYTES, CompressedBytes, Frames, check_magic, damaged, no_end
 
 MAGIC = b"\x1f\x8b\x08"  # and the only compression method that exists
 _MEMBER = "gzip member"
@@ -18,7 +18,10 @@ def gzip_members(source: CompressedBytes) -> Frames:
 
     Raises DataError for a damaged member, and EOFError for one without an end.
     """
+    members = 0
     while _skip_padding(source):
+        check_magic(source, _MEMBER, MAGIC[:2], members)
+        members += 1
         start = source.offset
         yield start, b""
 

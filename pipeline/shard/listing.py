@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from schemas import storage
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 from schemas.storage_errors import unreadable
 
 MAX_NAME_PARTS = 8
@@ -52,7 +52,7 @@ def matching_files(patterns: str) -> list[InputFile]:
     A path that exists as it is spelled means that file, even if its name contains commas or brackets.
 
     Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
-    fails.
+    fails or has no such bucket.
     """
     members = _split_comma_list(patterns)
     if not members:
@@ -115,6 +115,7 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
 
     files = [(name, entry) for name, entry in entries.items() if entry["type"] == "file"]
     if not files:
+        _check_bucket(fs, path, pattern)
         raise _no_file_error(pattern, entries)
 
     found: list[InputFile] = []
@@ -144,6 +145,22 @@ def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[s
     if _has_no_size(found):
         raise UsageError(f"The server does not report the size of {name}. Download the file, or leave it out.")
     return found
+
+
+def _check_bucket(fs: Any, path: str, pattern: str) -> None:
+    """Raise StorageError when a pattern matches nothing because its bucket is missing or must not be listed."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if not {"s3", "gs"} & set(protocols):
+        return
+    bucket = path.partition("/")[0]
+    with storage.storage_errors_of(pattern):
+        is_there = fs.exists(bucket)
+    if not is_there:
+        advice = ", and AWS_ENDPOINT_URL for a store that is not Amazon's" if "s3" in protocols else ""
+        raise StorageError(
+            f"--input {pattern} matches no file: the bucket {bucket} does not exist or cannot be listed. Check its "
+            f"name and the credentials{advice}."
+        )
 
 
 def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import zstandard
 
-from pipeline.shard.frames import READ_BYTES, CompressedBytes, Frames, damaged, no_end
+from pipeline.shard.frames import READ_BYTES, CompressedBytes, Frames, check_magic, damaged, no_end
 from schemas.errors import DataError
 
 MAX_WINDOW_BYTES = 512 << 20
@@ -41,11 +41,14 @@ def zstd_frames(source: CompressedBytes) -> Frames:
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
+    frames = 0
     while head := source.peek(_MAX_HEADER_BYTES):
+        frames += 1
         if _is_skippable(head):
             _skip_frame(source)
             continue
 
+        check_magic(source, _FRAME, MAGIC, frames - 1)
         start = source.offset
         yield start, b""
         try:

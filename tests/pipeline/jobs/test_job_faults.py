@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
 from pipeline.runtime import remote_jobs, terminal_logs
@@ -49,7 +50,18 @@ def test_a_wrong_value_of_a_flag_of_beam_is_one_line(command, corpus, tmp_path, 
 
 
 ENGINES = {
-    "flink-without-jar": (["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"], "--job_endpoint"),
+    "flink-without-jar": (
+        ["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"],
+        "There is no file at --flink_job_server_jar /nonexistent.jar",
+    ),
+    "prism-without-prism": (
+        ["--runner=prism", "--prism_location=/nowhere/prism"],
+        "There is no file at --prism_location /nowhere/prism. Give the path of the Prism binary",
+    ),
+    "worker-command-that-is-not-there": (
+        ["--runner=prism", "--environment_type=PROCESS", '--environment_config={"command": "/nowhere/worker"}'],
+        "names the command /nowhere/worker, which does not exist here",
+    ),
     "no-endpoint": (["--runner=portable", "--environment_type=LOOPBACK"], "PortableRunner needs --job_endpoint"),
     "no-pool": (
         ["--runner=flink", "--environment_type=EXTERNAL", "--environment_config=localhost:9"],
@@ -61,7 +73,7 @@ ENGINES = {
     ),
     "flink-without-java": (
         ["--runner=flink", f"--flink_job_server_jar={__file__}", "--job_server_java_launcher=/nowhere/java"],
-        "Install a Java runtime",
+        "no executable file /nowhere/java. Install a Java runtime",
     ),
     "endpoint-that-is-not-there": (
         [
@@ -78,7 +90,18 @@ ENGINES = {
 @pytest.mark.parametrize(("flags", "message"), ENGINES.values(), ids=ENGINES)
 def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path, flags, message) -> None:
     done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
-    ends(done, 1, message)
+    ends(done, 2, message)
+    assert not (tmp_path / "out").exists(), "nothing was started"
+
+
+def test_what_is_found_missing_at_the_end_leaves_no_staging(command, corpus, tmp_path) -> None:
+    """A file to download is looked for when the job is submitted."""
+    out = tmp_path / "out"
+    shard = ("shard", "--input", corpus, "--output", out, "--runner=flink")
+    missing = "http://localhost:9/server.jar"
+    done = command(*shard, f"--flink_job_server_jar={missing}", "--job_server_java_launcher=/bin/true")
+    ends(done, 2, f"The job server {missing} could not be downloaded")
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_an_address_without_a_port_is_a_wrong_flag(command, corpus, tmp_path) -> None:
@@ -199,3 +222,16 @@ def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp
         except subprocess.TimeoutExpired:
             continue
     assert process.returncode == 0, process.communicate()[1]
+
+
+def test_an_engine_that_is_gone_before_the_second_attempt_is_no_wrong_flag(tmp_path, monkeypatch) -> None:
+    """The first attempt ran, so the exit code is not the one that says that nothing was started."""
+    options = beam_runner.beam_options(["--runner=PortableRunner", "--job_endpoint=localhost:9"], [], 0)
+    job = beam_runner.BeamJob("Nothing", beam.Create([]), options, Staging(str(tmp_path), "job"))
+
+    def lose_worker(*_: object) -> None:
+        raise EngineError("A worker was lost.", may_pass=True)
+
+    monkeypatch.setattr(beam_runner, "run_once", lose_worker)
+    with pytest.raises(EngineError, match=r"Nothing answers at --job_endpoint localhost:9.*Finished pieces are kept"):
+        beam_runner.run_job(job, job.build())

@@ -122,7 +122,8 @@ def test_a_killed_command_leaves_no_worker_and_is_finished_by_the_next(
     process.wait()
 
     assert ended(workers, within=10)
-    process.communicate()
+    told, _ = process.communicate()
+    assert told == "", "workers whose launcher is gone say nothing"
     assert finish(large_corpus, output) == undisturbed
 
 

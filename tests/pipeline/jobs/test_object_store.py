@@ -84,8 +84,9 @@ def test_what_is_not_there_is_a_clear_error(run, store, bucket) -> None:
     shard = ("python", "-m", "pipeline", "shard", "--output", "s3://corpora/x", "--input")
     done = run(*shard, "s3://corpora/none/*.jsonl", **s3)
     assert done.returncode == 2 and "matches no file" in done.stderr
-    done = run(*shard, "s3://nobucket/none.jsonl", **s3)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    for pattern in ("s3://nobucket/none.jsonl", "s3://nobucket/*.jsonl"):
+        done = run(*shard, pattern, **s3)
+        assert done.returncode == 5 and "the bucket nobucket does not exist or cannot be listed" in done.stderr
 
 
 PASSES = 16

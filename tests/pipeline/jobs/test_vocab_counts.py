@@ -71,6 +71,14 @@ def test_finished_counts_are_used_again_and_those_of_another_text_are_refused(
     assert refused.returncode == 2 and "counts of another text" in refused.stderr
 
 
+def test_a_folder_of_something_else_is_no_folder_of_counts(command, text: Path, tmp_path: Path) -> None:
+    for source in (("--text", text, "--counts", text), ("--counts", text)):
+        refused = command("vocab", *source, "--output", tmp_path / "vocab", *KINDS["uncased"])
+        assert refused.returncode == 2 and "holds finished text" in refused.stderr, refused.stderr
+        assert "Give another folder as --counts" in refused.stderr
+    assert read_manifest(str(text), "text")
+
+
 def test_rare_words_are_left_out_and_recorded(command, text: Path, counts: Path, tmp_path: Path) -> None:
     every_word = read_manifest(str(counts.parent / "first"), "vocab")
     data = (counts.parent / "first" / "word_counts.arrow").read_bytes()

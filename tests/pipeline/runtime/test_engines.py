@@ -32,6 +32,12 @@ def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
         beam_options(["--runner", "FlinkRuner"], [], 0)
 
 
+def test_the_value_of_an_unknown_flag_is_not_named_as_well() -> None:
+    with pytest.raises(UsageError) as raised:
+        beam_options(["--runner=flink", "--paralelism", "3"], [], 0)
+    assert str(raised.value) == "Unknown flag --paralelism. Did you mean --parallelism?"
+
+
 def portable(*flags: str) -> PortableOptions:
     return beam_options(list(flags), [], 0).view_as(PortableOptions)
 
@@ -114,7 +120,7 @@ SAID = {
     "lost worker": (
         "Pipeline job-7 failed in state FAILED: org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: "
         "org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeException: CANCELLED: call already cancelled",
-        "A worker, or the machine that it ran on, was lost (org.apache.beam.vendor.grpc.v1p60p1.io.grpc.StatusRuntimeE",
+        "A worker, or the machine that it ran on, was lost (CANCELLED: call already cancelled).",
         True,
     ),
     "lost worker, to its end": ("Multiplexer hanging up", "was lost (Multiplexer hanging up).", True),
@@ -133,6 +139,11 @@ SAID = {
     ),
     "refused somewhere": ("UNAVAILABLE: io exception: Connection refused", "inside the engine was refused. W", False),
     "fault of a step": ("Traceback (most recent call last):\n  x\nKeyError: 'a'", "KeyError: 'a'.", False),
+    "something else inside": (
+        "java.lang.RuntimeException: java.util.concurrent.ExecutionException: (java.io.IOException: no leader)",
+        "ExecutionException: (IOException: no leader).",
+        True,
+    ),
     "something else": ("java.lang.IllegalStateException: no leader", "IllegalStateException: no leader.", True),
 }
 

@@ -149,6 +149,22 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     assert json.loads(Path("remote/rejected/run-000000-0000.jsonl").read_text())["path"] == "mixed.jsonl"
 
 
+@pytest.mark.parametrize("runner", ["job service", "prism"])
+def test_a_job_of_an_engine_leaves_no_temporary_files(run, corpus, request, tmp_path, runner: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    if runner == "prism":
+        flags = ["--runner=prism", f"--prism_location={request.getfixturevalue('prism')}"]
+    else:
+        address = request.getfixturevalue("beam_job_service")
+        flags = ["--runner=PortableRunner", f"--job_endpoint={address}", "--environment_type=LOOPBACK"]
+
+    shard = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out", *flags)
+    done = run(*shard, TMPDIR=str(temporary))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 @contextlib.contextmanager
 def pool(folder: Path) -> Iterator[list[str]]:
     """A worker pool, and the flags that have an engine use it."""
@@ -171,6 +187,8 @@ def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_s
         assert "not waiting for it" in done.stderr and done.stdout == ""
         wait_for(lambda: [path.name for path in out.glob("_*")] == [], "the job does not clean up")
         assert read_manifest(str(out), "text").fingerprint == read_manifest(str(text), "text").fingerprint
+        again = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
+        assert again.returncode == 0 and "is already finished by this command" in again.stderr, again.stderr
 
         done = run("clozeline", "shard", "--input", str(tmp_path / "bad.jsonl"), "--output", str(bad), *flags)
         assert done.returncode == 0, done.stderr

@@ -53,6 +53,25 @@ def test_a_line_of_200_mb_is_passed_over_in_bounded_memory(tmp_path: Path, suffi
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kilobytes
 
 
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zst", "zstd"), (".bz2", "bz2"), (".xz", "xz")])
+def test_a_plain_file_with_a_compressed_name_is_named(tmp_path: Path, suffix: str, kind: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(b'{"text": "plain"}\n')
+    with pytest.raises(DataError, match=rf"x\.jsonl{suffix} is not {kind}, although its name says so\. Rename it"):
+        lines(path)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_what_is_appended_to_a_whole_file_is_named_with_its_place(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    whole = COMPRESS[suffix](b"one\n") * 2
+    path.write_bytes(whole + b"-- end of dump --\n")
+    with pytest.raises(
+        DataError, match=rf"begins at byte {len(whole)} .* what comes before is whole.*head -c {len(whole)}"
+    ):
+        lines(path)
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
 @pytest.mark.parametrize("line", [b"x" * 1000 + b"\n", b"x"], ids=["lines", "one line"])
 def test_a_bomb_is_named_before_it_goes_off(tmp_path: Path, monkeypatch, suffix: str, line: bytes) -> None:

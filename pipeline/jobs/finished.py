@@ -1,0 +1,144 @@
+"""What becomes of a folder that is finished already: the same command finds nothing to do, any other one is refused.
+
+A launcher may die while its job goes on and publishes. Whatever starts the command again, a script or a cluster, must
+then read success. The manifest says what the folder was made from: format version, options, seed and inputs. Folders
+among the inputs are compared by fingerprint. Files are compared by path and size, and local ones must not be newer than
+the manifest; what changes a file on an object store without changing its size is not noticed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.runtime.staging import Staging, remove_if_published
+from pipeline.shard.plan import shards_for
+from pipeline.steps.provenance import Provenance
+from pipeline.terminal import one_line
+from schemas import FORMAT_VERSION, storage
+from schemas import manifest as manifests
+from schemas.errors import DataError, UsageError
+from schemas.manifest import FolderKind, Input, Manifest, read_manifest
+
+ADDED_BY_STEPS = {
+    "text": (),
+    "counts": ("partitions",),
+    "vocab": (),
+    "pairs": ("vocabulary", "vocabulary_size"),
+}
+"""By kind, the options that a manifest has besides those of the command. They follow from the inputs."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The folder that a command is to make. overwrite: instead of a finished one."""
+
+    kind: FolderKind
+    provenance: Provenance
+    overwrite: bool
+
+
+def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -> Manifest | None:
+    """Return the manifest of the output folder if this very command has finished it; None if there is work to do.
+
+    Raises UsageError when the folder holds another finished result that must not be replaced, and DataError when it
+    holds a manifest that cannot be read and `overwrite` is off. What a kill left of this job's staging is removed if
+    its result is in place, except in a dry run.
+    """
+    output = staging.output
+    if not storage.exists(storage.join(output, manifests.NAME)):
+        return None
+    root = _replaceable_root(wanted, output)
+    if root is None or wanted.overwrite:
+        return None
+
+    if not dry_run:
+        remove_if_published(staging)
+    difference = next(_differences(wanted, root, output), "")
+    if difference:
+        raise UsageError(
+            f"{output} holds a finished result ({root.kind}, fingerprint {root.fingerprint}), which is kept: "
+            f"{difference}. Give another --output, or --overwrite to replace it."
+        )
+
+    place = one_line(storage.printable(output))
+    print(f"clozeline: {place} is already finished by this command; nothing was done.", file=sys.stderr)
+    return read_manifest(output, wanted.kind)
+
+
+def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:
+    """Return the manifest in place without its parts; None if it cannot be read and is to be replaced."""
+    url = storage.join(output, manifests.NAME)
+    data = storage.read(url)
+    try:
+        root = manifests.parse_manifest(data, url)
+    except DataError as error:
+        if wanted.overwrite:  # whatever it was, a new result takes its place
+            return None
+        raise DataError(f"{error} Give another --output, or --overwrite to replace what is in {output}.") from error
+
+    if root.kind != wanted.kind:
+        raise UsageError(f"{output} holds finished {root.kind}; {wanted.kind} needs a folder of its own.")
+    return root
+
+
+def _differences(wanted: Wanted, root: Manifest, output: str) -> Iterator[str]:
+    """Yield what a finished result was made from that this command would not make it from. Inputs are read last."""
+    if root.format_version != FORMAT_VERSION:
+        yield f"it has format version {root.format_version}, and this Clozeline writes {FORMAT_VERSION}"
+
+    options = wanted.provenance.options
+    for name in {**options, **root.options}:
+        if name in ADDED_BY_STEPS[wanted.kind]:
+            continue
+        there = root.options.get(name)
+        here = options.get(name)
+        if there != here and not _is_the_default(name, here, root):
+            yield f"it was made with --{name} {_shown(there)}, and this command has {_shown(here)}"
+
+    if root.seed != wanted.provenance.seed:
+        yield f"it was made with --seed {root.seed}, and this command has {wanted.provenance.seed}"
+
+    inputs = read_manifest(output, wanted.kind).inputs
+    if _identities(inputs) != _identities(wanted.provenance.inputs):
+        yield "it was made from other inputs than this command names"
+    changed = _changed_since(storage.join(output, manifests.NAME), inputs)
+    if changed:
+        yield f"{changed} was changed after it was made"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
+    """Whether a recorded number of shards may be what `shard` chose because none was given.
+
+    It chose by the text before copies were dropped, of which the manifest has only what is left.
+    """
+    if name != "num_shards" or here is not None or not {"num_shards", "shard_megabytes", "dedup"} <= set(root.options):
+        return False
+
+    recorded = root.options["num_shards"]
+    of_what_is_left = shards_for(root.totals["text_bytes"], root.options["shard_megabytes"] << 20)
+    if root.options["dedup"] == "none":
+        return recorded == of_what_is_left
+    return recorded >= of_what_is_left and recorded.bit_count() == 1
+
+
+def _identities(inputs: list[Input]) -> list[tuple[Any, ...]]:
+    """What makes each input the same: the content of a finished folder, wherever it lies; a file's path and size."""
+    return [(entry.fingerprint,) if entry.fingerprint else (entry.path, entry.bytes) for entry in inputs]
+
+
+def _changed_since(manifest: str, inputs: list[Input]) -> str:
+    """Return the path of a local input file that is newer than a manifest; empty if there is none."""
+    finished = storage.modified(manifest)
+    for entry in inputs:
+        if entry.fingerprint is None and storage.is_local(entry.path):
+            modified = storage.modified(entry.path)
+            if finished is not None and modified is not None and modified > finished:
+                return entry.path
+    return ""
