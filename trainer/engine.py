@@ -83,9 +83,22 @@ def limit_cpu_threads(accelerator: Any) -> None:
     """Give each rank on a CPU its share of the cores. With more threads than cores all ranks wait for each other."""
     if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
         return
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    cores = os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // ranks_here))
+    torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use. Slurm and containers may allow fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ranks_on_this_machine() -> int:
+    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
 
 
 def connect_ranks(backend: str, timeout: float) -> None:

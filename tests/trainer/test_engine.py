@@ -1,6 +1,8 @@
 """What an engine keeps, waits for and begins with."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from trainer.build_model import check_micro_batch
 from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
 from trainer.distributed.zero import set_updates_made, updates_made
-from trainer.engine import check_precision, set_up_arithmetic
+from trainer.engine import check_precision, ranks_on_this_machine, set_up_arithmetic
 from trainer.optim.lamb import Lamb
 
 
@@ -104,3 +106,30 @@ def test_a_large_bf16_micro_batch_on_a_cpu_is_refused() -> None:
         check_micro_batch(recipe(*large), 128)
     check_micro_batch(recipe(*large), 64)
     check_micro_batch(recipe(*large, "engine.precision=fp32"), 128)
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, 8),  # torchrun
+        ({"WORLD_SIZE": "16", "LOCAL_SIZE": "4"}, 4),  # DeepSpeed's launcher
+        ({"WORLD_SIZE": "2"}, 2),
+        ({}, 1),
+    ],
+    ids=["torchrun", "deepspeed", "plain", "alone"],
+)
+def test_ranks_of_other_machines_take_no_cores_here(variables: dict[str, str], ranks: int, monkeypatch) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ranks_on_this_machine() == ranks
+
+
+def test_cores_are_those_that_the_process_may_use() -> None:
+    """As Slurm and containers restrict it: here, to one core."""
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import trainer.engine as e; "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(e.available_cores())"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-1] == "1"
