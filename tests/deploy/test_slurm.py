@@ -17,7 +17,7 @@ from tests.trainer.conftest import SHRUNK, Training
 ACTIVATE = "source /shared/clozeline/.venv/bin/activate"
 OWN_ENVIRONMENT = f"source {sys.prefix}/bin/activate"
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 150
+STEPS = 80
 
 
 @pytest.fixture(scope="module")
