@@ -112,10 +112,12 @@ class RemotePartOfRun(RemoteRun):
                 step = newest_local_step(self._folder)
                 logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
 
+            self._pass_over_after(step)
             if step >= 0:
                 upload_checkpoint(self._folder, self._url, step, self._transfers)
         self._has_other_files = True
-        layout.prune(self._folder, self._keep)
+        if step >= 0:
+            layout.prune(self._folder, self._keep, step)
         return step
 
     def bring(self, step: int) -> None:
@@ -130,7 +132,7 @@ class RemotePartOfRun(RemoteRun):
                 return
             layout.discard(path)
             bring_run(self._url, self._folder, step)
-        layout.prune(self._folder, self._keep)
+        layout.prune(self._folder, self._keep, step)
 
     def _advice(self) -> str:
         return "The same command resumes from the newest checkpoint there."
@@ -189,15 +191,16 @@ class RemotePartOfRun(RemoteRun):
                 text = (folder / MANIFEST).read_bytes()
                 _, target = self._read(folder)
                 storage.publish(storage.join(target, MANIFEST), text)
+                self._passed_over.discard(_step_of(folder))
                 shutil.rmtree(folder)
         if complete:
-            prune_url(self._url, self._keep, spare_newer=True)
+            prune_url(self._url, self._keep, self._passed_over, spare_newer=True)
 
     def _read(self, folder: Path) -> tuple[PartsManifest, str]:
         """Return the manifest of a checkpoint that waits, and where it goes."""
         manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
         assert manifest is not None  # this run has written it
-        return manifest, location(self._url, int(folder.name.split(".")[0].removeprefix("step-")))
+        return manifest, location(self._url, _step_of(folder))
 
     def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> None:
         for file in manifest.assembled:
@@ -207,6 +210,11 @@ class RemotePartOfRun(RemoteRun):
                     gather(folder / file.path, part, gathered)
                     upload_file(gathered, storage.join(target, part.path), self._transfers)
                     gathered.unlink()
+
+
+def _step_of(folder: Path) -> int:
+    """Return the step of a folder with parts."""
+    return int(folder.name.split(".")[0].removeprefix("step-"))
 
 
 def _is_complete(manifest: PartsManifest, target: str) -> bool:

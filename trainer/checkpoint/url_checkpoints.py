@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from time import monotonic
 
@@ -171,15 +172,16 @@ def remove_unfinished(url: str) -> None:
             storage.remove(storage.join(folder, name))
 
 
-def prune_url(url: str, keep: int, spare_newer: bool = False) -> None:
+def prune_url(url: str, keep: int, passed_over: Collection[int] = (), spare_newer: bool = False) -> None:
     """Remove all but the newest `keep` checkpoints and the best one, and files of unfinished copies.
 
+    passed_over: checkpoints that do not verify. They stay until they are saved again, and do not count.
     spare_newer: leave what is newer than the newest checkpoint, because other nodes are copying it.
 
     A checkpoint's manifest goes first, so that a kill leaves nothing that looks like a checkpoint.
     """
-    saved = steps_saved(url)
-    kept_steps = set(saved[-keep:])
+    saved = [step for step in steps_saved(url) if step not in passed_over]
+    kept_steps = {*saved[-keep:], *passed_over}
     best_step = layout.best_step(url)
     if best_step is not None:
         kept_steps.add(best_step)

@@ -190,3 +190,40 @@ def test_the_manifest_is_as_docs_formats_describes_it(tmp_path: Path) -> None:
     assert text == (tmp_path / "1/parts/step-00000004.ab" / MANIFEST).read_bytes()
     assert text == (Path(__file__).parent / "parts_manifest.json").read_bytes()
     assert manifest_in_parts(text, "here") is not None
+
+
+def test_a_damaged_checkpoint_does_not_displace_older_and_later_ones(tmp_path: Path) -> None:
+    """Step 8 has its full size and other contents, so the nodes resume from 4, and are stopped after 6."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for step in (4, 8):
+        save(folders, [0, 1], [0, 1], step)
+        upload(folders, url)
+    storage.publish(storage.join(location(url, 8), "model.safetensors.part-1-of-2.ab"), bytes(10))
+
+    first = RemotePartOfRun(url, str(folders[0]), 1, 60.0, 0)
+    first.fetch()
+    assert first.choose_step() == 4
+    save(folders, [0, 1], [0, 1], 6)
+    second = RemotePartOfRun(url, str(folders[1]), 1, 60.0, 1)
+    second.fetch()
+    second.close()
+    first.close()
+    bring_run(url, str(tmp_path / "there"), None)
+    assert steps_saved(str(tmp_path / "there")) == [6]
+
+
+def test_what_a_node_kept_of_a_later_step_does_not_displace_what_it_brings(tmp_path: Path) -> None:
+    """The node has trained alone and could not copy its checkpoints; another node has begun the run again."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    save(folders, [0, 1], [0, 1], 8)
+    upload(folders, url)
+    bring_run(url, str(folders[1]), 8)
+    checkpoint_path(str(folders[1]), 8).rename(checkpoint_path(str(folders[1]), 12))
+    storage.remove(location(url, 8))
+    save(folders, [0, 1], [0, 1], 4)
+    upload(folders, url)
+
+    RemotePartOfRun(url, str(folders[1]), 1, 60.0, 1).bring(4)
+    assert 4 in steps_saved(str(folders[1]))
