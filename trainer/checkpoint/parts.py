@@ -26,7 +26,7 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.manifest import ManifestEntry
 from trainer.checkpoint.shared_writes import WrittenPiece
@@ -165,13 +165,24 @@ def remove_parts(run: str) -> None:
     shutil.rmtree(Path(run, PARTS_FOLDER), ignore_errors=True)
 
 
-def gather(source: Path, part: Part, target: Path) -> None:
-    """Write a part into a file of its own. Raises OSError."""
-    with source.open("rb") as full, target.open("wb") as file:
-        for begin, end in part.ranges:
-            full.seek(begin)
-            for data in _chunks(full, end - begin):
-                file.write(data)
+def gather(source: Path, part: Part, target: Path) -> str | None:
+    """Write a part into a file of its own. Returns what is wrong with the part, or None.
+
+    Raises StorageError, and FileNotFoundError if the folder is removed meanwhile.
+    """
+    sha256 = hashlib.sha256()
+    try:
+        with source.open("rb") as full, target.open("wb") as file:
+            for begin, end in part.ranges:
+                full.seek(begin)
+                for data in _chunks(full, end - begin):
+                    sha256.update(data)
+                    file.write(data)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{target} could not be written: {error.strerror or error}.") from error
+    return None if sha256.hexdigest() == part.sha256 else f"{source} was cut or changed"
 
 
 def scatter(source: Path, part: Part, target: Path) -> str | None:

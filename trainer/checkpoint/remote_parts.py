@@ -53,6 +53,7 @@ class RemotePartOfRun(RemoteRun):
         super().__init__(url, folder, keep, timeout)
         self._number = number
         self._sent: set[str] = set()  # folders whose parts of this node are at the URL
+        self._damaged: set[str] = set()  # folders that hold something else by now than was written
         self._begun = False
         self._has_other_files = False
 
@@ -146,6 +147,7 @@ class RemotePartOfRun(RemoteRun):
     def _update_url(self) -> None:
         folders = saved_parts(self._folder)
         self._sent &= {folder.name for folder in folders}
+        self._damaged &= {folder.name for folder in folders}
         if self._number == 0:
             self._send_other_files()
             self._send_checkpoints()
@@ -158,16 +160,24 @@ class RemotePartOfRun(RemoteRun):
             self._publish_complete()
 
     def _send_parts(self, folder: Path) -> None:
-        """Upload this node's parts of a checkpoint, unless they are at the URL."""
-        if folder.name not in self._sent:
+        """Upload this node's parts of a checkpoint, unless they are at the URL or damaged.
+
+        A damaged checkpoint is left out, and later ones are published. On rank 0 its folder stays until then, so that
+        a run that ends with it ends with an error.
+        """
+        if folder.name not in self._sent | self._damaged:
             manifest, target = self._read(folder)
             if self._number == 0:
                 # A damaged checkpoint of the same step must not look published while its files are replaced.
                 storage.remove(storage.join(target, MANIFEST))
                 for whole in manifest.files:
                     upload_file(folder / whole.path, storage.join(target, whole.path), self._transfers)
-            self._send_own_parts(folder, manifest, target)
-            self._sent.add(folder.name)
+            fault = self._send_own_parts(folder, manifest, target)
+            if fault is None:
+                self._sent.add(folder.name)
+            else:
+                self._damaged.add(folder.name)
+                logger.warning("%s. This checkpoint is left out; check the disk.", fault, extra=EVERY_RANK)
 
         if self._number > 0:
             shutil.rmtree(folder)
@@ -202,14 +212,21 @@ class RemotePartOfRun(RemoteRun):
         assert manifest is not None  # this run has written it
         return manifest, location(self._url, _step_of(folder))
 
-    def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> None:
+    def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> str | None:
+        """Upload this node's parts. Returns what is wrong with one, or None.
+
+        Other contents of full size would look complete at the URL, and older checkpoints would be removed for them.
+        """
         for file in manifest.assembled:
             for part in file.parts:
                 if f".part-{self._number}-of-" in part.path:
                     gathered = folder / part.path
-                    gather(folder / file.path, part, gathered)
+                    fault = gather(folder / file.path, part, gathered)
+                    if fault is not None:
+                        return fault
                     upload_file(gathered, storage.join(target, part.path), self._transfers)
                     gathered.unlink()
+        return None
 
 
 def _step_of(folder: Path) -> int:

@@ -16,7 +16,7 @@ from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, describe_file, fault_of_checkpoint
 from trainer.checkpoint.part_writes import prune_parts, publish_parts, read_back_parts
-from trainer.checkpoint.parts import manifest_in_parts, manifest_of, saved_parts
+from trainer.checkpoint.parts import gather, manifest_in_parts, manifest_of, saved_parts
 from trainer.checkpoint.remote_parts import RemotePartOfRun
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
 from trainer.checkpoint.shared_writes import WrittenPiece
@@ -227,3 +227,35 @@ def test_what_a_node_kept_of_a_later_step_does_not_displace_what_it_brings(tmp_p
 
     RemotePartOfRun(url, str(folders[1]), 1, 60.0, 1).bring(4)
     assert 4 in steps_saved(str(folders[1]))
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_what_changed_on_a_nodes_disk_is_not_published(tmp_path: Path, node: int) -> None:
+    """Parts of full size look complete at the URL. Later checkpoints are published, and the older one stays till then."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for step in (4, 8):
+        save(folders, [0, 1], [0, 1], step)
+        if step == 8:
+            file = folders[node] / "parts/step-00000008.ab/model.safetensors"
+            file.write_bytes(file.read_bytes()[::-1])
+        upload(folders, url)
+
+    assert steps_saved(url) == [4]
+    with pytest.raises(StorageError, match="does not hold all parts of step-00000008"):
+        RemotePartOfRun(url, str(folders[0]), 1, 60.0, 0).check_published()
+    save(folders, [0, 1], [0, 1], 12)
+    upload(folders, url)
+    assert steps_saved(url) == [4, 12] and saved_parts(str(folders[0])) == []
+
+
+def test_a_full_disk_of_a_node_is_not_taken_for_a_store_out_of_reach(tmp_path: Path) -> None:
+    save([tmp_path / "0", tmp_path / "1"], [0, 1], [0, 1])
+    folder = tmp_path / "1/parts/step-00000004.ab"
+    manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
+    assert manifest is not None
+    file = manifest.assembled[0]
+    with pytest.raises(StorageError, match="/dev/full could not be written: No space left on device"):
+        gather(folder / file.path, file.parts[1], Path("/dev/full"))
+    with pytest.raises(FileNotFoundError):
+        gather(tmp_path / "removed" / file.path, file.parts[1], tmp_path / "removed/part")
