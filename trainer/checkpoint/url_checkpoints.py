@@ -163,12 +163,12 @@ def _bring_other_files(url: str, run: str) -> None:
         download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
 
 
-def remove_unfinished(url: str) -> None:
-    """Remove what unfinished copies left at a URL, before new ones begin."""
+def remove_unfinished(url: str, going_on: Collection[int] = ()) -> None:
+    """Remove what unfinished copies left at a URL, before new ones begin, besides the steps that are `going_on`."""
     folder = storage.join(url, layout.CHECKPOINTS_FOLDER)
-    published = {Path(location(url, step)).name for step in steps_saved(url)}
+    kept = {Path(location(url, step)).name for step in [*steps_saved(url), *going_on]}
     for name in storage.names(folder):
-        if name not in published:
+        if name not in kept:
             storage.remove(storage.join(folder, name))
 
 

@@ -52,8 +52,8 @@ def save(folders: list[Path], nodes: list[int], owners: list[int], step: int = 4
     ]
     sizes = {name: len(data) for name, data in whole.items()}
     manifest = manifest_of([describe_file(state.parent, state)], sizes, parts)
-    for folder in folders:
-        publish_parts(folder / "partial", folder / f"parts/step-{step:08d}.ab", manifest)
+    for number, folder in enumerate(folders):
+        publish_parts(folder / "partial", folder / f"parts/step-{step:08d}.ab", manifest, number)
         (folder / "lock").write_text("")
     return whole
 
@@ -231,7 +231,7 @@ def test_what_a_node_kept_of_a_later_step_does_not_displace_what_it_brings(tmp_p
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_what_changed_on_a_nodes_disk_is_not_published(tmp_path: Path, node: int) -> None:
-    """Parts of full size look complete at the URL. Later checkpoints are published, and the older one stays till then."""
+    """Parts of full size look complete at the URL. Later ones are published, and the older stays till then."""
     url = f"memory://{tmp_path}"
     folders = [tmp_path / "0", tmp_path / "1"]
     for step in (4, 8):
@@ -247,6 +247,34 @@ def test_what_changed_on_a_nodes_disk_is_not_published(tmp_path: Path, node: int
     save(folders, [0, 1], [0, 1], 12)
     upload(folders, url)
     assert steps_saved(url) == [4, 12] and saved_parts(str(folders[0])) == []
+
+
+def left(folders: list[Path], url: str) -> list[str]:
+    """Which folders of parts the first node takes up again, as nodes that restart agree on it."""
+    remotes = [RemotePartOfRun(url, str(folder), 2, 60.0, number) for number, folder in enumerate(folders)]
+    return remotes[0].choose_left({number: remote.left() for number, remote in enumerate(remotes)})
+
+
+def test_parts_that_are_left_on_disks_are_taken_up_if_all_of_them_are_there(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    save(folders, [0, 1], [0, 1], 4)
+    save(folders, [0, 1], [0, 1], 8)
+    assert left(folders, url) == ["step-00000004.ab", "step-00000008.ab"]
+    assert left(folders[::-1], url) == [], "nodes that have changed places"
+    assert left(folders[:1], url) == []
+
+    second = RemotePartOfRun(url, str(folders[1]), 2, 60.0, 1)
+    second.fetch()
+    second.close()
+    assert left(folders[:1], url) == ["step-00000004.ab", "step-00000008.ab"], "what is at the URL is not needed here"
+    storage.remove(storage.join(location(url, 4), "model.safetensors.part-1-of-2.ab"))
+    assert left(folders[:1], url) == ["step-00000008.ab"]
+    assert not storage.names(location(url, 4)) and storage.names(location(url, 8))
+
+    save([tmp_path / "3", tmp_path / "4"], [0, 1], [0, 1], 12)
+    upload([tmp_path / "3", tmp_path / "4"], url)
+    assert left(folders[:1], url) == [], "a later one is there"
 
 
 def test_a_full_disk_of_a_node_is_not_taken_for_a_store_out_of_reach(tmp_path: Path) -> None:
