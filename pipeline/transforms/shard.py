@@ -74,7 +74,7 @@ class ShardCorpora(beam.PTransform):
             self.staging,
         )
 
-    def _survey(self, pbegin: Any, runs: PCollection) -> PCollection:
+    def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         """Add up what is known of all runs, and decide the number of shards."""
         job = self.job
         sharding = Sharding(
@@ -91,7 +91,7 @@ class ShardCorpora(beam.PTransform):
         )
         return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
 
-    def _streams(self, runs: PCollection, survey: AsSingleton) -> list[Any]:
+    def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return what the exchange brings together: the documents, and then those of them that are to be dropped."""
         documents = documents_stream(self.job.dedup, self.job.seed)
         indexes = runs | "Indexes" >> beam.Map(_numbered_index)
