@@ -84,11 +84,7 @@ class ShardCorpora(beam.PTransform):
         )
         limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
 
-        added = (
-            runs
-            | "Facts" >> beam.Map(_without_index)
-            | "Add up" >> beam.CombineGlobally(add_runs)
-        )
+        added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
         return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:

@@ -54,7 +54,7 @@ class Part(BaseModel):
 
 
 class WholeFile(BaseModel):
-    """A file that is uploaded as it is."""
+    """A file that is uploaded unchanged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -166,7 +166,7 @@ def remove_parts(run: str) -> None:
 
 
 def gather(source: Path, part: Part, target: Path) -> None:
-    """Write a part into a file of its own. Raises OSError."""
+    """Write a part into a separate file. Raises OSError."""
     with source.open("rb") as full, target.open("wb") as file:
         for begin, end in part.ranges:
             full.seek(begin)
