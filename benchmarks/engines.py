@@ -81,7 +81,7 @@ def worker_pool(out: Path) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def job_service(out: Path) -> Iterator[dict[str, list[str]]]:
-    """Run Beam's own job server, with workers in processes of their own."""
+    """Run Beam's own job server, with workers in separate processes."""
     port = free_port()
     server = [sys.executable, "-m", "apache_beam.runners.portability.local_job_service_main", "--port", str(port)]
     with running(server, port, out / "service.log"), worker_pool(out) as workers:

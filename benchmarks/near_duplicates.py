@@ -4,7 +4,7 @@
     python benchmarks/near_duplicates.py band [--million 33]        memory and time of one band of so many documents
     python benchmarks/near_duplicates.py finish [--million 10]      memory of the last step with so many edges
 
-Nodes have random ids, as documents do, and every node is in a bucket of its own, which is the worst case: edges that
+Nodes have random ids, as documents do, and every node is in its own bucket, which is the worst case: edges that
 share a bucket are connected with one another at once.
 """
 

@@ -12,18 +12,17 @@ import argparse
 import contextlib
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import deepspeed
 import torch
+from one_rank import Model, make_model, make_pairs, read_ahead
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
@@ -33,31 +32,19 @@ from trainer.checkpoint.node_folders import NodeFolders
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
-from trainer.data.build import build_stream, open_folders
 from trainer.data.loader import Stream
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.engine import build_engine, share_of, start_distributed
+from trainer.engine import start_distributed
 from trainer.evaluate import EvaluationResult
 from trainer.loop import Loop, Progress
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.run_context import RunContext
 
-
-def make_pairs(out: Path) -> None:
-    """The demo's data in small: a vocabulary of 4,000 tokens, rows of up to 64."""
-    job = f"{sys.executable} -m pipeline"
-    for command in (
-        f"{sys.executable} deploy/demo/corpus.py {out}/corpus.jsonl --megabytes 2",
-        f"{job} shard --input {out}/corpus.jsonl --output {out}/text",
-        f"{job} vocab --text {out}/text --output {out}/vocab --model wordpiece --size 4000",
-        f"{job} pairs --text {out}/text --vocab {out}/vocab --output {out}/pairs --objective nsp --max_length 64",
-    ):
-        subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
+# What is compared
 
 
 def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> None:
@@ -65,20 +52,26 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
     for batches in steps:
         masked = sum(len(batch.labels_K) for batch in batches)
         pairs = sum(len(batch.pair_labels_S) for batch in batches)
+
         for batch in batches:
             losses = engine(batch)
-            engine.backward((losses.mlm_sum / masked + losses.pair_sum / pairs) * len(batches))
+            loss = losses.mlm_sum / masked + losses.pair_sum / pairs
+
+            # DeepSpeed divides by the number of micro-batches, and the counts are those of the whole step already.
+            engine.backward(loss * len(batches))
             engine.step()
 
 
 def ours(loop: Loop, first: int, last: int) -> None:
     """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
-    progress = Progress(TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={}))
+    state = TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={})
+    progress = Progress(state)
+
     for step in range(first, last + 1):
-        done = loop.train_step(step, skipped_batches=0)
-        assert done is not None, "nobody asks it to stop"
-        progress.add(done)
-        loop.log(step, done, progress, EvaluationResult())
+        result = loop.train_step(step, skipped_batches=0)
+        assert result is not None, "no stop was requested"
+        progress.add(result)
+        loop.log(step, result, progress, EvaluationResult())
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -88,72 +81,117 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 @dataclass
-class AtHand:
+class ReadyBatches:
     """A stream whose batches are ready."""
 
     batches: list[list[PackedBatch]]
-    stalled: float = 0.0
+    stalled_seconds: float = 0.0
 
     def batch(self, step: int) -> list[PackedBatch]:
         return self.batches[step]
 
 
+# The loop
+
+
 def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     """Time the same steps by both loops in alternating order: on prepared batches, then with their reading included."""
-    folders = open_folders(recipe)
-    share = share_of(recipe, 0, 1, folders)
-    stream = build_stream(recipe, folders, share)
-    ahead = build_stream(recipe, folders, share)
-    batches = [ahead.batch(step) for step in range(steps * (rounds + 1))]
-    ahead.close()
-    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
-    metrics = MetricsLog(recipe.run.output, 0, recipe.run.max_steps)
-    guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
-    watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
-    phase = phases_of(recipe)[0]
-    stop = StopAgreement(StopRequest())
-    context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0]), remote=None)
-    for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
-        loop = Loop(context, phase, engine, cast(Stream, source), None, guard, metrics)
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            times = [in_turns(loop, engine, batches, steps, i) for i in range(rounds + 1)][1:]  # the first warms up
-        mine, theirs = (statistics.median(column) / steps for column in zip(*times, strict=True))
-        low, more, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles((a / b for a, b in times), n=4))
-        figures = f"{1000 * mine:.1f} ms | {1000 * theirs:.1f} ms | {more} ({low} to {high})"
-        print(f"| {what} | {figures} |", flush=True)
-    stream.close()
-    metrics.close()
-    watchdog.close()
+    model = make_model(recipe)
+    batches = read_ahead(model, steps * (rounds + 1))
+
+    with contextlib.ExitStack() as resources:
+        stream = resources.enter_context(contextlib.closing(model.open_stream()))
+        metrics = resources.enter_context(contextlib.closing(MetricsLog(recipe.run.output, 0, recipe.run.max_steps)))
+        watchdog = resources.enter_context(contextlib.closing(Watchdog(0, 1, recipe.engine.timeout_seconds)))
+
+        loop = make_loop(model, stream, metrics, watchdog)
+        prepared = replace(loop, stream=cast(Stream, ReadyBatches(batches)))
+        compare("the loop of `tiny`, a step", prepared, batches, steps)
+        compare("and reading its rows", loop, batches, steps)
 
 
-def in_turns(
-    loop: Loop, engine: deepspeed.DeepSpeedEngine, batches: list[list[PackedBatch]], steps: int, i: int
-) -> tuple[float, float]:
-    """Seconds of (ours, bare) for the i-th `steps` steps."""
+def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watchdog) -> Loop:
+    """Return the loop of the recipe's first phase, without evaluation and without a URL to copy to."""
+    recipe = model.recipe
+    context = RunContext(
+        run_recipe=recipe,
+        last_step=recipe.run.max_steps,
+        stop=StopAgreement(StopRequest()),
+        watchdog=watchdog,
+        folders=NodeFolders([0]),
+        remote=None,
+    )
+    return Loop(
+        context=context,
+        phase=phases_of(recipe)[0],
+        engine=model.engine,
+        stream=stream,
+        evaluation=None,
+        guard=AnomalyGuard(model.engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip),
+        metrics=metrics,
+    )
+
+
+def compare(what: str, loop: Loop, batches: list[list[PackedBatch]], steps: int) -> None:
+    """Print a row of the table: the time of a step by both loops, and what ours costs above the bare calls."""
+    rounds = len(batches) // steps
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        times = [in_turns(loop, batches, steps, i) for i in range(rounds)]
+    times = times[1:]  # the first round warms up
+
+    our_step = statistics.median(pair.ours for pair in times) / steps
+    bare_step = statistics.median(pair.bare for pair in times) / steps
+
+    # The ratio of each round: what slows the machine for a while slows both of a round.
+    ratios = [pair.ours / pair.bare for pair in times]
+    low, middle, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles(ratios, n=4))
+    figures = f"{1000 * our_step:.1f} ms | {1000 * bare_step:.1f} ms | {middle} ({low} to {high})"
+    print(f"| {what} | {figures} |", flush=True)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one round of steps, by each loop."""
+
+    ours: float
+    bare: float
+
+
+def in_turns(loop: Loop, batches: list[list[PackedBatch]], steps: int, i: int) -> Times:
+    """Time the i-th round of steps by both loops, which take turns at being first."""
     first = i * steps
-    both = (partial(ours, loop, first + 1, first + steps), partial(bare, engine, batches[first : first + steps]))
-    if i % 2:
-        theirs = seconds(both[1])
-        return seconds(both[0]), theirs
-    return seconds(both[0]), seconds(both[1])
+    our_steps = partial(ours, loop, first + 1, first + steps)
+    bare_steps = partial(bare, loop.engine, batches[first : first + steps])
+
+    if i % 2 == 0:
+        our_seconds = seconds(our_steps)
+        return Times(our_seconds, seconds(bare_steps))
+
+    bare_seconds = seconds(bare_steps)
+    return Times(seconds(our_steps), bare_seconds)
+
+
+# Checkpoints
 
 
 def stall(name: str, recipe: Recipe, rounds: int) -> None:
     """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
-    folders = open_folders(recipe)
-    share = share_of(recipe, 0, 1, folders)
-    stream = build_stream(recipe, folders, share)
-    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
+    model = make_model(recipe)
+    engine = model.engine
+
+    # Optimizers have no state to save before the first step.
     set_learning_rate(engine.optimizer, recipe.optimizer.lr)
-    bare(engine, [stream.batch(0)])
+    bare(engine, read_ahead(model, 1))
+
     times = []
     for step in range(1, rounds + 1):
         state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        times.append(seconds(partial(saving.save_checkpoint, engine, recipe.run.output, state, 1, {})))
+        save = partial(saving.save_checkpoint, engine, recipe.run.output, state, keep=1, metrics={})
+        times.append(seconds(save))
+
     saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
     size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
     print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)
-    stream.close()
 
 
 def main() -> None:
@@ -161,18 +199,21 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=10)
     flags.add_argument("--rounds", type=int, default=60)
     options = flags.parse_args()
+
     start_distributed(timeout=600)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         make_pairs(Path(folder))
+
         pairs = f"data.pairs={folder}/pairs"
         small = ["batch.global_batch=4", "batch.micro_batch=4"]
         tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
         base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
+
         print("\n| one process | ours | bare | more |\n|---|---|---|---|")
         overhead(tiny, options.steps, options.rounds)
-        stall("tiny", tiny, 5)
-        stall("bert_base", base, 3)
+        stall("tiny", tiny, rounds=5)
+        stall("bert_base", base, rounds=3)
 
 
 if __name__ == "__main__":

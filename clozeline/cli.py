@@ -152,7 +152,7 @@ COMMANDS = {
     "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", start_pipeline),
     "verify": Command("check every shard of a folder against its manifest", "pipeline", start_pipeline),
     "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),
-    "train": Command("pair shards -> checkpoints; resumes by itself", "trainer", start_trainer),
+    "train": Command("pair shards -> checkpoints; resumes automatically", "trainer", start_trainer),
     "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
 }

@@ -73,7 +73,7 @@ def launch_flags(parsed: argparse.Namespace) -> list[str]:
 
 
 def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:
-    """Return the error for flags that nobody knows, each with the nearest known one. Their values are not named."""
+    """Return the error for unknown flags, each with the nearest known one. Their values are not named."""
     hints = []
     for flag in [word for word in unknown if word.startswith("-")] or unknown:
         name = flag.split("=")[0]

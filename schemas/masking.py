@@ -52,7 +52,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class RowsToMask:
-    """B rows laid end to end, each with a key of its own.
+    """B rows laid end to end, each with its own key.
 
     ids_T: integers, token ids. offsets_B1: int64, where each row begins, and the end. word_starts_T: bool, true where a
     word begins. keys_B: uint64, the rows' random keys.

@@ -131,7 +131,7 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
             fs.pipe_file(path, data)
         return
 
-    # Each attempt has a name of its own, so two processes never write into the same temporary file.
+    # Each attempt has a unique name, so two processes never write into the same temporary file.
     partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{PARTIAL_SUFFIX}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -1,16 +1,23 @@
-"""Damaged copies of finished folders: rows replaced and manifests edited, with the checks before them satisfied."""
+"""Damaged copies of finished folders, and what every reader of one must do.
+
+Rows are replaced and manifests edited with the checks before them satisfied, or bytes are damaged at random.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from schemas import manifest, shards, storage
+from schemas.errors import ClozelineError, DataError
 from schemas.manifest import Shard
+from trainer.data.dataset import PairFolder
 
 Fields = dict[str, Any]
 
@@ -118,3 +125,56 @@ def keep_40_rows(folder: Path) -> None:
     for path in folder.glob("*.arrow"):
         if path.name != kept:
             path.unlink()
+
+
+# What reads them
+
+
+def read_all(folder: Path) -> None:
+    """Read every block as the trainer does."""
+    opened = PairFolder(str(folder))
+    try:
+        for number in range(len(opened.manifest.shards)):
+            opened.block((number,))
+    finally:
+        opened.close()
+
+
+def refused_by_both(command, folder: Path, told: str) -> None:
+    """`verify` and the trainer's reader end with code 3 and say what is wrong."""
+    done = command("verify", folder)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert told in done.stderr
+    with pytest.raises(DataError, match=told.replace("[", r"\[")):
+        read_all(folder)
+
+
+# Damage at random
+
+TRIES = 60
+
+
+def damaged(data: bytes, draws: random.Random) -> bytes:
+    """One bit flipped, the end cut off, or an aligned integer of 4 or 8 bytes overwritten."""
+    changed = bytearray(data)
+    place = draws.randrange(len(data))
+    kind = draws.choice(["flip", "cut", "integer"])
+    if kind == "flip":
+        changed[place] ^= 1 << draws.randrange(8)
+    elif kind == "cut":
+        del changed[place:]
+    else:
+        width = draws.choice([4, 8])
+        start = place // width * width
+        value = draws.choice([0, -1, 1, 2 ** (8 * width - 1) - 1, -(2 ** (8 * width - 1)), draws.getrandbits(31)])
+        changed[start : start + width] = value.to_bytes(width, "little", signed=True)
+    return bytes(changed)
+
+
+def outcome(action: Callable[[], object]) -> int:
+    """The exit code of what a reader does; what is not an error of ours is one of the test's."""
+    try:
+        action()
+        return 0
+    except ClozelineError as error:
+        return error.exit_code

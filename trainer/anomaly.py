@@ -84,7 +84,7 @@ class AnomalyGuard:
     """
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
-        """`clip` is the largest gradient norm, 0 for any. Used only where DeepSpeed does not clip by itself."""
+        """`clip` is the largest gradient norm, 0 for any. Used only where DeepSpeed does not clip."""
         from trainer.distributed.zero import basic_optimizer
 
         self.history = history

@@ -90,7 +90,7 @@ def close_remote(watchdog: Watchdog, remote: RemoteRun | None) -> None:
     watchdog.at("copying to the run's URL")
     rank = dist.get_rank()
 
-    # Rank 0 last: if nodes have folders of their own, it publishes what the others have uploaded.
+    # Rank 0 last: if nodes have separate folders, it publishes what the others have uploaded.
     run_on_all_ranks(lambda: remote.close() if remote is not None and rank > 0 else None)
     run_on_rank_0(lambda: remote.close() if remote is not None else None)
     run_on_rank_0(lambda: remote.check_published() if isinstance(remote, RemotePartOfRun) else None)

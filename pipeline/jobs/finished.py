@@ -1,7 +1,7 @@
-"""What becomes of a folder that is finished already: the same command finds nothing to do, any other one is refused.
+"""What happens if the output is finished already: the same command finds nothing to do, and any other is refused.
 
-A launcher may die while its job goes on and publishes. Whatever starts the command again, a script or a cluster, must
-then read success. The manifest says what the folder was made from: format version, options, seed and inputs. Folders
+A launcher may die while its job continues and publishes. A script or cluster that then reruns the command must see
+success. The manifest says what the folder was made from: format version, options, seed and inputs. Folders
 among the inputs are compared by fingerprint. Files are compared by path and size, and local ones must not be newer than
 the manifest; what changes a file on an object store without changing its size is not noticed.
 """
@@ -80,7 +80,7 @@ def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:
         raise DataError(f"{error} Give another --output, or --overwrite to replace what is in {output}.") from error
 
     if root.kind != wanted.kind:
-        raise UsageError(f"{output} holds finished {root.kind}; {wanted.kind} needs a folder of its own.")
+        raise UsageError(f"{output} holds finished {root.kind}; {wanted.kind} needs a separate folder.")
     return root
 
 

@@ -5,7 +5,7 @@ it: "the cat" is "the" and " cat". Pieces lie end to end in the text as they are
 
 Two rules depend on the vocabulary:
 
-    ideographs   BERT makes a word of each one, so each can be a piece by itself. Chinese text, which has no spaces and
+    ideographs   BERT makes a word of each one, so each can be a separate piece. Chinese text, which has no spaces and
                  hardly a run twice, then has a few thousand distinct pieces
     white space  in byte-level BPE, white space other than single spaces between runs belongs to words. A sentence that
                  has some is one piece

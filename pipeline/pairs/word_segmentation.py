@@ -1,6 +1,6 @@
 """Where Chinese words begin, so that whole words can be masked although every character is a token.
 
-jieba cuts a run of text into words, while BERT's rules make every ideograph a word by itself. The two are aligned by
+jieba cuts a run of text into words, while BERT's rules make every ideograph a separate word. The two are aligned by
 counting: the k-th ideograph of the run is the k-th ideograph among BERT's words, whatever normalization did to the
 characters between them. Token ids do not change, only `word_starts` does. The rule is that of Chinese-BERT-wwm
 (arXiv:1906.08101).
@@ -34,7 +34,7 @@ _loading = threading.Lock()
 
 
 def is_ideograph(character: str) -> bool:
-    """Return whether BERT's rules make a character a word by itself."""
+    """Return whether BERT's rules make a character a separate word."""
     point = ord(character)
     if point < _FIRST_IDEOGRAPH:  # most characters of most text
         return False

@@ -23,7 +23,7 @@ UNUSED = (
     "bson",
 )
 """The clients of S3 and gs:// in Beam's own file systems (ours are fsspec's), of Dataflow, and of MongoDB; and with
-BigQuery, Beam leaves out all other clients of Google Cloud. The runner of Dataflow imports what it needs by itself."""
+BigQuery, Beam leaves out all other clients of Google Cloud. Dataflow's runner imports what it needs."""
 
 
 def import_beam() -> None:

@@ -52,7 +52,7 @@ class Execution:
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:
-    """Run a job and return what it published. None after a dry run, and for a job that nobody waits for.
+    """Run a job and return what it published. None after a dry run, and for a job submitted with --no_wait.
 
     Nothing in the output folder changes before the graph is built and the engine has been found, and a dry run changes
     nothing at all. Raises UsageError when another job works in the output folder, and whatever the steps raise.
@@ -118,7 +118,7 @@ def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:
 
 
 def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, lease: leases.Lease) -> None:
-    """Submit a job whose last step cleans up, because nobody waits for it."""
+    """Submit a job whose last step cleans up, because no launcher waits for it."""
     lease.leave()  # before the job can come to its last step
     try:
         runner.run_once(job, pipeline, lambda result: lease.keep_if_killed())

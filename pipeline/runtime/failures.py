@@ -1,9 +1,9 @@
 """Errors that no retry can cure, on jobs that run on an engine: they travel as data and not as exceptions.
 
-An engine knows no permanent errors: it repeats whatever raises, ten times over a missing file. So a step that meets
-such an error writes it to staging instead and ends as if it had nothing to emit. Other steps look there before they
-begin and do nothing once it exists, so nothing is published. The launcher looks there while it follows the job,
-cancels the job and raises the error.
+An engine knows no permanent errors: it retries any step that raises, even ten times over a missing file. So a step
+that meets such an error writes it to staging instead and ends as if it had nothing to emit. Other steps look there
+before they begin and do nothing once it exists, so nothing is published. The launcher looks there while it follows the
+job, cancels the job and raises the error.
 
     OUTPUT/_unfinished-<job>/failed-<token>/failed.json    exists as soon as any step has failed
     OUTPUT/_unfinished-<job>/failed-<token>/<hash>.json    one for each different error

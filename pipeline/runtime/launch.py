@@ -61,8 +61,8 @@ def makes_template(options: PipelineOptions) -> bool:
 def check_flags(arguments: list[str]) -> None:
     """Check the flags that are not a command's own as far as that is possible without the job.
 
-    Raises UsageError for a runner that nobody knows, for a flag that Dataflow needs and that was not given, and for
-    --no_wait where the job would end with its launcher. Flags that nobody knows are refused later (`beam_options`).
+    Raises UsageError for an unknown runner, for a flag that Dataflow needs and that was not given, and for
+    --no_wait where the job would end with its launcher. Unknown flags are refused later (`beam_options`).
     """
     given = beam_internals.flag_parser().parse_known_args(arguments)[0]
     options = PipelineOptions(arguments)
@@ -104,7 +104,7 @@ def _check_leaving(options: PipelineOptions) -> None:
     where = "runs on this machine" if runs_locally(options) else "has its workers in this process (LOOPBACK)"
     raise UsageError(
         f"--no_wait cannot be used with --runner {runner}, which {where}: the job would end with this command. Leave "
-        "the flag out, or send the job to an engine with workers of its own; see docs/engines.md."
+        "the flag out, or send the job to an engine that runs its own workers; see docs/engines.md."
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXPIRES_AFTER = 120.0  # seconds without renewal: eight renewals may fail
-KEPT_FOR = 7 * 86_400.0  # seconds that a kept lease lasts: nobody renews it, and an engine may work for days
+KEPT_FOR = 7 * 86_400.0  # seconds that a kept lease lasts: no process renews it, and an engine may work for days
 
 
 @dataclass(frozen=True)

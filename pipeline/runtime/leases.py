@@ -50,7 +50,10 @@ class Lease:
         self._write_again(kept=True)
 
     def leave(self) -> None:
-        """Say that nobody waits for the job, which cleans up itself. The lease is this process's until it is kept."""
+        """Note that no launcher waits for the job, which cleans up after itself.
+
+        The lease is this process's until it is kept.
+        """
         self.left = True
         self._write_again(left=True)
 
@@ -61,7 +64,8 @@ class Lease:
     def end(self) -> None:
         """Remove the lease; or, with `keep`, say in it that the job may go on without this process.
 
-        A job that has published needs no lease. One that nobody waits for removes it itself, after what is unfinished.
+        A job that has published needs no lease. One that no launcher waits for removes it itself, once what is
+        unfinished is removed.
         """
         if self.keep and lease_files.may_publish(self.output, self.token):
             self._write_again(kept=True, left=True)

@@ -138,7 +138,7 @@ def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], No
     submitted: called with Beam's result of each attempt that runs on an engine, while it runs.
 
     Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
-    EngineError for whatever else an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
+    EngineError for anything else that an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
     process.
     """
     attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS

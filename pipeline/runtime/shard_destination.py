@@ -93,7 +93,7 @@ def upload(destination: ShardDestination, output: str, name: str, data: bytes) -
 
 
 def _read(output: str) -> ShardDestination | None:
-    """Return who owns the shards in a folder. None when nobody does, or when the file is not one of ours."""
+    """Return who owns the shards in a folder. None when no job does, or when the file is not one of ours."""
     with contextlib.suppress(DataError, ValueError, TypeError):
         return ShardDestination(**json.loads(storage.read(storage.join(output, OWNER))))
     return None

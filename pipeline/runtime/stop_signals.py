@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(KeyboardInterrupt):
-    """Another program asks the command to stop, or its terminal is gone; nobody is there to answer questions."""
+    """Another program asks the command to stop, or its terminal is gone; no user is there to answer questions."""
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class RemoteJob:
     def stop(self, interrupt: KeyboardInterrupt) -> JobStoppedError:
         """Cancel the job, or leave it running if a user at a terminal wants that. Return the error to raise.
 
-        Nobody is asked after SIGTERM, or where the job would end with the launcher in any case.
+        The user is not asked after SIGTERM, or where the job would end with the launcher in any case.
         """
         can_run_on = worker_location(self.options) != "here" and not isinstance(interrupt, Terminated)
         if not can_run_on or not terminal.can_ask() or self._is_to_be_canceled():

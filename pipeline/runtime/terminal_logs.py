@@ -7,8 +7,8 @@
                        the id of the submitted job and the address of its page
     --verbose          everything from INFO on, with any runner, tracebacks included
 
-This holds only while a command runs, and only when nobody has set up logging: a notebook or a program that calls
-`cli.main` keeps the log as it is. Levels and handlers are put back at the end.
+This holds only while a command runs, and only when logging has not been set up: a notebook or a program that calls
+`cli.main` keeps its log settings. Levels and handlers are put back at the end.
 """
 
 from __future__ import annotations

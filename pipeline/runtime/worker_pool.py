@@ -43,7 +43,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(host: str, port: int) -> int:
-    """Start workers for whoever asks at the address until a signal ends the pool. Returns the exit code.
+    """Start workers on request at the address until a signal ends the pool. Returns the exit code.
 
     Raises UsageError when the address cannot be used.
     """
@@ -85,7 +85,7 @@ def _listen(host: str, port: int, pool: WorkerPool) -> grpc.Server:
     server = grpc.server(ThreadPoolExecutor(REQUESTS), options=options)
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
-        _try_address(host, port)  # before gRPC does, which prints lines of its own when it fails
+        _try_address(host, port)  # before gRPC does, which prints its own messages when it fails
         server.add_insecure_port(f"{host}:{port}")
     except (RuntimeError, OSError, OverflowError) as error:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 The launcher does not know where frames begin, so it cuts large compressed files into ranges of CELL_BYTES of the
 compressed file and leaves it to the workers to find frames. Cut points are those frames that begin in the first
-SEARCH_BYTES of a cell, whatever the ranges are. A range owns all frames from its first cut point up to the first cut
+SEARCH_BYTES of a cell, for any ranges. A range owns all frames from its first cut point up to the first cut
 point at or after its end; a range without a cut point owns nothing. Frames are next to each other, so the ranges own
 every frame exactly once.
 

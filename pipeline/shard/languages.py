@@ -52,7 +52,7 @@ def fallback_note(language: Language) -> str | None:
 
     rules = _languages()[language.rules]
     return (
-        f"Note: sentencex has no rules of its own for {language.name} ({language.code}), so sentences are split by "
+        f"Note: sentencex has no rules for {language.name} ({language.code}), so sentences are split by "
         f"those of {rules.name} ({rules.code}). If they do not fit, split the text yourself and give "
         "--sentence_splitter newline."
     )

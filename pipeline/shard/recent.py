@@ -11,7 +11,7 @@ _Value = TypeVar("_Value")
 
 
 class RecentValues(Generic[_Value]):
-    """The values of the last `size` keys that were asked for."""
+    """The values of the `size` most recently requested keys."""
 
     def __init__(self, size: int):
         self._size = size

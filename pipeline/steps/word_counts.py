@@ -19,9 +19,10 @@ from pipeline.runtime.manifest_parts import list_shards
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import DIRECT, Staging
 from pipeline.steps.provenance import Provenance
-from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, keys_of_words, sum_counts
+from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, sum_counts
 from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.rare_words import all_words, tally_words
+from pipeline.vocab.word_keys import keys_of_words
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes

@@ -60,39 +60,76 @@ class ShardCorpora(beam.PTransform):
         survey = AsSingleton(self._survey(pbegin, runs))
         plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
 
-        documents = documents_stream(self.job.dedup, self.job.seed)
-        streams: list[Any] = [Written(documents, runs | "Indexes" >> beam.Map(_numbered_index))]
-        if self.job.dedup == "minhash":
-            rounds = rounds_for(self.input_bytes)
-            corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
-            streams += near_duplicates_to_drop(runs, corpus)
-
-        merge = partial(_write_shard, options=MergeOptions(self.job.dedup, self.job.seed), staging=self.staging)
         summaries = (
             pbegin
-            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
-            | "Count" >> call(_as_it_is, counted="text")
+            | "Gather" >> self._exchange(self._streams(runs, survey), plan)
+            | "Count" >> call(_same_report, counted="text")
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
         )
-        return pbegin | "Finish" >> call_last(publish_text, survey, AsList(summaries), self.provenance, self.staging)
+        return pbegin | "Finish" >> call_last(
+            publish_text,
+            survey,
+            AsList(summaries),
+            self.provenance,
+            self.staging,
+        )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
+        """Add up what is known of all runs, and decide the number of shards."""
         job = self.job
-        sharding = Sharding(job.num_shards, job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
+        sharding = Sharding(
+            job.num_shards,
+            job.shard_megabytes << 20,
+            merges_runs=self.shuffle == "merged",
+        )
         limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
+
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
         return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
 
+    def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
+        """Return what the exchange brings together: the documents, and then those of them that are to be dropped."""
+        documents = documents_stream(self.job.dedup, self.job.seed)
+        indexes = runs | "Indexes" >> beam.Map(_numbered_index)
+        streams: list[Any] = [Written(documents, indexes)]
 
-def _as_it_is(report: Report) -> Report:
+        if self.job.dedup == "minhash":
+            corpus = Corpus(
+                survey,
+                self.job.seed,
+                rounds_for(self.input_bytes),
+                self.shuffle,
+                self.staging,
+            )
+            streams += near_duplicates_to_drop(runs, corpus)
+
+        return streams
+
+    def _exchange(self, streams: list[Any], plan: PCollection) -> Exchange:
+        """Return the exchange that makes each shard of the documents that it has brought together."""
+        merge = partial(
+            _write_shard,
+            options=MergeOptions(self.job.dedup, self.job.seed),
+            staging=self.staging,
+        )
+        return Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
+
+
+def _same_report(report: Report) -> Report:
+    """Return the report, which `call` has counted."""
     return report
 
 
 def _plan_of_shards(survey: CorpusSurvey) -> Plan:
-    return Plan(buckets=survey.num_shards, merges=survey.merges_runs, details=survey.num_shards)
+    return Plan(
+        buckets=survey.num_shards,
+        merges=survey.merges_runs,
+        details=survey.num_shards,
+    )
 
 
 _INDEXES = ("index", "bands", "signatures")
+"""The entries of a run's report that say where its rows lie. They are long, and only exchanges read them."""
 
 
 def _numbered_index(run: Report) -> tuple[int, list]:
@@ -104,6 +141,10 @@ def _without_index(run: Report) -> Report:
 
 
 def _write_shard(
-    index: int, read_tables: Callable[[], list[pa.Table]], num_shards: int, options: MergeOptions, staging: Staging
+    index: int,
+    read_tables: Callable[[], list[pa.Table]],
+    num_shards: int,
+    options: MergeOptions,
+    staging: Staging,
 ) -> Report:
     return write_shard(shard_name("text", index, num_shards), read_tables, options, staging)

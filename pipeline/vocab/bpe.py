@@ -81,7 +81,7 @@ class BPETrainer:
         it joins, and a repeated symbol is paired from its left end. So all occurrences of a token arise in one merge.
 
         This needs symbols that their spelling identifies. A whole word "##a" would be the same token as the piece "##a"
-        of other words, but BERT's rules make every "#" a word by itself.
+        of other words, but BERT's rules make every "#" a separate word.
         """
         merge = (self.tokens[left], self.tokens[right])
         self.merges.append(merge)

@@ -2,21 +2,25 @@
 
 The text is split at spaces into runs (runs.py), and each distinct run is cut into words once for every set of rules
 (cut_runs.py). Counts are added up inside a worker before they travel: over a lot of neighboring shards, most runs
-repeat. Then an exchange brings all counts of a word together, by a hash of the word, and a partition of the words is
-added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
+repeat. Then an exchange brings all counts of a word together, by a hash of the word (word_keys.py), and a partition of
+the words is added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
+
+Shape suffixes: D distinct runs, T rows of a table of runs, which has a row for each run and source, K words of all
+runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.vocab.cut_runs import Rules, cut_runs
-from pipeline.vocab.runs import RUNS_SCHEMA, bytes_of_strings, count_runs, offsets_of_strings, slices_of_strings
+from pipeline.vocab.cut_runs import CutRuns, Rules, cut_runs
+from pipeline.vocab.runs import RUNS_SCHEMA, count_runs
 from schemas import shards
 from schemas.ragged import places_of_ranges
 
@@ -37,19 +41,17 @@ BY_SOURCE = shards.COUNTS_BY_SOURCE_SCHEMA
 BY_RULES = pa.schema([("rules", pa.uint8()), *BY_SOURCE])
 """Counts on their way to their partition. `rules` is an index into the rules that are counted."""
 
-HASHED_AT_ONCE = 1 << 20  # bytes of words
-
-_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_MIX_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
-_SHIFT = np.uint64(31)
-
 
 def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
     """Return the sources that are reported separately, sorted by name.
 
     These are the MAX_SOURCES with the most documents. If there are more, OTHERS comes last and stands for the rest.
     """
-    ranked = sorted(documents_by_source, key=lambda name: (-documents_by_source[name], name))
+
+    def most_documents_first(name: str) -> tuple[int, str]:
+        return -documents_by_source[name], name
+
+    ranked = sorted(documents_by_source, key=most_documents_first)
     largest = sorted(ranked[:MAX_SOURCES])
     if len(ranked) > MAX_SOURCES:
         return [*largest, OTHERS]
@@ -64,133 +66,132 @@ def count_texts(texts: Iterable[pa.Table], sources: Sequence[str], rules: Sequen
     """
     added = _AddedRuns()
     for text in texts:
-        for counted in count_runs(text, _source_of_row(text, sources)):
+        source_of_row = _source_of_row(text, sources)
+        for counted in count_runs(text, source_of_row):
             added.add(counted)
             if added.is_full():
                 yield words_of_runs(added.take(), rules)
 
+    # Sent even if it is empty, so that there is always a batch.
     yield words_of_runs(added.take(), rules)
 
 
 def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]:
     # A source that is not in the list counts as OTHERS, which is last.
     listed = pa.array(sources[:MAX_SOURCES], pa.string())
-    found = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
-    return pc.fill_null(found, len(sources) - 1).to_numpy().astype(np.uint16)  # type: ignore[attr-defined]
+    others = len(sources) - 1
+
+    index = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
+    index = pc.fill_null(index, others)  # type: ignore[attr-defined]
+    return index.to_numpy().astype(np.uint16)
 
 
 class _AddedRuns:
-    """Tables of runs, added up whenever as much has come as there was."""
+    """Tables of runs, added up whenever as many bytes have come as the sum has.
+
+    The sum is then never larger than what is added to it, so adding up takes at most two passes over all tables.
+    """
 
     def __init__(self) -> None:
-        self._tables = [RUNS_SCHEMA.empty_table()]
-        self._added_bytes = 0
+        self._tables: list[pa.Table] = []  # the sum so far, then what came after it
+        self._sum_bytes = 0
         self._new_bytes = 0
 
     def add(self, counted: pa.Table) -> None:
         """Add a table of RUNS_SCHEMA."""
         self._tables.append(counted)
         self._new_bytes += counted.nbytes
-        if self._new_bytes > self._added_bytes and len(self._tables) > 2:
+        if self._new_bytes > self._sum_bytes:
             self._add_up()
 
     def is_full(self) -> bool:
         """Whether the bound on memory is reached."""
-        return self._added_bytes + self._new_bytes > MAX_RUN_BYTES
+        return self._sum_bytes + self._new_bytes > MAX_RUN_BYTES
 
     def take(self) -> pa.Table:
         """Return the sum of all that was added, and start over."""
-        if len(self._tables) > 2:
-            self._add_up()
-        taken = pa.concat_tables(self._tables)
-        self.__init__()
+        self._add_up()
+        taken = pa.concat_tables([RUNS_SCHEMA.empty_table(), *self._tables])
+
+        self._tables = []
+        self._sum_bytes = 0
+        self._new_bytes = 0
         return taken
 
     def _add_up(self) -> None:
+        # A single table has no run of a source twice.
+        if len(self._tables) < 2:
+            return
+
         total = sum_counts(pa.concat_tables(self._tables), ["run", "source"])
-        self._tables = [RUNS_SCHEMA.empty_table(), total]
-        self._added_bytes = total.nbytes
+        self._tables = [total]
+        self._sum_bytes = total.nbytes
         self._new_bytes = 0
 
 
 def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
     """Return (BY_RULES) the counts of words that follow from the counts of runs (RUNS_SCHEMA)."""
-    # A run of several sources is cut once.
+    # A run of several sources has several rows, and is cut once.
     encoded = runs["run"].combine_chunks().dictionary_encode()
-    run_of_row = encoded.indices.to_numpy()
-    source_of_row = runs["source"].to_numpy()
-    count_of_row = runs["count"].to_numpy()
-    has_one_row_each = len(encoded.dictionary) == len(run_of_row)
+    runs_D = encoded.dictionary
+    run_T = encoded.indices.to_numpy()
+    source_T = runs["source"].to_numpy()
+    count_T = runs["count"].to_numpy()
 
     parts = [BY_RULES.empty_table()]
     for number, one in enumerate(rules):
-        cut = cut_runs(encoded.dictionary, one)
-        if has_one_row_each:
-            words = cut.words_K
-            rows = cut.run_K
-        else:
-            words, rows = _repeat_for_rows(cut.words_K, cut.run_K, run_of_row)
+        cut = cut_runs(runs_D, one)
+        words = _words_of_rows(cut, run_T, len(runs_D))
 
-        columns = [words, pa.array(source_of_row[rows]), pa.array(count_of_row[rows])]
-        counts = sum_counts(pa.table(columns, schema=BY_SOURCE), ["word", "source"])
+        columns = [
+            words.words_K,
+            pa.array(source_T[words.row_K]),
+            pa.array(count_T[words.row_K]),
+        ]
+        occurrences = pa.table(columns, schema=BY_SOURCE)
+        counts = sum_counts(occurrences, ["word", "source"])
+
         numbers = pa.array(np.full(counts.num_rows, number, dtype=np.uint8))
         parts.append(pa.table([numbers, *counts.columns], schema=BY_RULES))
 
     return one_batch(pa.concat_tables(parts))
 
 
-def _repeat_for_rows(
-    words_K: pa.Array, run_K: NDArray[np.int64], run_of_row: NDArray[np.int32]
-) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the words of all rows, and the row of each, from the words of each distinct run."""
-    words_by_run = np.argsort(run_K, kind="stable")
-    words_in_run = np.bincount(run_K, minlength=int(run_of_row.max(initial=-1)) + 1)
-    first_of_run = np.cumsum(words_in_run) - words_in_run
+@dataclass(frozen=True)
+class _WordsOfRows:
+    """`words_K[k]` is a word of the run in row `row_K[k]`."""
 
-    places = places_of_ranges(first_of_run[run_of_row], words_in_run[run_of_row])
-    rows = np.repeat(np.arange(len(run_of_row)), words_in_run[run_of_row])
-    return words_K.take(pa.array(words_by_run[places])), rows
+    words_K: pa.Array
+    row_K: NDArray[np.int64]
 
 
-def keys_of_words(words: pa.StringArray) -> NDArray[np.uint64]:
-    """Return (words,) 64-bit hashes: polynomials of the bytes, mixed so that all bits of a key depend on all bytes.
+def _words_of_rows(cut: CutRuns, run_T: NDArray[np.int32], distinct_runs: int) -> _WordsOfRows:
+    """Return the words of all rows from the words of each distinct run."""
+    if len(run_T) == distinct_runs:
+        # Each run has one row, in the order in which Arrow numbered the runs.
+        return _WordsOfRows(cut.words_K, cut.run_K)
 
-    Words that collide share a partition and are still counted apart, so the hash decides nothing else.
-    """
-    hashes = np.zeros(len(words), dtype=np.uint64)
+    # Where the words of each run lie, once they are sorted by run.
+    words_by_run = np.argsort(cut.run_K, kind="stable")
+    words_of_run_D = np.bincount(cut.run_K, minlength=distinct_runs)
+    first_of_run_D = np.cumsum(words_of_run_D) - words_of_run_D
 
-    # A few words at a time, for their bytes become 64-bit numbers: 16 times the memory of the words.
-    for start, stop in slices_of_strings(words, HASHED_AT_ONCE):
-        hashes[start:stop] = _polynomials(words.slice(start, stop - start))
-
-    hashes ^= hashes >> _SHIFT
-    hashes *= _MIX_FACTOR
-    return hashes ^ (hashes >> _SHIFT)
-
-
-def _polynomials(words: pa.StringArray) -> NDArray[np.uint64]:
-    """Return (words,) the sums, modulo 2**64, of each byte times a power of _HASH_FACTOR; 0 for an empty word."""
-    text = bytes_of_strings(words).astype(np.uint64)
-    offsets = offsets_of_strings(words).astype(np.int64)
-    starts = offsets[:-1] - offsets[0]
-    lengths = np.diff(offsets)
-    sums = np.zeros(len(words), dtype=np.uint64)
-    if len(text) == 0:
-        return sums
-
-    powers = np.full(int(lengths.max()), _HASH_FACTOR, dtype=np.uint64)
-    powers = np.multiply.accumulate(powers)
-    place_in_word = np.arange(len(text)) - np.repeat(starts, lengths)
-    is_word = lengths > 0
-    sums[is_word] = np.add.reduceat((text + np.uint64(1)) * powers[place_in_word], starts[is_word])
-    return sums
+    words_of_row_T = words_of_run_D[run_T]
+    places = places_of_ranges(first_of_run_D[run_T], words_of_row_T)
+    return _WordsOfRows(
+        words_K=cut.words_K.take(pa.array(words_by_run[places])),
+        row_K=np.repeat(np.arange(len(run_T)), words_of_row_T),
+    )
 
 
 def add_partition(counts: pa.Table, number: int) -> pa.Table:
     """Return (BY_SOURCE) the sum of the counts (BY_RULES) of one set of rules, sorted by word and source."""
-    rows = counts.filter(pc.equal(counts["rules"], number)).drop_columns(["rules"])  # type: ignore[attr-defined]
+    is_of_rules = pc.equal(counts["rules"], number)  # type: ignore[attr-defined]
+    rows = counts.filter(is_of_rules).drop_columns(["rules"])
+
     total = sum_counts(rows, ["word", "source"])
-    return total.sort_by([("word", "ascending"), ("source", "ascending")]).cast(BY_SOURCE)
+    in_order = total.sort_by([("word", "ascending"), ("source", "ascending")])
+    return in_order.cast(BY_SOURCE)
 
 
 def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
@@ -199,13 +200,15 @@ def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
     64 bits overflow only at 9 quintillion words.
     """
     # With Arrow's threads the order would change from run to run, and with it the bytes that workers exchange.
-    summed = counts.group_by(by, use_threads=False).aggregate([("count", "sum")])
+    groups = counts.group_by(by, use_threads=False)
+    summed = groups.aggregate([("count", "sum")])
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 
 def most_frequent_first(counts: pa.Table) -> pa.Table:
     """Return counts (shards.COUNTS_SCHEMA) sorted: the most frequent word first, ties by word."""
-    return counts.sort_by([("count", "descending"), ("word", "ascending")]).cast(shards.COUNTS_SCHEMA)
+    in_order = counts.sort_by([("count", "descending"), ("word", "ascending")])
+    return in_order.cast(shards.COUNTS_SCHEMA)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -94,8 +94,8 @@ def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
 def tokenizer_config(model: Model, lowercase: bool) -> dict[str, Any]:
     """Return what transformers needs in addition to tokenizer.json.
 
-    PreTrainedTokenizerFast uses tokenizer.json as it is. BertTokenizerFast and RobertaTokenizerFast replace some of its
-    rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
+    PreTrainedTokenizerFast uses tokenizer.json unchanged. BertTokenizerFast and RobertaTokenizerFast replace some of
+    its rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
     separate from the characters around them.
     """
     config: dict[str, Any] = {"tokenizer_class": _TOKENIZER_CLASS}

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError
-from schemas.manifest import read_manifest
 from tests.damaged_folders import (
-    Fields,
+    TRIES,
+    damaged,
     hide_row,
     keep_40_rows,
+    outcome,
+    read_all,
     read_fields,
+    refused_by_both,
     replace_rows,
     restate,
     set_column,
@@ -25,21 +27,8 @@ from tests.damaged_folders import (
     set_value,
     write_fields,
 )
-from trainer.config.load import load_recipe
-from trainer.data.build import open_folders
-from trainer.data.dataset import PairFolder
 
 Change = Callable[[pa.Table], pa.Table]
-
-
-@pytest.fixture
-def copy(pairs: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(pairs, tmp_path / "pairs")
-
-
-@pytest.fixture
-def text_copy(text: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(text, tmp_path / "text")
 
 
 @pytest.fixture(scope="session")
@@ -54,25 +43,6 @@ def masked(command, text: Path, vocab: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 def masked_copy(masked: Path, tmp_path: Path) -> Path:
     return shutil.copytree(masked, tmp_path / "pairs")
-
-
-def read_all(folder: Path) -> None:
-    """Read every block as the trainer does."""
-    opened = PairFolder(str(folder))
-    try:
-        for number in range(len(opened.manifest.shards)):
-            opened.block((number,))
-    finally:
-        opened.close()
-
-
-def refused_by_both(command, folder: Path, told: str) -> None:
-    """`verify` and the trainer's reader end with code 3 and say what is wrong."""
-    done = command("verify", folder)
-    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
-    assert told in done.stderr
-    with pytest.raises(DataError, match=told.replace("[", r"\[")):
-        read_all(folder)
 
 
 def lengthen(table: pa.Table) -> pa.Table:
@@ -159,104 +129,6 @@ def test_bad_text_is_named_by_verify_and_by_jobs(command, text_copy: Path, vocab
         assert f"{shard}, {told}" in done.stderr
 
 
-HOSTILE_NAMES = [
-    "../victim.arrow",
-    "s/../../victim.arrow",
-    "/tmp/victim.arrow",
-    "..",
-    "",
-    ".",
-    "a\\..\\victim.arrow",
-    "file:///tmp/victim.arrow",
-    "a::b.arrow",
-    "two\nlines.arrow",
-    "\ud800.arrow",
-]
-
-
-@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=repr)
-def test_names_of_shards_are_plain(command, text_copy: Path, vocab: Path, tmp_path: Path, name: str) -> None:
-    """No reader opens, and no job writes, a file that a manifest places outside of its folder."""
-    fields = read_fields(text_copy)
-    victim = tmp_path / "victim.arrow"
-    victim.write_bytes((text_copy / fields["shards"][0]["path"]).read_bytes())
-    fields["shards"][0]["path"] = name
-    write_fields(text_copy, fields)
-    before = storage.sha256(victim.read_bytes())
-
-    out = tmp_path / "deep" / "out"
-    making = ("--text", text_copy, "--output", out)
-    for words in (
-        ("verify", text_copy),
-        ("inspect", text_copy),
-        ("vocab", *making, "--model", "wordpiece", "--size", 160),
-        ("pairs", *making, "--vocab", vocab, "--objective", "nsp"),
-    ):
-        done = command(*words)
-        assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
-        assert "shards.0.path" in done.stderr and "plain file name" in done.stderr
-    assert storage.sha256(victim.read_bytes()) == before
-    assert not out.exists()
-
-
-def twice(fields: Fields) -> None:
-    fields["shards"].append(fields["shards"][0])
-
-
-def without(*keys: str) -> Callable[[Fields], None]:
-    def change(fields: Fields) -> None:
-        *path, last = keys
-        for key in path:
-            fields = fields[key]
-        del fields[last]
-
-    return change
-
-
-def put(value: object, *keys: str | int) -> Callable[[Fields], None]:
-    def change(fields: Fields) -> None:
-        *path, last = keys
-        inner: object = fields
-        for key in path:
-            inner = inner[key]  # type: ignore[index]
-        inner[last] = value  # type: ignore[index]
-
-    return change
-
-
-BAD_MANIFESTS: dict[str, tuple[Callable[[Fields], None], str]] = {
-    "a-shard-twice": (twice, "names pairs-00000-of-00003.arrow twice"),
-    "no-max_length": (without("options", "max_length"), "options.max_length"),
-    "max_length-in-words": (put("long", "options", "max_length"), "options.max_length"),
-    "no-objective": (without("options", "objective"), "options.objective"),
-    "unknown-objective": (put("chess", "options", "objective"), "options.objective"),
-    "no-vocabulary": (without("options", "vocabulary"), "options.vocabulary"),
-    "vocabulary-of-0-tokens": (put(0, "options", "vocabulary_size"), "options.vocabulary_size"),
-    "no-total": (without("totals", "tokens"), "totals.tokens"),
-    "another-total": (put(5, "totals", "rows"), "totals.rows"),
-    "negative-rows": (put(-1, "shards", 0, "rows"), "shards.0.rows"),
-    "huge-rows": (put(10**30, "shards", 0, "rows"), "shards.0.rows"),
-    "hash-of-another-kind": (put("../x", "shards", 0, "sha256"), "shards.0.sha256"),
-    "no-lengths": (without("statistics", "lengths"), "statistics.lengths"),
-    "lengths-of-other-rows": (put([0, 0, 5], "statistics", "lengths"), "statistics.lengths"),
-    "format-0": (put(0, "format_version"), "format_version"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_MANIFESTS)
-def test_bad_manifests_are_named_by_verify_and_the_trainer(command, copy: Path, name: str) -> None:
-    change, told = BAD_MANIFESTS[name]
-    fields = read_fields(copy)
-    change(fields)
-    write_fields(copy, fields)
-    refused_by_both(command, copy, told)
-
-
-def test_a_deeply_nested_manifest_is_an_error(command, copy: Path) -> None:
-    (copy / "manifest.json").write_text('{"a":' * 50_000)
-    refused_by_both(command, copy, "manifest.json")
-
-
 def test_n_a_fingerprint_that_the_shards_do_not_have_is_refused(command, copy: Path) -> None:
     keep_40_rows(copy)
     refused_by_both(command, copy, "states fingerprint")
@@ -289,35 +161,6 @@ def test_good_folders_pass(command, pairs: Path, masked: Path, text: Path, vocab
     read_all(masked)
 
 
-def damaged(data: bytes, draws: random.Random) -> bytes:
-    """One bit flipped, the end cut off, or an aligned integer of 4 or 8 bytes overwritten."""
-    changed = bytearray(data)
-    place = draws.randrange(len(data))
-    kind = draws.choice(["flip", "cut", "integer"])
-    if kind == "flip":
-        changed[place] ^= 1 << draws.randrange(8)
-    elif kind == "cut":
-        del changed[place:]
-    else:
-        width = draws.choice([4, 8])
-        start = place // width * width
-        value = draws.choice([0, -1, 1, 2 ** (8 * width - 1) - 1, -(2 ** (8 * width - 1)), draws.getrandbits(31)])
-        changed[start : start + width] = value.to_bytes(width, "little", signed=True)
-    return bytes(changed)
-
-
-def outcome(action: Callable[[], object]) -> int:
-    """The exit code of what a reader does; what is not an error of ours is one of the test's."""
-    try:
-        action()
-        return 0
-    except ClozelineError as error:
-        return error.exit_code
-
-
-TRIES = 60
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("resealed", [False, True], ids=["raw", "resealed"])
 def test_random_damage_to_a_shard(command, copy: Path, resealed: bool, seed: int) -> None:
@@ -338,65 +181,6 @@ def test_random_damage_to_a_shard(command, copy: Path, resealed: bool, seed: int
         assert code in expected, number
         done = command("verify", copy)
         assert done.returncode == code and "Traceback" not in done.stderr, (number, done.stderr)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_random_damage_to_a_manifest(command, copy: Path, seed: int) -> None:
-    """Either it is refused, or what it decides about the rows is what it was."""
-    draws = random.Random(seed)
-    path = copy / "manifest.json"
-    whole = path.read_bytes()
-    good = read_manifest(str(copy), "pairs")
-    recipe = load_recipe("trainer/recipes/tiny.toml", [f"data.pairs={copy}"])
-
-    for number in range(TRIES):
-        path.write_bytes(damaged(whole, draws))
-        code = outcome(lambda: [folder.close() for folder in open_folders(recipe)])
-        assert code in (0, 3), number
-        if code == 0:
-            found = read_manifest(str(copy), "pairs")
-            assert (found.fingerprint, found.totals) == (good.fingerprint, good.totals), number
-            assert outcome(lambda: read_all(copy)) in (0, 3), number
-        done = command("verify", copy)
-        assert done.returncode in (0, 3) and "Traceback" not in done.stderr, (number, done.stderr)
-
-
-def wrong_type(value: object, draws: random.Random) -> object:
-    """Another JSON value in the place of one."""
-    values: list[object] = [None, True, -1, 2**70, 0.5, float("nan"), "", "x", "../x", [], [None], {}, {"a": 1}]
-    return draws.choice([other for other in values if other != value])
-
-
-def places_of(value: object, path: tuple = ()) -> list[tuple]:
-    """The paths to everything inside a JSON value; of a long list its first items only."""
-    found = [path] if path else []
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            found += places_of(inner, (*path, name))
-    if isinstance(value, list):
-        for i, inner in enumerate(value[:3]):
-            found += places_of(inner, (*path, i))
-    return found
-
-
-def test_wrong_types_in_a_manifest(command, copy: Path) -> None:
-    draws = random.Random(0)
-    whole = (copy / "manifest.json").read_text()
-    places = places_of(read_fields(copy))
-
-    for place in draws.sample(places, min(TRIES, len(places))):
-        fields = read_fields(copy)
-        *path, last = place
-        inner: object = fields
-        for key in path:
-            inner = inner[key]  # type: ignore[index]
-        inner[last] = wrong_type(inner[last], draws)  # type: ignore[index]
-        write_fields(copy, fields)
-        assert outcome(lambda: read_all(copy)) in (0, 3), place
-        for words in (("verify", copy), ("inspect", copy)):
-            done = command(*words)
-            assert done.returncode in (0, 3) and "Traceback" not in done.stderr, (place, done.stderr)
-        (copy / "manifest.json").write_text(whole)
 
 
 def test_restated_folders_are_good(command, copy: Path) -> None:

@@ -29,7 +29,7 @@ class NodeFolders:
 
     @property
     def several(self) -> bool:
-        """Whether nodes have folders of their own."""
+        """Whether nodes have separate folders."""
         return max(self.of_ranks) > 0
 
     def leader(self, rank: int) -> int:
@@ -43,7 +43,7 @@ class NodeFolders:
 def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) -> NodeFolders:
     """Lock the run's folder on every node until `resources` close. A collective call.
 
-    is_remote: run.output is a URL, so nodes may have folders of their own.
+    is_remote: run.output is a URL, so nodes may have separate folders.
 
     Raises UsageError on every rank if a rank does not see the folder that it has to share, and as `claim` does.
     """

@@ -58,7 +58,7 @@ class Part(BaseModel):
 
 
 class WholeFile(BaseModel):
-    """A file that is uploaded as it is."""
+    """A file that is uploaded unchanged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -187,7 +187,7 @@ def remove_parts(run: str, kept: Collection[str] = ()) -> None:
 
 
 def gather(source: Path, part: Part, target: Path) -> str | None:
-    """Write a part into a file of its own. Returns what is wrong with the part, or None.
+    """Write a part into a separate file. Returns what is wrong with the part, or None.
 
     Raises StorageError, and FileNotFoundError if the folder is removed meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Keeps a run's URL up to date when every node has a folder of its own: the URL is all that the nodes share.
+"""Keeps a run's URL up to date when nodes do not share a file system: the URL is all that they have in common.
 
 Each node's leader, the first of its ranks, has a RemotePartOfRun, whose thread uploads the node's parts of each
 checkpoint (parts.py). Rank 0's thread also copies the other files, and publishes: it looks every few seconds whether

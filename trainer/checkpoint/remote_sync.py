@@ -162,7 +162,7 @@ class RemoteRun:
             self._failure = ""
         except ClozelineError as error:
             self._failure = str(error)
-            # Where nodes have folders of their own, ranks other than 0 copy too.
+            # Where nodes have separate folders, ranks other than 0 copy too.
             logger.warning("%s Training continues, and the next checkpoint tries again.", error, extra=EVERY_RANK)
 
     def _update_url(self) -> None:

@@ -147,7 +147,7 @@ class _Owner:
         return True
 
     def _wait_for_change(self, run: str) -> str | None:
-        """Watch an existing file and return its text if nobody rewrites it, or None once it is gone.
+        """Watch an existing file and return its text if no process rewrites it, or None once it is gone.
 
         Raises UsageError if somebody rewrites it.
         """

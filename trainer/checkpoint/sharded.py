@@ -8,7 +8,7 @@ How a checkpoint is saved; every step is collective, and an error on one rank is
     3. All ranks read the files back, compare and hash them                    (verification.py)
     4. Rank 0 writes the manifest, renames the folder to its final name and removes old checkpoints   (layout.py)
 
-A kill before the rename in step 4 leaves a partial folder that nobody reads, and the checkpoints from before. An error
+A kill before the rename in step 4 leaves a partial folder that is never read, and the checkpoints from before. An error
 leaves those checkpoints only: the partial folder is deleted. After the rename the checkpoint is complete.
 
 When loading, each rank reads the elements that it holds under its own layout, whatever layout wrote them.
@@ -73,7 +73,7 @@ def save_checkpoint(
     """Write, check and publish a checkpoint, then remove all but the newest `keep` and the best. A collective call.
 
     metrics: of the evaluation of these weights, or empty.
-    folders: which ranks see the same folder; None if all do. If nodes have folders of their own, each writes its part
+    folders: which ranks see the same folder; None if all do. If nodes have separate folders, each writes its part
     there, to be uploaded (parts.py).
 
     Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier

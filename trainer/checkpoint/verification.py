@@ -107,7 +107,7 @@ def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) ->
         written_on_its_node = nodes[piece.rank] == nodes[reader]
         needs_second = written_on_its_node if several_nodes else written_by_reader
 
-        # Others take turns. There is nobody else if the run has a single rank.
+        # Others take turns. There are no others if the run has a single rank.
         second = others[number % len(others)] if needs_second and others else None
         chosen.append(second)
     return chosen
@@ -143,7 +143,7 @@ def _read_at(handle: int, begin: int, end: int) -> bytes:
     parts = []
     position = begin
     while position < end:
-        # The system may return less than it was asked for.
+        # The system may return less than was requested.
         part = os.pread(handle, end - position, position)
         if not part:
             break

@@ -15,7 +15,7 @@ class RunSection(Section):
     """Where a run lies, how long it is, and the seed of everything random in it."""
 
     output: str = Field(
-        description="The run's folder, a path or a URL. A run resumes by itself if it holds a complete checkpoint."
+        description="The run's folder, a path or a URL. A run resumes automatically if it holds a complete checkpoint."
     )
     local: str = Field(
         default="~/.cache/clozeline/runs",
@@ -28,7 +28,7 @@ class RunSection(Section):
     stop_at: int | None = Field(
         default=None,
         gt=0,
-        description="Step after which the run ends early. The schedule stays as it is, so the run can be continued.",
+        description="Step after which the run ends early. The schedule does not change, so the run can be continued.",
     )
     log_every: int = Field(
         default=10,

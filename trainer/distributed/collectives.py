@@ -24,7 +24,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RankFailedError(ClozelineError):
-    """A rank failed with an exception that is a bug, and so has no error of its own."""
+    """A rank failed with an exception that is a bug, and so has no error class here."""
 
 
 class Outcome(NamedTuple):

@@ -61,7 +61,7 @@ def monitors_of(engine: DeepSpeedEngine) -> Tell:
     if not monitor.enabled:
         return lambda line: None
 
-    # The engine asks this before it writes events of its own; `write_events` does not.
+    # The engine asks this before it writes its own events; `write_events` does not.
     monitor.enabled = False
 
     def tell(line: dict[str, Any]) -> None:

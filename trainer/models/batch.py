@@ -31,7 +31,7 @@ class PackedBatch:
     labels_K: their true ids.
     pair_labels_S: 0 or 1, or IGNORE_INDEX without a pair label.
     tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/padding.py):
-        its tokens form sequences of their own, and its labels are IGNORE_INDEX.
+        its tokens form separate sequences, and its labels are IGNORE_INDEX.
     """
 
     ids_T: Tensor

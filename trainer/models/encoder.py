@@ -29,7 +29,7 @@ class EncoderShape:
     type_vocab_size: number of segments. With 1, all tokens share one constant vector.
     embedding_size: E, the width of the embeddings.
     factorized: a matrix projects the embeddings from E to D.
-    num_hidden_groups: how many layers have weights of their own. Each is applied num_hidden_layers / num_hidden_groups
+    num_hidden_groups: how many layers have separate weights. Each is applied num_hidden_layers / num_hidden_groups
         times in a row.
     gelu: the exact function ("none") or its tanh approximation, as in torch.
     pre_norm: normalize the input of attention and of feed-forward, instead of the sum of input and output.

@@ -1,6 +1,6 @@
 """Reads the config, the tensors and the tokens of a Hugging Face folder. Nothing in it is trusted or executed.
 
-Tensors are read from safetensors only. Pickles (pytorch_model.bin) are refused, because opening one runs whatever code
+Tensors are read from safetensors only. Pickles (pytorch_model.bin) are refused, because opening one runs any code
 is in it.
 """
 

@@ -9,7 +9,7 @@ node of each:
 
 Our small star also shrinks the graph. It replaces a bucket's edges by stars of their components, and removes *leaves*:
 nodes with smaller neighbors only. A leaf's edges all lie in this bucket, so removing it disconnects nothing. A node
-with a smaller neighbor is not the smallest of its component, so it is *dropped* at once, and nobody needs to know the
+with a smaller neighbor is not the smallest of its component, so it is *dropped* at once, with no need to know the
 label of its component.
 
 Any number of rounds is correct, because one worker finishes with `connected_roots` what remains. Edges left of a

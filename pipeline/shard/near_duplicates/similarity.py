@@ -35,7 +35,7 @@ MIN_EQUAL = int(np.ceil(PERMUTATIONS * (THRESHOLD + (1 - THRESHOLD) * _ACCIDENTA
 """Equal minima of a pair of similar documents: 90 of 128, with the stored 8 bits as with all 32."""
 
 REQUEST_SCHEMA = pa.schema([("document", pa.uint64()), ("to", pa.uint64())])
-"""document: the one that is asked for its signature. to: where the signature goes."""
+"""document: the one whose signature is requested. to: where the signature goes."""
 
 DELIVERY_SCHEMA = pa.schema(
     [("to", pa.uint64()), ("sender", pa.uint64()), ("minima", pa.binary(PERMUTATIONS)), ("is_center", pa.bool_())]
@@ -67,7 +67,7 @@ def requests(smaller: Ids, larger: Ids) -> pa.RecordBatch:
 
 
 def deliveries(signatures: pa.Table, requested: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield DELIVERY_SCHEMA rows, at most 36 MB at a time: the signatures that some documents are asked for.
+    """Yield DELIVERY_SCHEMA rows, at most 36 MB at a time: the requested signatures.
 
     signatures: of all documents of a bucket; copies of a text may occur several times.
     requested: the bucket's requests; several buckets of bands may have found the same pair.

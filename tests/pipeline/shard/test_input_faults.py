@@ -6,103 +6,36 @@ tries and the try.
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import itertools
 import json
-import lzma
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from pipeline.shard import inputs
-from pipeline.shard.inputs import plan_splits
-from pipeline.shard.listing import matching_files
-from pipeline.shard.record import Record
-from pipeline.shard.records import read_records
-from pipeline.shard.undecodable import UndecodableBytes
-from schemas import shards
-from schemas.errors import DataError
-from schemas.manifest import Manifest, read_manifest
 from tests.conftest import after
-
-COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
-Make = Callable[[Path], list[object]]
-
-
-def zst_of_newlines(path: Path, megabytes: int, line: bytes) -> None:
-    block = line * ((1 << 20) // len(line))
-    with open(path, "wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
-        for _ in range(megabytes):
-            writer.write(block)
-
-
-def file_of(name: str, data: bytes, *flags: object) -> Make:
-    """An input of one file with these bytes, and the flags to read it with."""
-
-    def make(folder: Path) -> list[object]:
-        (folder / name).write_bytes(data)
-        return [folder / name, *flags]
-
-    return make
-
-
-def zst_bomb(line: bytes) -> Make:
-    def make(folder: Path) -> list[object]:
-        path = folder / "bomb.txt.zst"
-        zst_of_newlines(path, 600, line)
-        return [path]
-
-    return make
-
-
-def parquet(columns: dict[str, list], names: list[str], *flags: object, **options) -> Make:
-    def make(folder: Path) -> list[object]:
-        arrays = [pa.array(column) for column in columns.values()]
-        pq.write_table(pa.Table.from_arrays(arrays, names=names), folder / "x.parquet", **options)
-        return [folder / "x.parquet", *flags]
-
-    return make
-
-
-def streams(suffix: str, damage: Callable[[list[bytes]], bytes]) -> Make:
-    """An input of ten compressed streams one behind the other, damaged."""
-    parts = [COMPRESS[suffix](PROSE.encode() * 20) for _ in range(10)]
-    return file_of(f"many.txt{suffix}", damage(parts))
-
-
-def flipped(stream: int, byte: int = 0) -> Callable[[list[bytes]], bytes]:
-    def damage(parts: list[bytes]) -> bytes:
-        data = bytearray(b"".join(parts))
-        data[sum(map(len, parts[:stream])) + byte] ^= 0x55
-        return bytes(data)
-
-    return damage
-
-
-def one_word(character: bytes) -> Make:
-    # Below the size from which worker processes are started.
-    return file_of("x.txt", character * (3 << 20))
-
+from tests.pipeline.shard.input_files import (
+    CHINESE,
+    FRENCH,
+    PROSE,
+    RUSSIAN,
+    Make,
+    file_of,
+    flipped,
+    one_word,
+    parquet,
+    streams,
+    zst_bomb,
+)
 
 MARKS = ("e" + "\u0301\u0316" * 250_000 + ". Next.").encode()
 SPLIT_MARKS = ("e" + "\u0f73" * 250_000 + ". Next.").encode()
 LINES = "".join(f"Line {i} is a document. It has two sentences.\n" for i in range(1500))
-FRENCH = "Café crème brûlée. Très bon, à l'hôtel où l'été fut décidé.\n" * 30
-RUSSIAN = "Москва является столицей России. Вчера мы читали книгу о природе.\n" * 30
-CHINESE = "北京是中国的首都。昨天我们读了一本关于自然的书，它很有意思，大家都喜欢。\n" * 30
-JAPANESE = "東京は日本の首都です。昨日、私たちは自然についての本を読みました。\n" * 30
-KOREAN = "서울은 대한민국의 수도이다. 어제 우리는 자연에 관한 책을 읽었고 아주 재미있었다.\n" * 30
-POLISH = "Zażółć gęślą jaźń. Wczoraj był piękny dzień, a dziś jest później niż myśleliśmy.\n" * 30
 CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
 
 TRIES: list[tuple[str, Make, int, list[str]]] = [
@@ -258,85 +191,6 @@ def test_a_huge_string_of_a_dictionary_needs_no_memory_for_its_rows(tmp_path: Pa
     assert done.returncode == 3, done.stderr
     assert "100.00% of the records are bad" in done.stderr and "record above 16 MB, at row 0 of" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def shard(command, folder: Path, *arguments: object) -> tuple[Manifest, list[str]]:
-    """The manifest and the sentences of a text folder made by these arguments."""
-    done = command("shard", "--output", folder, "--num_shards", 1, *arguments)
-    assert done.returncode == 0, done.stderr
-    manifest = read_manifest(str(folder), "text")
-    table = shards.decode_table((folder / manifest.shards[0].path).read_bytes(), "text", shards.TEXT_SCHEMA)
-    return manifest, [sentence for row in table["sentences"].to_pylist() for sentence in row]
-
-
-READ = [
-    ("fr-latin-1", FRENCH, "latin-1", "cp1252"),
-    ("fr-cp1252", FRENCH, "cp1252", "cp1252"),
-    ("fr-mac", FRENCH, "mac_roman", "mac_roman"),
-    ("pl-iso8859-2", POLISH, "iso8859-2", "iso8859-2"),
-    ("pl-cp1250", POLISH, "cp1250", "cp1250"),
-    ("ru-cp1251", RUSSIAN, "cp1251", "cp1251"),
-    ("ru-koi8-r", RUSSIAN, "koi8-r", "koi8-r"),
-    ("ru-cp866", RUSSIAN, "cp866", "cp866"),
-    ("ru-utf-16", RUSSIAN, "utf-16", "utf-16"),
-    ("zh-gb18030", CHINESE, "gb18030", "gb18030"),
-    ("zh-utf-16-le", CHINESE, "utf-16-le", "utf-16-le"),
-    ("zh-utf-32", CHINESE, "utf-32", "utf-32"),
-    ("ja-shift_jis", JAPANESE, "shift_jis", "shift_jis"),
-    ("ja-euc_jp", JAPANESE, "euc_jp", "euc_jp"),
-    ("ko-euc_kr", KOREAN, "euc_kr", "cp949"),
-    ("en-utf-16-be", "A b. Plain words.\n" * 30, "utf-16-be", "utf-16-be"),
-]
-
-
-@pytest.mark.parametrize(("text", "written", "named"), [pytest.param(*case[1:], id=case[0]) for case in READ])
-def test_the_encoding_that_the_error_names_reads_the_file(tmp_path: Path, text: str, written: str, named: str) -> None:
-    for name, data in {"x.txt": text.encode(written), "x.txt.xz": lzma.compress(text.encode(written))}.items():
-        path = tmp_path / name
-        path.write_bytes(data)
-        with pytest.raises(DataError, match=rf"--encoding {named}\b"):
-            documents(path, "utf-8")
-        assert documents(path, named) == text.splitlines()
-
-
-def documents(path: Path, encoding: str) -> list[str]:
-    """The lines of a file, read in pieces of 1,000 bytes where it can be cut."""
-    size = path.stat().st_size
-    (split,) = plan_splits(matching_files(str(path)), "text", encoding)
-    whole = split.pieces[0]
-    cuts = [0, size] if whole.is_whole_file else [*range(0, size, 1000), size]
-    pieces = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
-
-    found = []
-    for piece in pieces:
-        undecodable = UndecodableBytes(piece, max_ratio=0.001)
-        for record in read_records(piece, "text", "line"):
-            assert isinstance(record, Record)
-            undecodable.add(record)
-            found.append(record.text.rstrip("\n"))
-        undecodable.check()
-    return found
-
-
-def test_a_job_reads_another_encoding_and_records_it(command, tmp_path: Path) -> None:
-    (tmp_path / "utf8.txt").write_text(CHINESE)
-    (tmp_path / "gb.txt").write_bytes(CHINESE.encode("gb18030"))
-    (tmp_path / "wide.txt.bz2").write_bytes(bz2.compress(CHINESE.encode("utf-16")))
-    fingerprints = set()
-    for name, encoding in {"utf8.txt": "utf-8", "gb.txt": "GB18030", "wide.txt.bz2": "UTF16"}.items():
-        manifest, _ = shard(command, tmp_path / encoding, "--input", tmp_path / name, "--encoding", encoding)
-        assert manifest.options["encoding"] == {"UTF16": "utf-16"}.get(encoding, encoding.lower())
-        fingerprints.add(manifest.fingerprint)
-    assert len(fingerprints) == 1
-
-
-@pytest.mark.parametrize("given", ["de", "GER", "German"])
-def test_names_of_a_language_are_one_language(command, tmp_path: Path, given: str) -> None:
-    text = "Am 3. Oktober kam er bzw. sie. Das war z. B. am 4. Mai so. Ende."
-    (tmp_path / "x.txt").write_text(text)
-    manifest, sentences = shard(command, tmp_path / "out", "--input", tmp_path / "x.txt", "--language", given)
-    assert manifest.options["language"] == manifest.statistics["language"] == "de"
-    assert sentences == ["Am 3. Oktober kam er bzw. sie.", "Das war z. B. am 4. Mai so.", "Ende."]
 
 
 def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: Path) -> None:

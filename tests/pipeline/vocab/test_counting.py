@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab import counting, runs
+from pipeline.vocab import arrow_strings, counting, plain_runs, runs, word_keys
 from pipeline.vocab.char_classes import DIGIT, LETTER, OTHER, classes_of
 from pipeline.vocab.counting import (
     BY_RULES,
     add_partition,
     count_texts,
-    keys_of_words,
     most_frequent_first,
     reported_sources,
     sum_counts,
 )
 from pipeline.vocab.cut_runs import ALL_RULES, Rules, cut_runs
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, word_cutter
+from pipeline.vocab.word_keys import keys_of_words
 from schemas import shards
 
 ANY_RUN = st.one_of(
@@ -160,7 +160,7 @@ def test_equal_words_have_equal_keys_wherever_they_lie(words: list[str]) -> None
 @given(words=st.lists(ANY_RUN, max_size=30), num_bytes=st.integers(1, 40))
 def test_slices_of_strings_are_all_strings_and_bounded(words: list[str], num_bytes: int) -> None:
     strings = pa.array(["before", *words], pa.string()).slice(1)
-    slices = list(runs.slices_of_strings(strings, num_bytes))
+    slices = list(arrow_strings.slices_of_strings(strings, num_bytes))
     assert [place for start, stop in slices for place in range(start, stop)] == list(range(len(words)))
     for start, stop in slices:
         assert stop - start == 1 or sum(len(word.encode()) for word in words[start:stop]) <= num_bytes
@@ -175,8 +175,8 @@ def hashed_and_cut(words: list[str]) -> list[list]:
 def test_cutting_and_hashing_do_not_depend_on_their_slices(words: list[str], num_bytes: int) -> None:
     whole = hashed_and_cut(words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "HASHED_AT_ONCE", num_bytes)
-        patch.setattr("pipeline.vocab.cut_runs.CUT_AT_ONCE", num_bytes)
+        patch.setattr(word_keys, "HASHED_AT_ONCE", num_bytes)
+        patch.setattr(plain_runs, "CUT_AT_ONCE", num_bytes)
         cut = hashed_and_cut(words)
     assert cut == whole
 
@@ -185,7 +185,7 @@ def test_memory_of_hashing_is_bounded() -> None:
     """Bytes become 64-bit numbers, of a part of the words at a time."""
     words = pa.array([f"{number:020d}" for number in range(200_000)])  # 4 MB
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "HASHED_AT_ONCE", 1 << 16)
+        patch.setattr(word_keys, "HASHED_AT_ONCE", 1 << 16)
         tracemalloc.start()
         keys_of_words(words)
         _, peak = tracemalloc.get_traced_memory()

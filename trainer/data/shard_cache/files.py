@@ -151,7 +151,7 @@ class CacheFiles:
                     _unlink(path)
 
     def _is_abandoned(self, path: str, sha256: str, host: str, held: str) -> bool:
-        """Return whether nobody writes a partial file any more."""
+        """Return whether no process writes a partial file any more."""
         # A shared disk may not show the locks of other hosts.
         if host != HOST:
             with contextlib.suppress(FileNotFoundError):

@@ -1,0 +1,79 @@
+"""Files that tests give to `shard`: compressed, damaged, of one word, of columns, and texts of several languages."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
+FRENCH = "Café crème brûlée. Très bon, à l'hôtel où l'été fut décidé.\n" * 30
+RUSSIAN = "Москва является столицей России. Вчера мы читали книгу о природе.\n" * 30
+CHINESE = "北京是中国的首都。昨天我们读了一本关于自然的书，它很有意思，大家都喜欢。\n" * 30
+JAPANESE = "東京は日本の首都です。昨日、私たちは自然についての本を読みました。\n" * 30
+KOREAN = "서울은 대한민국의 수도이다. 어제 우리는 자연에 관한 책을 읽었고 아주 재미있었다.\n" * 30
+POLISH = "Zażółć gęślą jaźń. Wczoraj był piękny dzień, a dziś jest później niż myśleliśmy.\n" * 30
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+Make = Callable[[Path], list[object]]
+
+
+def zst_of_newlines(path: Path, megabytes: int, line: bytes) -> None:
+    block = line * ((1 << 20) // len(line))
+    with open(path, "wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
+        for _ in range(megabytes):
+            writer.write(block)
+
+
+def file_of(name: str, data: bytes, *flags: object) -> Make:
+    """An input of one file with these bytes, and the flags to read it with."""
+
+    def make(folder: Path) -> list[object]:
+        (folder / name).write_bytes(data)
+        return [folder / name, *flags]
+
+    return make
+
+
+def zst_bomb(line: bytes) -> Make:
+    def make(folder: Path) -> list[object]:
+        path = folder / "bomb.txt.zst"
+        zst_of_newlines(path, 600, line)
+        return [path]
+
+    return make
+
+
+def parquet(columns: dict[str, list], names: list[str], *flags: object, **options) -> Make:
+    def make(folder: Path) -> list[object]:
+        arrays = [pa.array(column) for column in columns.values()]
+        pq.write_table(pa.Table.from_arrays(arrays, names=names), folder / "x.parquet", **options)
+        return [folder / "x.parquet", *flags]
+
+    return make
+
+
+def streams(suffix: str, damage: Callable[[list[bytes]], bytes]) -> Make:
+    """An input of ten compressed streams one behind the other, damaged."""
+    parts = [COMPRESS[suffix](PROSE.encode() * 20) for _ in range(10)]
+    return file_of(f"many.txt{suffix}", damage(parts))
+
+
+def flipped(stream: int, byte: int = 0) -> Callable[[list[bytes]], bytes]:
+    def damage(parts: list[bytes]) -> bytes:
+        data = bytearray(b"".join(parts))
+        data[sum(map(len, parts[:stream])) + byte] ^= 0x55
+        return bytes(data)
+
+    return damage
+
+
+def one_word(character: bytes) -> Make:
+    # Below the size from which worker processes are started.
+    return file_of("x.txt", character * (3 << 20))
