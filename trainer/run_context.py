@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import ClozelineError
+from trainer.checkpoint.left_parts import send_what_is_left
 from trainer.checkpoint.node_folders import NodeFolders, claim_folders
-from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest, send_what_is_left
+from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
 from trainer.checkpoint.remote_sync import RemoteRun
 from trainer.checkpoint.sharded import find_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint

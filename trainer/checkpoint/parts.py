@@ -179,6 +179,11 @@ def parts_of_node(run: str, number: int) -> list[str]:
     return names
 
 
+def step_of_parts(folder: Path) -> int:
+    """Return the step of a folder with parts, by its name."""
+    return int(folder.name.split(".")[0].removeprefix("step-"))
+
+
 def remove_parts(run: str, kept: Collection[str] = ()) -> None:
     """Delete the parts of a run that ended before it uploaded them, besides the folders whose names are `kept`."""
     for folder in saved_parts(run):

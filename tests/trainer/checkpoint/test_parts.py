@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
+from trainer.checkpoint.left_parts import choose_left, left_in
 from trainer.checkpoint.manifest import MANIFEST, describe_file, fault_of_checkpoint
 from trainer.checkpoint.part_writes import prune_parts, publish_parts, read_back_parts
 from trainer.checkpoint.parts import gather, manifest_in_parts, manifest_of, saved_parts
@@ -252,7 +253,7 @@ def test_what_changed_on_a_nodes_disk_is_not_published(tmp_path: Path, node: int
 def left(folders: list[Path], url: str) -> list[str]:
     """Which folders of parts the first node takes up again, as nodes that restart agree on it."""
     remotes = [RemotePartOfRun(url, str(folder), 2, 60.0, number) for number, folder in enumerate(folders)]
-    return remotes[0].choose_left({number: remote.left() for number, remote in enumerate(remotes)})
+    return choose_left(remotes[0], {number: left_in(remote) for number, remote in enumerate(remotes)})
 
 
 def test_parts_that_are_left_on_disks_are_taken_up_if_all_of_them_are_there(tmp_path: Path) -> None:
