@@ -152,13 +152,15 @@ class AnomalyGuard:
             self.history.add(loss, norm, self._section.window)
             return None
 
-        fault = fault_of(loss, norm, self.history, self._section)
-        self.history.skip()
-        if was_judged and hasattr(self._optimizer, "take_back_update"):
-            self._optimizer.take_back_update()
         if not was_judged and self._engine.fp16_enabled() and isfinite(loss):
             # Dynamic loss scaling is meant to overflow now and then, so this is not an anomaly.
             return "fp16 overflowed and the loss scale falls"
+
+        if was_judged and hasattr(self._optimizer, "take_back_update"):
+            self._optimizer.take_back_update()
+
+        fault = fault_of(loss, norm, self.history, self._section)
+        self.history.skip()
         return fault or "the loss or the gradient norm is not finite"
 
     @property
