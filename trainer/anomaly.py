@@ -1,10 +1,11 @@
 """Keeps bad steps from becoming updates: losses and gradient norms that are NaN or infinite, or that spike.
 
-A step is judged by `fault_of` from its loss, its gradient norm and those of recent good steps. All of these are equal
-on every rank, so all ranks reach the same verdict without communicating.
+A step is judged from its loss, its gradient norm and those of recent good steps. All of these are equal on every rank,
+so all ranks reach the same verdict without communicating.
 
-`AnomalyGuard` applies the verdict between gradient clipping and the update, inside the optimizer's `step`: DeepSpeed
-knows the gradient norm there at every ZeRO stage, and nothing has changed yet.
+The rule exists twice. `AnomalyGuard` applies it on the device, between gradient clipping and the update, inside the
+optimizer's `step`: DeepSpeed knows the gradient norm there at every ZeRO stage, and nothing has changed yet. The host
+does not wait for that verdict. It learns it one step later, and `fault_of` then says in words what was wrong.
 
 AnomalyHistory is part of a checkpoint's state, which tools read without DeepSpeed, so torch and DeepSpeed are imported
 only where the guard uses them.
@@ -13,9 +14,9 @@ only where the guard uses them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -23,6 +24,7 @@ from trainer.config.schema import AnomalySection
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
+    from torch import Tensor
 
 
 class AnomalyHistory(BaseModel):
@@ -52,35 +54,62 @@ class AnomalyHistory(BaseModel):
 def fault_of(loss: float, norm: float, history: AnomalyHistory, section: AnomalySection) -> str | None:
     """Return what is wrong with a step's loss or gradient norm, in words, or None for a good step.
 
-    A value is a spike if it exceeds a multiple of the median of the last `section.window` good steps. Until there are
-    that many, only values that are not finite are faults.
+    A value is a spike if it exceeds its limit (`limits_of`).
     """
     for name, value in (("loss", loss), ("gradient norm", norm)):
         # DeepSpeed reports a norm of -1 when the norm is not finite.
         if not isfinite(value) or value < 0:
             return f"the {name} is not finite"
 
-    if len(history.losses) < section.window:
-        return None
-
+    limits = limits_of(history, section)
     checks = [
-        ("loss", loss, history.losses, section.loss_factor),
-        ("gradient norm", norm, history.norms, section.norm_factor),
+        ("loss", loss, limits.loss, section.loss_factor),
+        ("gradient norm", norm, limits.norm, section.norm_factor),
     ]
-    for name, value, recent, factor in checks:
-        usual = median(recent)
-        if value > factor * usual:
+    for name, value, limit, factor in checks:
+        if value > limit:
+            usual = limit / factor
             return f"the {name} {value:.4g} is above {factor:g} times the median of {section.window} steps, {usual:.4g}"
 
     return None
 
 
+class Limits(NamedTuple):
+    """The largest loss and gradient norm of a good step."""
+
+    loss: float
+    norm: float
+
+
+def limits_of(history: AnomalyHistory, section: AnomalySection) -> Limits:
+    """Return multiples of the medians of the last `section.window` good steps; infinity until there are that many."""
+    if len(history.losses) < section.window:
+        return Limits(inf, inf)
+    return Limits(section.loss_factor * median(history.losses), section.norm_factor * median(history.norms))
+
+
+class Verdict(NamedTuple):
+    """What the device decided about a step.
+
+    norm: the gradient norm before clipping, float64. bad: 1 if the step made no update, else 0, float64.
+    was_judged: False if DeepSpeed found an overflow and did not ask for the update at all.
+    """
+
+    norm: Tensor
+    bad: Tensor
+    was_judged: bool
+
+
 class AnomalyGuard:
-    """Lets an engine's optimizer make an update only if the step is good.
+    """Lets an engine's optimizer make an update only if the step is good, without the host knowing whether it is.
 
-    For each step, call `expect` before the engine.step() that makes the update, and `verdict` after it.
+    For each step, call `expect` before the engine.step() that makes the update and `verdict` after it. Before the next
+    step's `expect`, call `settle` with what has reached the host.
 
-    history: the steps so far, changed by `verdict`. norm: the last step's gradient norm before clipping.
+    The optimizer gets the decision as the attribute `found_inf`: a float32 number on its device, 1 for a bad step. That
+    is how torch.amp.GradScaler tells torch's fused optimizers, and our LAMB, to change neither weights nor state.
+
+    history: the settled steps, changed by `settle`.
     """
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
@@ -88,41 +117,51 @@ class AnomalyGuard:
         from trainer.distributed.zero import basic_optimizer
 
         self.history = history
-        self.norm = 0.0
         self._engine = engine
         self._section = section
         self._clip = clip
 
         # Of the step in progress.
-        self._loss = 0.0
-        self._updated = False
-        self._fault: str | None = None
+        self._loss: Tensor | None = None
+        self._limits = Limits(inf, inf)
+        self._verdict: Verdict | None = None
 
-        optimizer: Any = basic_optimizer(engine)
-        optimizer.step = self._guarded(optimizer.step)
+        self._optimizer: Any = basic_optimizer(engine)
+        self._optimizer.step = self._guarded(self._optimizer.step)
 
-    def expect(self, loss: float) -> None:
-        """Begin a step with the loss of its whole global batch."""
+    def expect(self, loss: Tensor) -> None:
+        """Begin a step with the loss of its whole global batch, a float64 number on the engine's device."""
         self._loss = loss
-        self._updated = False
-        self._fault = None
+        self._limits = limits_of(self.history, self._section)
+        self._verdict = None
 
-    def verdict(self) -> str | None:
-        """Return why the step made no update, or None if it made one, and add the step to the history."""
-        if self._updated:
-            self.history.add(self._loss, self.norm, self._section.window)
+    def verdict(self) -> Verdict:
+        """Return what was decided about the step that engine.step() has just ended."""
+        import torch
+
+        if self._verdict is not None:
+            return self._verdict
+
+        assert self._loss is not None, "call `expect` first"
+        norm = torch.full_like(self._loss, inf)
+        return Verdict(norm, bad=torch.ones_like(norm), was_judged=False)
+
+    def settle(self, loss: float, norm: float, bad: bool, was_judged: bool) -> str | None:
+        """Add a step to the history. Returns why it made no update, or None if it made one."""
+        if not bad:
+            self.history.add(loss, norm, self._section.window)
             return None
 
-        if self._fault is None:
-            # DeepSpeed found an overflow and did not call the optimizer at all.
-            self.norm = float("inf")
-            if self._engine.fp16_enabled() and isfinite(self._loss):
-                # Dynamic loss scaling is meant to overflow now and then, so this is not an anomaly.
-                return "fp16 overflowed and the loss scale falls"
-            self._fault = fault_of(self._loss, self.norm, self.history, self._section)
+        if not was_judged and self._engine.fp16_enabled() and isfinite(loss):
+            # Dynamic loss scaling is meant to overflow now and then, so this is not an anomaly.
+            return "fp16 overflowed and the loss scale falls"
 
+        if was_judged and hasattr(self._optimizer, "take_back_update"):
+            self._optimizer.take_back_update()
+
+        fault = fault_of(loss, norm, self.history, self._section)
         self.history.skip()
-        return self._fault
+        return fault or "the loss or the gradient norm is not finite"
 
     @property
     def wants_rollback(self) -> bool:
@@ -130,20 +169,31 @@ class AnomalyGuard:
         return self.history.consecutive_skips >= self._section.max_skips
 
     def _guarded(self, update: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap the optimizer's `step` so that only good steps reach it."""
+        """Wrap the optimizer's `step` so that it knows whether the step is bad."""
 
         def step() -> None:
             # ZeRO 1 to 3 call this once per parameter group, each time with the norm of all groups.
-            self.norm = self._gradient_norm()
-            self._fault = fault_of(self._loss, self.norm, self.history, self._section)
+            if self._verdict is None:
+                self._verdict = self._judge()
 
-            if self._fault is None:
-                update()
-                self._updated = True
+            # An offloaded optimizer works on the host, and has to wait for the decision.
+            self._optimizer.found_inf = self._verdict.bad.float().to(_device_of(self._optimizer))
+            update()
 
         return step
 
-    def _gradient_norm(self) -> float:
+    def _judge(self) -> Verdict:
+        """Decide on the device. A comparison with NaN is false, so only numbers can be good."""
+        assert self._loss is not None, "call `expect` before engine.step()"
+        loss = self._loss
+        norm = self._gradient_norm().to(loss)
+
+        # DeepSpeed reports a norm of -1 when the norm is not finite.
+        is_finite = loss.isfinite() & norm.isfinite() & (norm >= 0)
+        is_good = is_finite & (loss <= self._limits.loss) & (norm <= self._limits.norm)
+        return Verdict(norm, is_good.logical_not().to(loss), was_judged=True)
+
+    def _gradient_norm(self) -> Tensor:
         """Return the norm before clipping. Clips the gradients itself where DeepSpeed has no optimizer wrapper."""
         # Imported here: a checkpoint's state refers to this module, and exporting a checkpoint must not need DeepSpeed.
         from trainer.distributed.deepspeed_internals import gradient_norm_of
@@ -154,5 +204,9 @@ class AnomalyGuard:
 
         from torch.nn.utils import clip_grad_norm_
 
-        max_norm = self._clip if self._clip else float("inf")
-        return float(clip_grad_norm_(self._engine.module.parameters(), max_norm))  # type: ignore[operator]
+        return clip_grad_norm_(self._engine.module.parameters(), self._clip or inf)  # type: ignore[operator]
+
+
+def _device_of(optimizer: Any) -> Any:
+    """Return where an optimizer's weights are. A group may be empty: DeepSpeed updates one group at a time."""
+    return next(weights.device for group in optimizer.param_groups for weights in group["params"])

@@ -21,6 +21,7 @@ from schemas.errors import UsageError
 from trainer.config.schema import EngineSection, Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
+from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
 from trainer.distributed.kernels import load_communication_kernels
@@ -204,8 +205,8 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": rows_per_micro_batch,
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": 0.0 if guard_clips else recipe.optimizer.clip,
-        # immediate_grad_update adds a gradient to its float32 sum as soon as it is computed, and then frees it.
-        "bf16": {"enabled": recipe.engine.precision == "bf16", "immediate_grad_update": True},
+        # The anomaly guard finds gradients that are not finite, without waiting for the device.
+        "bf16": {"enabled": recipe.engine.precision == "bf16", "check_grad_overflow": False},
         # fp16 uses DeepSpeed's dynamic loss scale.
         "fp16": {"enabled": recipe.engine.precision == "fp16"},
         # DeepSpeed does not know our LAMB; tests/trainer/optim/test_lamb.py covers it under ZeRO.
@@ -270,6 +271,11 @@ def set_up_arithmetic(section: EngineSection) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def bucket_elements(recipe: Recipe) -> int:
+    """Return how many gradients are reduced at a time: reduce_bucket_size of [deepspeed], if it is set."""
+    return int(recipe.deepspeed.get("zero_optimization", {}).get("reduce_bucket_size", BUCKET_ELEMENTS))
+
+
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:
     """Return the model on its device with its optimizer, ready to train by a phase's recipe. A collective call.
 
@@ -291,6 +297,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
         accumulate_in_float32(engine)
         if recipe.engine.precision == "fp16":
             fix_loss_scaler(engine.optimizer)
+    replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements(recipe))
 
     # DeepSpeed rounds the model to 16 bits before it copies the optimizer's float32 weights from it.
     if recipe.engine.precision != "fp32":

@@ -20,13 +20,14 @@ from trainer.distributed.collectives import any_rank, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.evaluate import Evaluation, EvaluationResult, is_due
 from trainer.logs import logger
+from trainer.lookahead import Lookahead
 from trainer.metrics.interval import Interval
 from trainer.metrics.log import Meter, MetricsLog
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import write_report
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.run_context import RunContext
-from trainer.step import StepResult, check_masked, count_batch, seed_dropout, take_step
+from trainer.step import Stepper, StepResult, seed_dropout
 
 
 class Progress:
@@ -82,6 +83,10 @@ class Loop:
     guard: AnomalyGuard
     metrics: MetricsLog | None
 
+    def __post_init__(self) -> None:
+        self.stepper = Stepper(self.engine, self.guard)
+        self.lookahead = Lookahead(self.stream)
+
     @property
     def run_recipe(self) -> Recipe:
         """The run's recipe, not the phase's."""
@@ -92,6 +97,8 @@ class Loop:
 
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested.
 
+        What a step computed is known one step later (trainer/step.py), or at once if something is due after it.
+
         Returns the step at which training must roll back, or None if it reached `last_step`.
         Raises PreemptedError after saving if a stop was requested.
         """
@@ -101,15 +108,21 @@ class Loop:
         evaluation = EvaluationResult()
 
         for step in range(state.step + 1, last_step + 1):
-            result = self.train_step(step, state.skipped_batches)
-            if result is None:
+            completed = self.compute_step(step, state.skipped_batches, is_last=step == last_step)
+            self.settle(progress, EvaluationResult())
+            if self.guard.wants_rollback:
+                return step - 1
+            if not completed:
                 self.save_before_stop(step - 1, progress, evaluation)
                 raise self.preempted(step - 1)
-            progress.add(result)
+
+            self.stepper.update()
+            if step != last_step and not self.is_anything_due(step):
+                continue
 
             evaluation = self.evaluate_if_due(step)
             progress.meter.skip(evaluation.seconds)
-            self.log(step, result, progress, evaluation)
+            self.settle(progress, evaluation)
 
             if self.guard.wants_rollback:
                 return step
@@ -126,30 +139,47 @@ class Loop:
 
         return None
 
-    def train_step(self, step: int, skipped_batches: int) -> StepResult | None:
-        """Take one step. Returns None if the ranks agreed to stop before its update."""
+    def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
+        """Do everything of a step that comes before its update. Returns False if the ranks agreed to leave it.
+
+        `is_last` steps are not followed by another one, whose data would have to be read.
+        """
         watchdog = self.context.watchdog
-        stop = self.context.stop
 
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
+        number = step - 1 - self.phase.steps_before + skipped_batches
         watchdog.at(f"step {step}, reading data")
-        micro_batches = self.stream.batch(step - 1 - self.phase.steps_before + skipped_batches)
+        micro_batches = self.lookahead.batch(number)
         set_learning_rate(self.engine.optimizer, self.learning_rate_at(step))
-
-        watchdog.at(f"step {step}, counting")
-        counts = count_batch(self.engine, micro_batches, stop.stop_requested)
-        if counts.stop:
-            return None
-        check_masked(counts, step)
 
         # Keys have 64 bits, and torch takes seeds of 63.
         seed_dropout(key(self.run_recipe.run.seed, "dropout", step, dist.get_rank()) >> 1)
-        return take_step(self.engine, micro_batches, counts, self.guard, partial(self.leaves_step, step))
+        if not self.stepper.compute(step, micro_batches, partial(self.leaves_step, step)):
+            return False
 
-    def leaves_step(self, step: int, micro_batch: int, micro_batches: int) -> bool:
-        """Return whether all ranks end the step before this micro-batch, counted from 0. A collective call."""
+        watchdog.at(f"step {step}, reading data of the next one")
+        self.stepper.exchange([] if is_last else self.lookahead.look(number + 1))
+        return True
+
+    def settle(self, progress: Progress, evaluation: EvaluationResult) -> None:
+        """Count and log the last step that made its update or was skipped, unless this was done already."""
+        result = self.stepper.settle()
+        if result is not None:
+            progress.add(result)
+            self.log(result, progress, evaluation)
+
+    def leaves_step(self, step: int) -> bool:
+        """Return whether all ranks end the step before its next micro-batch. A collective call."""
         self.context.watchdog.at(f"step {step}, computing")
-        return self.context.stop.leaves_step(micro_batch, micro_batches)
+        return self.context.stop.leaves_step()
+
+    def is_anything_due(self, step: int) -> bool:
+        """Return whether something has to be done after a step before the next one may begin."""
+        return (
+            is_due(self.run_recipe, self.phase, step)
+            or self.checkpoint_is_due(step)
+            or step % self.run_recipe.anomaly.replica_check_every == 0
+        )
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of a step by the phase's schedule, or by the run's where the phase has none."""
@@ -199,8 +229,9 @@ class Loop:
 
     # Metrics
 
-    def log(self, step: int, result: StepResult, progress: Progress, evaluation: EvaluationResult) -> None:
+    def log(self, result: StepResult, progress: Progress, evaluation: EvaluationResult) -> None:
         """Log the means since the last logged line, if this step ends an interval or was evaluated."""
+        step = result.step
         if self.metrics is not None:
             self.metrics.advance()
         if result.fault is not None:

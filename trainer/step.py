@@ -1,25 +1,39 @@
-"""One training step: forward and backward passes over a rank's micro-batches, then the update unless it is bad.
+"""One training step that never waits for its own results: they reach the host while the next step is computed.
+
+A GPU is kept busy by a host that runs ahead of it. Reading a value of the step in progress would end that lead, because
+the host would wait until the device has computed it. So nothing on the host depends on a step's own values:
+
+- its counts are summed over all ranks together with the sums of the step before, and stay on the device;
+- whether its update is made is decided on the device (trainer/anomaly.py);
+- its sums, its gradient norm and that decision start their way to the host after the update, and are read one step
+  later (`settle`), when they have arrived long since. This is a step's only read.
+
+The order of the calls in step k:
+
+    compute   forward and backward passes over the rank's micro-batches
+    exchange  one all-reduce: the sums of step k, and the counts of step k + 1
+    settle    read step k - 1: from now on the host knows whether it made an update, and can log it
+    update    gradient norm, decision, optimizer; then what `settle` reads starts its way to the host
 
 The loss of a step is
 
     sum(masked-token losses) / (masked tokens of the global batch) + sum(pair losses) / (labeled pairs of the same)
 
-so it depends neither on the number of ranks nor on how the global batch is cut into micro-batches. Therefore the counts
-are summed over all ranks (`count_batch`) before the first backward pass (`take_step`).
+so it depends neither on the number of ranks nor on how the global batch is cut into micro-batches.
 
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-Shape suffix: 4, the four sums of trainer.models.pretraining.Losses in its order.
+Shape suffixes: 4, the four sums of trainer.models.pretraining.Losses, or the four counts of BatchCounts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,10 +43,11 @@ from torch import Tensor
 
 from schemas.errors import DataError
 from trainer.anomaly import AnomalyGuard
+from trainer.distributed.deepspeed_internals import norms_stay_on_device
+from trainer.distributed.gradients import gradient_divisor
+from trainer.distributed.host_copy import HostCopy
 from trainer.distributed.loss_scale import loss_scale
 from trainer.models.batch import PackedBatch
-
-Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -40,14 +55,13 @@ class BatchCounts:
     """Sums over a global batch.
 
     masked: tokens to predict. pairs: rows whose pair label is predicted. tokens: real tokens.
-    computed: tokens with padding. stop: whether any rank was asked to stop.
+    computed: tokens with padding.
     """
 
     masked: float
     pairs: float
     tokens: float
     computed: float
-    stop: bool
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class StepResult:
     grad_norm: before clipping. fault: why the step made no update, None if it made one.
     """
 
+    step: int
     counts: BatchCounts
     mlm_sum: float
     mlm_correct: float
@@ -68,27 +83,143 @@ class StepResult:
     fault: str | None
 
 
-def count_batch(engine: DeepSpeedEngine, micro_batches: list[PackedBatch], stop: bool) -> BatchCounts:
-    """Sum the counts of this rank's micro-batches over all ranks. A collective call.
+@dataclass
+class StepInProgress:
+    """What a step has computed so far, on the device.
 
-    `stop` is whether this rank was asked to stop. It travels with the counts, so that all ranks learn of a signal in
-    the same step without another exchange.
+    sums_4: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
     """
+
+    step: int
+    sums_4: Tensor
+    counts_4: Tensor
+
+
+@dataclass(frozen=True)
+class UnsettledStep:
+    """A step that is complete on the device. values: its sums, counts, gradient norm and whether it was bad."""
+
+    step: int
+    values: HostCopy
+    was_judged: bool
+
+
+class Stepper:
+    """Takes the steps of one phase, in the order that the module's docstring gives. All calls are collective."""
+
+    def __init__(self, engine: DeepSpeedEngine, guard: AnomalyGuard):
+        self._engine = engine
+        self._guard = guard
+
+        # Of the next step, over all ranks; of the one in progress; and of the one before, which is not read yet.
+        self._next_counts_4: Tensor | None = None
+        self._step: StepInProgress | None = None
+        self._unsettled: UnsettledStep | None = None
+
+    def compute(self, step: int, micro_batches: list[PackedBatch], leaves_step: Callable[[], bool]) -> bool:
+        """Compute the gradient of this rank's micro-batches. Returns False if the ranks left the step.
+
+        `leaves_step` is called before each micro-batch and returns whether the step ends there. Gradients of
+        part of the batch then remain, so the engine may be saved but must not take another step.
+        """
+        counts_4 = self._take_counts(micro_batches)
+        sums_4 = torch.zeros(4, dtype=torch.float64, device=counts_4.device)
+
+        # DeepSpeed averages gradients where we want their sum, because `normalized_loss` of one micro-batch is a share
+        # of a sum that is already divided by the global counts. So each share is multiplied by that divisor first.
+        gradient_scale = gradient_divisor(self._engine, len(micro_batches)) * loss_scale(self._engine)
+        masked, pairs = counts_4[:2].clamp(min=1).float()
+
+        for index, micro_batch in enumerate(micro_batches):
+            if leaves_step():
+                return False
+
+            # All but the last engine.step() only count the micro-batch; the last one is in `update`.
+            if index > 0:
+                self._engine.step()
+            losses = self._engine(micro_batch)
+            loss = losses.mlm_sum / masked + losses.pair_sum / pairs
+            self._engine.backward(loss * gradient_scale)
+            sums_4 += torch.stack(list(losses)).detach().double()
+
+        self._step = StepInProgress(step, sums_4, counts_4)
+        return True
+
+    def exchange(self, next_micro_batches: list[PackedBatch]) -> None:
+        """Sum the losses of the step in progress and the counts of the next one over all ranks."""
+        step = self._in_progress()
+        totals_8 = torch.cat([step.sums_4, count_batch(self._engine, next_micro_batches)])
+        dist.all_reduce(totals_8)
+        step.sums_4, self._next_counts_4 = totals_8[:4], totals_8[4:]
+
+    def settle(self) -> StepResult | None:
+        """Return what the last updated step computed; None if that was returned already.
+
+        Raises DataError on all ranks if its global batch had nothing to predict.
+        """
+        unsettled = self._unsettled
+        if unsettled is None:
+            return None
+        self._unsettled = None
+
+        values = unsettled.values.read()
+        mlm_sum, mlm_correct, pair_sum, pair_correct = values[:4]
+        counts = BatchCounts(*values[4:8])
+        norm, bad = values[8:]
+        check_masked(counts, unsettled.step)
+
+        loss = normalized_loss(mlm_sum, pair_sum, counts)
+        fault = self._guard.settle(loss, norm, bool(bad), unsettled.was_judged)
+        return StepResult(unsettled.step, counts, mlm_sum, mlm_correct, pair_sum, pair_correct, loss, norm, fault)
+
+    def update(self) -> None:
+        """Update the weights, unless the step is bad."""
+        step = self._in_progress()
+        self._step = None
+
+        masked, pairs = step.counts_4[:2].clamp(min=1)
+        mlm_sum, _, pair_sum, _ = step.sums_4
+        self._guard.expect(mlm_sum / masked + pair_sum / pairs)
+        with norms_stay_on_device(self._engine):
+            self._engine.step()
+
+        verdict = self._guard.verdict()
+        values_10 = torch.cat([step.sums_4, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
+        self._unsettled = UnsettledStep(step.step, HostCopy(values_10), verdict.was_judged)
+
+    def _take_counts(self, micro_batches: list[PackedBatch]) -> Tensor:
+        """Return the global counts of a batch, which `exchange` has summed, except before a phase's first step."""
+        counts_4 = self._next_counts_4
+        self._next_counts_4 = None
+        if counts_4 is None:
+            counts_4 = count_batch(self._engine, micro_batches)
+            dist.all_reduce(counts_4)
+        return counts_4
+
+    def _in_progress(self) -> StepInProgress:
+        assert self._step is not None, "call `compute` first"
+        return self._step
+
+
+def count_batch(engine: DeepSpeedEngine, micro_batches: list[PackedBatch]) -> Tensor:
+    """Return the counts of this rank's micro-batches, (4,) float64 on its device, in the order of BatchCounts."""
     model: Any = engine.module
     counts = [
         sum(micro_batch.predicted for micro_batch in micro_batches),
         sum(model.labeled_pairs(micro_batch) for micro_batch in micro_batches),
         sum(micro_batch.tokens for micro_batch in micro_batches),
         sum(len(micro_batch.ids_T) for micro_batch in micro_batches),
-        stop,
     ]
 
     # float64 holds counts exactly up to 2 ** 53, float32 only up to 2 ** 24.
-    sums = torch.tensor(counts, dtype=torch.float64, device=engine.device)
-    dist.all_reduce(sums)
+    return to_device(torch.tensor(counts, dtype=torch.float64), torch.device(engine.device or "cpu"))
 
-    masked, pairs, tokens, computed, ranks_to_stop = sums.tolist()
-    return BatchCounts(masked, pairs, tokens, computed, stop=ranks_to_stop > 0)
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy host values to a device. The host does not wait, which it would for memory that is not pinned."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def check_masked(counts: BatchCounts, step: int) -> None:
@@ -100,67 +231,14 @@ def check_masked(counts: BatchCounts, step: int) -> None:
         f"The batch of step {step} has no masked token: its rows hold only unknown words, or their stored masks "
         "are empty. Use a vocabulary that covers the text, or rebuild the pairs."
     )
-    # The counts are sums over all ranks, so every rank raises this.
+    # The counts are those of the whole batch, so every rank raises this.
     error.everywhere = True
     raise error
 
 
-def take_step(
-    engine: DeepSpeedEngine,
-    micro_batches: list[PackedBatch],
-    counts: BatchCounts,
-    guard: AnomalyGuard,
-    leaves_step: Callable[[int, int], bool],
-) -> StepResult | None:
-    """Make one update from this rank's micro-batches. A collective call.
-
-    `leaves_step(i, n)` is called before micro-batch i of n and returns whether the step ends there. If it does, no
-    update is made and None is returned. Gradients of part of the batch remain, so the engine may be saved afterwards
-    but must not take another step.
-    """
-    # DeepSpeed averages gradients over ranks and micro-batches, but `normalized_loss` of one micro-batch is a share of
-    # a sum that is already divided by the global counts. So each share is multiplied by ranks * micro-batches first.
-    micro_batch_count = len(micro_batches)
-    gradient_scale = dist.get_world_size() * micro_batch_count * loss_scale(engine)
-    sums_4 = torch.zeros(4, dtype=torch.float64, device=engine.device)
-
-    for index, micro_batch in enumerate(micro_batches):
-        if leaves_step(index, micro_batch_count):
-            return None
-
-        losses = engine(micro_batch)
-        engine.backward(normalized_loss(losses.mlm_sum, losses.pair_sum, counts) * gradient_scale)
-        sums_4 += torch.stack(list(losses)).detach().double()
-
-        # Only the last engine.step() makes the update. The guard judges it by the loss of the whole global batch.
-        if index == micro_batch_count - 1:
-            dist.all_reduce(sums_4)
-            guard.expect(_loss_of(sums_4, counts))
-
-        engine.step()
-
-    fault = guard.verdict()
-    mlm_sum, mlm_correct, pair_sum, pair_correct = sums_4.tolist()
-    return StepResult(
-        counts=counts,
-        mlm_sum=mlm_sum,
-        mlm_correct=mlm_correct,
-        pair_sum=pair_sum,
-        pair_correct=pair_correct,
-        loss=normalized_loss(mlm_sum, pair_sum, counts),
-        grad_norm=guard.norm,
-        fault=fault,
-    )
-
-
-def normalized_loss(mlm_sum: Number, pair_sum: Number, counts: BatchCounts) -> Number:
+def normalized_loss(mlm_sum: float, pair_sum: float, counts: BatchCounts) -> float:
     """Divide two sums of losses by the counts of the global batch and add them up. A batch may have no pair label."""
     return mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1)
-
-
-def _loss_of(sums_4: Tensor, counts: BatchCounts) -> float:
-    mlm_sum, _, pair_sum, _ = sums_4.tolist()
-    return normalized_loss(mlm_sum, pair_sum, counts)
 
 
 def seed_dropout(seed: int) -> None:

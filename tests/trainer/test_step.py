@@ -17,7 +17,7 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.step import BatchCounts, check_masked, count_batch, seed_dropout, take_step
+from trainer.step import BatchCounts, Stepper, StepResult, check_masked, count_batch, seed_dropout
 
 RECIPE = small_recipe("engine.zero_stage=0", "engine.precision=fp32")
 BATCHES = [small_batch(1, masked=5), small_batch(2, rows=3, length=7, masked=4), small_batch(3, rows=1, masked=2)]
@@ -35,25 +35,42 @@ class WatchedGuard(AnomalyGuard):
     def __init__(self, engine: Any, history: AnomalyHistory):
         self.events: list[Any] = []
         self.gradient: dict[str, Tensor] = {}
+        optimizer: Any = basic_optimizer(engine)
 
         def update() -> None:
-            self.events.append("update")
+            self.events.append("skipped" if optimizer.found_inf else "update")
             named = engine.module.named_parameters()
             self.gradient = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
-        optimizer: Any = basic_optimizer(engine)
         optimizer.step = update
         super().__init__(engine, RECIPE.anomaly, history, clip=0.0)
 
-    def expect(self, loss: float) -> None:
-        self.events.append(loss)
+    def expect(self, loss: Tensor) -> None:
+        self.events.append(float(loss))
         super().expect(loss)
+
+
+def whole_step(stepper: Stepper, step: int, batches: list[PackedBatch], following: list[PackedBatch]) -> StepResult:
+    """Take a step and read it at once, though the loop reads it one step later."""
+    assert stepper.compute(step, batches, lambda: False)
+    stepper.exchange(following)
+    assert stepper.settle() is None
+    stepper.update()
+    result = stepper.settle()
+    assert result is not None
+    return result
 
 
 def plain_sums(model: Any, batches: list[PackedBatch]) -> Tensor:
     """(4,) float64: the two losses and numbers of right answers, summed over the batches."""
     sums = [torch.stack(list(model(batch))).double() for batch in batches]
     return torch.stack(sums).sum(0)
+
+
+def plain_loss(model: Any, batch: PackedBatch) -> Tensor:
+    """The loss of a batch that is a global batch of its own."""
+    mlm_sum, _, pair_sum, _ = plain_sums(model, [batch])
+    return mlm_sum / batch.predicted + pair_sum / batch.paired
 
 
 def plain_gradient(batches: list[PackedBatch], counts: BatchCounts) -> dict[str, Tensor]:
@@ -63,68 +80,73 @@ def plain_gradient(batches: list[PackedBatch], counts: BatchCounts) -> dict[str,
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("pairs", [6.0, 0.0])
-def test_a_step_is_the_gradient_of_the_whole_batch(pairs: float) -> None:
-    """However it is cut. The counts are those of all ranks, so they need not be this rank's own."""
-    counts = BatchCounts(masked=22.0, pairs=pairs, tokens=57.0, computed=57.0, stop=False)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_step_is_the_gradient_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    """However it is cut. With more ranks of the same batches sums and counts grow, and DeepSpeed divides by them."""
     engine = small_engine(RECIPE, micro_batches=3)
-    expected_sums = plain_sums(engine.module, BATCHES).detach()
+    counts = BatchCounts(masked=11.0 * ranks, pairs=6.0 * ranks, tokens=57.0 * ranks, computed=57.0 * ranks)
+    expected_sums = ranks * plain_sums(engine.module, BATCHES).detach()
+    monkeypatch.setattr(steps, "dist", SimpleNamespace(all_reduce=lambda tensor: tensor.mul_(ranks)))
+    monkeypatch.setattr(engine, "world_size", ranks)
     guard = WatchedGuard(engine, AnomalyHistory())
     asked = []
 
-    def leaves_step(i: int, n: int) -> bool:
-        asked.append((i, n, list(guard.events)))
+    def leaves_step() -> bool:
+        asked.append(list(guard.events))
         return False
 
-    step = take_step(engine, BATCHES, counts, guard, leaves_step)
+    stepper = Stepper(engine, guard)
+    assert stepper.compute(7, BATCHES, leaves_step)
+    stepper.exchange([])
+    assert stepper.settle() is None and asked == [[], [], []]
+    stepper.update()
+    result = stepper.settle()
 
-    assert step is not None and step.fault is None and step.counts is counts
-    found = [step.mlm_sum, step.mlm_correct, step.pair_sum, step.pair_correct]
+    assert result is not None and result.step == 7 and result.fault is None and result.counts == counts
+    found = [result.mlm_sum, result.mlm_correct, result.pair_sum, result.pair_correct]
     assert found == pytest.approx(expected_sums.tolist(), rel=1e-12)
-    assert step.loss == pytest.approx(step.mlm_sum / 22 + step.pair_sum / max(pairs, 1), rel=1e-12)
-    assert asked == [(0, 3, []), (1, 3, []), (2, 3, [])]
-    assert guard.events == [step.loss, "update"]
+    assert result.loss == pytest.approx(result.mlm_sum / counts.masked + result.pair_sum / counts.pairs, rel=1e-12)
+    assert guard.events == [result.loss, "update"] and stepper.settle() is None
 
-    gradient = plain_gradient(BATCHES, counts)
+    # DeepSpeed would divide this gradient, the sum of `ranks` equal ones, by the ranks that are not here.
+    gradient = {name: ranks * part for name, part in plain_gradient(BATCHES, counts).items()}
     torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-7)
     norm = torch.cat([part.flatten() for part in gradient.values()]).norm()
-    assert step.grad_norm == pytest.approx(float(norm), rel=1e-4) and guard.norm == step.grad_norm
+    assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
     engine.destroy()
 
 
-def test_sums_and_scale_are_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a second rank of the same batches: twice the sums; DeepSpeed would halve the gradient that is seen here."""
-    counts = BatchCounts(masked=10.0, pairs=4.0, tokens=24.0, computed=24.0, stop=False)
-    engine = small_engine(RECIPE)
-    sums = plain_sums(engine.module, BATCHES[:1]).detach()
-    monkeypatch.setattr(
-        steps, "dist", SimpleNamespace(get_world_size=lambda: 2, all_reduce=lambda tensor: tensor.mul_(2))
-    )
-    monkeypatch.setattr(steps, "loss_scale", lambda engine: 8.0)
+def test_each_step_has_the_counts_of_its_own_batch() -> None:
+    """They are exchanged one step ahead, and before the first step."""
+    engine = small_engine(RECIPE, micro_batches=1)
     guard = WatchedGuard(engine, AnomalyHistory())
+    stepper = Stepper(engine, guard)
 
-    step = take_step(engine, BATCHES[:1], counts, guard, lambda i, n: False)
+    results = []
+    for step, batch in enumerate(BATCHES):
+        following = BATCHES[step + 1 : step + 2]
+        results.append(whole_step(stepper, step, [batch], following))
 
-    assert step is not None
-    assert [step.mlm_sum, step.pair_sum] == pytest.approx([2 * float(sums[0]), 2 * float(sums[2])], rel=1e-6)
-    assert guard.events[0] == step.loss
-    gradient = {name: 16 * part for name, part in plain_gradient(BATCHES[:1], counts).items()}
-    torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-6)
+    assert [result.counts.masked for result in results] == [5, 4, 2]
+    assert [result.counts.pairs for result in results] == [2, 3, 1]
+    assert [result.counts.tokens for result in results] == [24, 21, 12]
+    for result, batch in zip(results, BATCHES, strict=True):
+        assert result.loss == pytest.approx(float(plain_loss(engine.module, batch)), rel=1e-6)
     engine.destroy()
 
 
 def test_a_step_that_is_left_makes_no_update() -> None:
-    counts = BatchCounts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
     engine = small_engine(RECIPE, micro_batches=3)
     guard = WatchedGuard(engine, AnomalyHistory())
+    answers = iter([False, False, True])
 
-    assert take_step(engine, BATCHES, counts, guard, lambda i, n: i == 2) is None
-    assert guard.events == []
+    stepper = Stepper(engine, guard)
+    assert not stepper.compute(1, BATCHES, lambda: next(answers))
+    assert guard.events == [] and stepper.settle() is None
     engine.destroy()
 
 
 def test_a_loss_that_is_not_finite_is_a_fault() -> None:
-    counts = BatchCounts(masked=11.0, pairs=6.0, tokens=57.0, computed=57.0, stop=False)
     engine = small_engine(RECIPE, micro_batches=1)
     model: Any = engine.module
     with torch.no_grad():
@@ -132,25 +154,42 @@ def test_a_loss_that_is_not_finite_is_a_fault() -> None:
     history = AnomalyHistory()
     guard = WatchedGuard(engine, history)
 
-    step = take_step(engine, BATCHES[:1], counts, guard, lambda i, n: False)
+    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1], [])
 
-    assert step is not None and step.fault == "the loss is not finite"
+    assert result.fault == "the loss is not finite"
     assert "update" not in guard.events and history.skipped == 1
     engine.destroy()
 
 
-@pytest.mark.parametrize("stop", [False, True])
-def test_counts_are_sums_over_batches_and_ranks(monkeypatch: pytest.MonkeyPatch, stop: bool) -> None:
+def test_the_scale_of_fp16_multiplies_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = small_engine(RECIPE)
+    monkeypatch.setattr(steps, "loss_scale", lambda engine: 8.0)
+    guard = WatchedGuard(engine, AnomalyHistory())
+
+    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1], [])
+
+    gradient = {name: 8 * part for name, part in plain_gradient(BATCHES[:1], result.counts).items()}
+    torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-6)
+    engine.destroy()
+
+
+def test_a_global_batch_without_masks_ends_the_run() -> None:
+    engine = small_engine(RECIPE)
+    guard = WatchedGuard(engine, AnomalyHistory())
+    empty = small_batch(5, masked=0)
+    with pytest.raises(DataError, match="The batch of step 4 has no masked token"):
+        whole_step(Stepper(engine, guard), 4, [empty], [])
+    engine.destroy()
+
+
+def test_counts_are_sums_over_micro_batches() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 10 * batch.paired)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     padded = small_batch(4, rows=2, masked=3)
     padded = PackedBatch(**{**vars(padded), "tokens": 20})
 
-    assert count_batch(engine, [BATCHES[0], padded], stop) == BatchCounts(8, 40, 44, 48, stop)
-
-    monkeypatch.setattr(steps, "dist", SimpleNamespace(all_reduce=lambda tensor: tensor.mul_(2)))
-    found = count_batch(engine, [BATCHES[0]], stop)
-    assert found == BatchCounts(10, 40, 48, 48, stop) and found.stop is stop
+    assert count_batch(engine, [BATCHES[0], padded]).tolist() == [8, 40, 44, 48]
+    assert count_batch(engine, []).tolist() == [0, 0, 0, 0]
 
 
 def test_large_counts_are_exact() -> None:
@@ -158,13 +197,13 @@ def test_large_counts_are_exact() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 0)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     large = PackedBatch(**{**vars(BATCHES[0]), "tokens": 2**24 + 1})
-    assert count_batch(engine, [large], False).tokens == 2**24 + 1
+    assert count_batch(engine, [large])[2] == 2**24 + 1
 
 
 def test_a_batch_without_masks_is_named() -> None:
-    check_masked(BatchCounts(1, 0, 9, 9, False), 7)
+    check_masked(BatchCounts(1, 0, 9, 9), 7)
     with pytest.raises(DataError) as caught:
-        check_masked(BatchCounts(0, 4, 9, 9, False), 7)
+        check_masked(BatchCounts(0, 4, 9, 9), 7)
     assert str(caught.value) == (
         "The batch of step 7 has no masked token: its rows hold only unknown words, or their stored masks "
         "are empty. Use a vocabulary that covers the text, or rebuild the pairs."

@@ -15,8 +15,9 @@ The optimizer that DeepSpeed wraps around ours ("the wrapper", `engine.optimizer
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple, cast
@@ -26,7 +27,7 @@ import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
-from torch import Tensor
+from torch import Tensor, nn
 
 # ---- The engine ----
 
@@ -36,16 +37,53 @@ def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
     return cast(torch.optim.Optimizer, engine.basic_optimizer)
 
 
-def gradient_norm_of(engine: DeepSpeedEngine) -> float | None:
+def gradient_norm_of(engine: DeepSpeedEngine) -> Tensor | None:
     """Return the norm of the last step's whole gradient before clipping, or None if DeepSpeed does not compute it.
 
-    Every wrapper stores it as `_global_grad_norm` before it calls our optimizer's `step`. Stage 0 in fp32 has no
-    wrapper and so no norm.
+    A number on the engine's device, which is not read here. Every wrapper stores it as `_global_grad_norm` before it
+    calls our optimizer's `step`. Stage 0 in fp32 has no wrapper and so no norm.
     """
     wrapper: Any = engine.optimizer
     if not hasattr(wrapper, "_global_grad_norm"):
         return None
-    return float(wrapper._global_grad_norm)
+    return torch.as_tensor(wrapper._global_grad_norm, device=engine.device)
+
+
+NORM_READERS = (
+    "deepspeed.runtime.utils",
+    "deepspeed.runtime.bf16_optimizer",
+    "deepspeed.runtime.fp16.unfused_optimizer",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.stage3",
+)
+"""The modules whose `is_invalid_grad_norm` reads a gradient norm on the host to skip an update."""
+
+
+@contextlib.contextmanager
+def norms_stay_on_device(engine: DeepSpeedEngine) -> Iterator[None]:
+    """Keep DeepSpeed from reading gradient norms while the block lasts.
+
+    Its wrappers skip an update whose gradient norm is not finite, and the host waits for the device to know. The
+    anomaly guard skips such an update on the device. Not in fp16, where the loss scale depends on the answer.
+    """
+    if engine.fp16_enabled():
+        yield
+        return
+
+    modules: list[Any] = [import_module(name) for name in NORM_READERS]
+    originals = [module.is_invalid_grad_norm for module in modules]
+    for module in modules:
+        module.is_invalid_grad_norm = _is_valid
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, originals, strict=True):
+            module.is_invalid_grad_norm = original
+
+
+def _is_valid(norm: Any) -> bool:
+    """Answer in place of `is_invalid_grad_norm`, whatever the norm is."""
+    return False
 
 
 def release_engine_memory() -> None:
@@ -155,6 +193,69 @@ def float32_copies(engine: DeepSpeedEngine) -> dict[Tensor, Tensor]:
     for parameters, group_copies in zip(parameter_groups, copy_groups, strict=True):
         copies |= dict(zip(parameters, group_copies, strict=True))
     return copies
+
+
+# ---- Stage 1 in bf16: float32 gradients in flat tensors ----
+
+
+class FlatGroup(NamedTuple):
+    """What BF16_Optimizer holds for one parameter group, its parameters laid end to end and padded to N elements.
+
+    gradients_N: float32, of all parameters. part_M, weights_M: the M elements that this rank updates, of the gradients
+    (a view) and of the float32 weights.
+    """
+
+    parameters: list[nn.Parameter]
+    gradients_N: Tensor
+    part_M: Tensor
+    weights_M: Tensor
+
+
+def has_flat_gradients(engine: DeepSpeedEngine) -> bool:
+    """Return whether every rank sums the gradients of all parameters in float32: stage 1 in bf16 alone."""
+    return hasattr(engine.optimizer, "fp32_groups_gradients_flat")
+
+
+def flat_groups(engine: DeepSpeedEngine) -> list[FlatGroup]:
+    """Return the parameter groups of BF16_Optimizer (runtime/bf16_optimizer.py)."""
+    wrapper: Any = engine.optimizer
+    groups = zip(
+        wrapper.bf16_groups,
+        wrapper.fp32_groups_gradients_flat,
+        wrapper.fp32_groups_gradient_flat_partition,
+        wrapper.fp32_groups_flat_partition,
+        strict=True,
+    )
+    return [FlatGroup(*group) for group in groups]
+
+
+def gather_bf16_weights(engine: DeepSpeedEngine) -> None:
+    """Round this rank's float32 weights into the model, and gather all ranks' (`update_lp_params`). Collective."""
+    wrapper: Any = engine.optimizer
+    wrapper.update_lp_params()
+
+
+def replace_update(engine: DeepSpeedEngine, update: Callable[[], None]) -> None:
+    """Make a step of the wrapper call `update`, which also sets the gradients to zero."""
+    wrapper: Any = engine.optimizer
+    wrapper.step = update
+    wrapper.zero_grad = _do_nothing
+
+
+def replace_accumulation(engine: DeepSpeedEngine) -> None:
+    """Keep BF16_Optimizer from adding up, clearing and reducing gradients: someone else does all three.
+
+    The engine calls `clear_lp_grads` before and `update_hp_grads` after a backward pass, and reduces gradients
+    afterwards if `enable_backward_allreduce` is set (runtime/engine.py).
+    """
+    wrapper: Any = engine.optimizer
+    wrapper.clear_lp_grads = _do_nothing
+    wrapper.update_hp_grads = _do_nothing
+    engine.enable_backward_allreduce = False
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Take the place of a method that is not needed."""
 
 
 # ---- Stages 1 to 3: this rank's part of each parameter ----

@@ -5,7 +5,8 @@ DeepSpeed 0.19 needs so that no sum is in 16 bits:
 
     stage 0          it has no setting. A parameter's grad_dtype makes autograd itself accumulate in float32, and
                      DeepSpeed then reduces, measures and clips those gradients.
-    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer keeps float32 gradients of all parameters.
+    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters, into which
+                     autograd adds directly (bf16_updates.py).
     stage 1, fp16    the same setting: each parameter gets a float32 sum as an extra attribute.
     stage 2          the same setting: each rank keeps the float32 sum of its own part.
     stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
@@ -21,6 +22,7 @@ import torch
 from deepspeed import DeepSpeedEngine
 
 from trainer.config.schema import EngineSection
+from trainer.distributed.deepspeed_internals import has_flat_gradients
 
 
 def gradient_settings(section: EngineSection) -> dict[str, Any]:
@@ -32,6 +34,17 @@ def gradient_settings(section: EngineSection) -> dict[str, Any]:
     if section.zero_stage > 0:
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings
+
+
+def gradient_divisor(engine: DeepSpeedEngine, micro_batches: int) -> int:
+    """Return what the sum of all micro-batches' gradients over all ranks is divided by before the update.
+
+    `engine.backward` divides by the number of micro-batches, and DeepSpeed's reduction by the number of ranks. Where
+    bf16_updates.py reduces, it sums.
+    """
+    if has_flat_gradients(engine):
+        return micro_batches
+    return micro_batches * engine.world_size
 
 
 def accumulate_in_float32(engine: DeepSpeedEngine) -> None:

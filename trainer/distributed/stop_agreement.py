@@ -4,24 +4,28 @@ A step of a large batch may take longer than the 30 seconds that torchrun and Ku
 be able to stop inside one. All ranks have to leave it at the same place, because ZeRO 2 and 3 communicate in every
 micro-batch.
 
-The protocol: before each micro-batch but the last, every rank starts an asynchronous all-reduce (maximum) of one
-number, 1 if this rank was asked to stop. Before the next micro-batch it waits for that result, which has arrived long
-since, and leaves the step if it is 1. A blocking all-reduce instead would make fast ranks wait in every micro-batch.
+The protocol: before each micro-batch every rank starts an asynchronous all-reduce (maximum) of one number, 1 if this
+rank was asked to stop. Before the next micro-batch, which may be the first of the next step, it waits for that result,
+which has arrived long since, and leaves the step if it is 1. A blocking all-reduce instead would make fast ranks wait
+in every micro-batch.
 
-    micro-batch      0          1          2
+    micro-batch      0          1          0 of the next step
     before it        ask        read, ask  read: 1, so all ranks leave
 
 A step therefore ends within two micro-batches of a signal, and within one if there is a single rank. The group uses
 gloo, on the CPU, so that no device is synchronized. gloo's own threads communicate; the main thread makes all calls.
+The number is read through NumPy, which shares its memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -60,7 +64,7 @@ class StopAgreement:
             run_on_all_ranks(lambda: self._connect(timeout))
 
         # The number that is reduced in place, and the reduction that has not been read yet.
-        self._asked_by_any = torch.zeros(1)
+        self._asked_by_any = np.zeros(1, dtype=np.float32)
         self._pending: Any = None
 
     @property
@@ -72,22 +76,23 @@ class StopAgreement:
         """Let the signal handlers know that from now on there is something to save."""
         self._request.training_begins()
 
-    def leaves_step(self, micro_batch: int, micro_batches: int) -> bool:
-        """Return whether all ranks leave the step before `micro_batch`, counted from 0. A collective call."""
+    def leaves_step(self) -> bool:
+        """Return whether all ranks leave the step before its next micro-batch. A collective call."""
         if self._group is None:
             return self.stop_requested
 
         if self._agreed_to_stop():
             return True
 
-        is_last = micro_batch + 1 >= micro_batches
-        if not is_last:
-            self._start_asking()
+        self._start_asking()
         return False
 
     def close(self) -> None:
         """Release the group's threads and sockets."""
         if self._group is not None:
+            # gloo's threads end with their last call. If a rank was lost, that call fails.
+            with contextlib.suppress(RuntimeError):
+                self._agreed_to_stop()
             dist.destroy_process_group(self._group)
             self._group = None
 
@@ -100,14 +105,15 @@ class StopAgreement:
         set_process_group_timeout(timeout, self._group)
 
     def _start_asking(self) -> None:
-        self._asked_by_any.fill_(float(self.stop_requested))
-        self._pending = dist.all_reduce(self._asked_by_any, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._asked_by_any[0] = self.stop_requested
+        shared = torch.from_numpy(self._asked_by_any)
+        self._pending = dist.all_reduce(shared, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _agreed_to_stop(self) -> bool:
-        """Return the result of the last reduction; False if there was none in this step."""
+        """Return the result of the last reduction; False if there was none since it was read."""
         if self._pending is None:
             return False
 
         self._pending.wait()
         self._pending = None
-        return bool(self._asked_by_any)
+        return bool(self._asked_by_any[0])

@@ -60,9 +60,13 @@ class Lamb(torch.optim.Optimizer):
 
     Its state has AdamW's names: step, exp_avg and exp_avg_sq. `step` is a Python int: reading a tensor back from a GPU
     would synchronize once per parameter.
+
+    found_inf: a float32 number on the weights' device, or None. If it is 1, an update changes neither weights nor
+    moments; the host need not know. Whoever sets it calls `take_back_update` when it was 1, before the next update.
     """
 
     counts_on_host = True
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -83,10 +87,11 @@ class Lamb(torch.optim.Optimizer):
         self._pieces: dict[Tensor, list[MatrixSlice]] = {}
         self._matrices = 0
         self._is_sharded = False
+        self._matrices_of_pieces: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """Make one update. A collective call if parameters are sharded. Overwrites the gradients."""
+        """Make one update, unless it is skipped. Overwrites gradients. A collective call if weights are sharded."""
         if not self._pieces:
             self._locate_matrices()
 
@@ -96,8 +101,16 @@ class Lamb(torch.optim.Optimizer):
 
             if group["adapts"]:
                 self._apply_trust_ratios(updates)
+            elif self.found_inf is not None:
+                torch._foreach_mul_([r for _, r in updates], 1 - self.found_inf)
+
             for weight, r in updates:
                 weight.add_(r, alpha=-group["lr"])
+
+    def take_back_update(self) -> None:
+        """Correct the count of updates after one that `found_inf` skipped."""
+        for state in self.state.values():
+            state["step"] -= 1
 
     def _locate_matrices(self) -> None:
         """Find the pieces of all matrices in the tensors that DeepSpeed has put in place of the parameters.
@@ -130,10 +143,18 @@ class Lamb(torch.optim.Optimizer):
         state["step"] += 1
         steps = state["step"]
 
+        # A skipped update keeps both moments: it adds a gradient of 0 with weight 0. (0 times a NaN would be NaN.)
+        weight_of_gradient: float | Tensor = 1 - beta_1
+        decay: float | Tensor = beta_2
+        if self.found_inf is not None:
+            gradient.masked_fill_(self.found_inf.bool(), 0.0)
+            weight_of_gradient = (1 - beta_1) * (1 - self.found_inf)
+            decay = torch.where(self.found_inf.bool(), 1.0, beta_2)
+
         m = state["exp_avg"]
-        m.lerp_(gradient, 1 - beta_1)
+        m.lerp_(gradient, weight_of_gradient)
         v = state["exp_avg_sq"]
-        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
+        v.mul_(decay).addcmul_(gradient, gradient, value=1 - beta_2)
 
         # Both moments are corrected for starting at 0.
         denominator = v.sqrt().div_((1 - beta_2**steps) ** 0.5).add_(group["eps"])
@@ -141,24 +162,40 @@ class Lamb(torch.optim.Optimizer):
         return r.add_(weight, alpha=group["weight_decay"])
 
     def _apply_trust_ratios(self, updates: Updates) -> None:
-        """Multiply each matrix's r by |w| / |r|, with the norms of the whole matrix over all ranks."""
+        """Multiply each matrix's r by |w| / |r|, with the norms of the whole matrix over all ranks.
+
+        A skipped update has a ratio of 0.
+        """
         device = updates[0][0].device
-        pieces = [(piece, weight, r) for weight, r in updates for piece in self._pieces[weight]]
+        pieces = [
+            (piece.matrix, piece.of(weight), piece.of(r)) for weight, r in updates for piece in self._pieces[weight]
+        ]
+        matrices = [matrix for matrix, _, _ in pieces]
+        slices_of_w = [slice_of_w for _, slice_of_w, _ in pieces]
+        slices_of_r = [slice_of_r for _, _, slice_of_r in pieces]
 
         # The squared norm of a matrix is the sum over its pieces, here and on other ranks.
         squares_2M = torch.zeros(2, self._matrices, dtype=torch.float64, device=device)
-        for piece, weight, r in pieces:
-            norms_2 = torch.stack([torch.linalg.vector_norm(piece.of(tensor)) for tensor in (weight, r)])
-            squares_2M[:, piece.matrix] += norms_2.double().square()
-
+        if pieces:
+            norms = torch.stack(torch._foreach_norm(slices_of_w + slices_of_r))
+            squares_2M.index_add_(1, self._on_device(matrices, device), norms.double().square().view(2, -1))
         if self._is_sharded:
             squares_2M = _sum_over_ranks(squares_2M)
 
         w_M, r_M = squares_2M.sqrt()
         ratio_M = torch.where((w_M > 0) & (r_M > 0), w_M / r_M, 1.0).float()
+        if self.found_inf is not None:
+            ratio_M = ratio_M * (1 - self.found_inf)
 
-        for piece, _, r in pieces:
-            piece.of(r).mul_(ratio_M[piece.matrix])
+        ratios = ratio_M.unbind()
+        if pieces:
+            torch._foreach_mul_(slices_of_r, [ratios[matrix] for matrix in matrices])
+
+    def _on_device(self, matrices: list[int], device: torch.device) -> Tensor:
+        """Return the numbers of matrices as a tensor, copied to the device once: they are the same in every step."""
+        if self._matrices_of_pieces is None:
+            self._matrices_of_pieces = torch.tensor(matrices, device=device)
+        return self._matrices_of_pieces
 
 
 def _sum_over_ranks(values: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
 from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
+from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.loss_scale import loss_scale
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, start_distributed
@@ -103,7 +104,8 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
     for number in range(rank, micro_batches, ranks):
         losses = engine(micro_batch(number))
         loss = losses.mlm_sum / (ROWS * LENGTH // 6) + losses.pair_sum / ROWS
-        engine.backward(loss * loss_scale(engine))
+        mean = gradient_divisor(engine, mine) / (mine * ranks)
+        engine.backward(loss * mean * loss_scale(engine))
         engine.step()
 
     # Every rank gathers the parts of all ranks and puts them into whole gradients.

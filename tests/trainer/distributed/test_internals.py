@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,13 +15,29 @@ from trainer.distributed.torch_internals import default_store, set_process_group
 
 
 def engine_with(**attributes: Any) -> Any:
-    return SimpleNamespace(optimizer=SimpleNamespace(**attributes))
+    return SimpleNamespace(optimizer=SimpleNamespace(**attributes), device="cpu")
 
 
 def test_the_gradient_norm_is_none_without_a_wrapper() -> None:
     assert internals.gradient_norm_of(engine_with()) is None
-    norm = internals.gradient_norm_of(engine_with(_global_grad_norm=torch.tensor(2.5)))
-    assert norm == 2.5 and isinstance(norm, float)
+    norm = torch.tensor(2.5)
+    assert internals.gradient_norm_of(engine_with(_global_grad_norm=norm)) is norm
+    # DeepSpeed sets a plain number before the first step, and after an overflow in fp16.
+    assert internals.gradient_norm_of(engine_with(_global_grad_norm=2.5)) == torch.tensor(2.5)
+
+
+def test_deepspeed_asks_nobody_whether_a_norm_is_valid() -> None:
+    """Except in fp16. Each module has the function under its own name, and gets it back."""
+    modules: list[Any] = [import_module(name) for name in internals.NORM_READERS]
+    originals = [module.is_invalid_grad_norm for module in modules]
+    nan = torch.tensor(torch.nan)
+    assert all(original(nan) for original in originals)
+
+    with internals.norms_stay_on_device(cast(Any, SimpleNamespace(fp16_enabled=lambda: False))):
+        assert not any(module.is_invalid_grad_norm(nan) for module in modules)
+    with internals.norms_stay_on_device(cast(Any, SimpleNamespace(fp16_enabled=lambda: True))):
+        assert all(module.is_invalid_grad_norm(nan) for module in modules)
+    assert [module.is_invalid_grad_norm for module in modules] == originals
 
 
 @pytest.mark.parametrize("name", ["loss_scaler", "loss_scale_config"])

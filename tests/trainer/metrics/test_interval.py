@@ -10,8 +10,8 @@ from trainer.step import BatchCounts, StepResult
 
 
 def step(mlm_sum: float, masked: float, pairs: float = 0.0, norm: float = 1.0, loss: float = 1.0) -> StepResult:
-    counts = BatchCounts(masked=masked, pairs=pairs, tokens=10 * masked, computed=20 * masked, stop=False)
-    return StepResult(counts, mlm_sum, masked / 2, pairs, pairs / 4, loss, norm, None)
+    counts = BatchCounts(masked=masked, pairs=pairs, tokens=10 * masked, computed=20 * masked)
+    return StepResult(1, counts, mlm_sum, masked / 2, pairs, pairs / 4, loss, norm, None)
 
 
 def interval_of(*steps: StepResult) -> Interval:

@@ -24,6 +24,7 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
+from trainer.distributed.gradients import gradient_divisor
 from trainer.engine import build_engine, start_distributed
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
@@ -110,12 +111,16 @@ def main(out: Path, cases: list[str]) -> None:
         shapes = {name: p.shape for name, p in model.named_parameters()}
         for step in range(STEPS):
             set_learning_rate(engine.optimizer, LR)
-            guard.expect(loss=0.0)
-
-            for micro_batch in range(rank, MICRO_BATCHES, ranks):
+            for number, micro_batch in enumerate(range(rank, MICRO_BATCHES, ranks)):
                 wanted = gradient_of_micro_batch(shapes, step, micro_batch)
-                engine.backward(engine(wanted))
+                # DeepSpeed's mean over ranks and micro-batches, or a sum over ranks.
+                mean = gradient_divisor(engine, MICRO_BATCHES // ranks) / MICRO_BATCHES
+                if number == MICRO_BATCHES // ranks - 1:
+                    guard.expect(torch.zeros((), dtype=torch.float64))
+                engine.backward(engine(wanted) * mean)
                 engine.step()
+            verdict = guard.verdict()
+            guard.settle(0.0, float(verdict.norm), bool(verdict.bad), verdict.was_judged)
         weights = masters(engine)
         if rank == 0:
             save_file(weights, out / f"{case}.safetensors")

@@ -1,0 +1,110 @@
+"""The updates of bf16 models at stages 0 and 1, and that a step of any stage waits for nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
+from tests.trainer.ranks import environments
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.distributed.zero import basic_optimizer, parameter_slices
+from trainer.optim.lr_schedule import set_learning_rate
+from trainer.step import Stepper, StepResult
+
+WAITS = Path("tests/trainer/distributed/step_waits.py")
+OPTIMIZERS = ["adamw", "lamb"]
+LAYOUTS = ["0-fp32", "0-bf16", "1-fp32", "1-bf16", "2-bf16", "3-bf16"]
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+def state_of(engine: Any) -> dict[str, Tensor]:
+    """Copies of all weights and moments."""
+    parts = parameter_slices(engine)
+    values = {f"{part.name} weights": part.weights.clone() for part in parts}
+    values |= {f"{part.name} {name}": moment.clone() for part in parts for name, moment in part.moments.items()}
+    return values
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+def step(stepper: Stepper, engine: Any, number: int, following: int) -> StepResult:
+    set_learning_rate(engine.optimizer, 1e-2)
+    assert stepper.compute(number, [small_batch(number)], lambda: False)
+    stepper.exchange([small_batch(following)])
+    stepper.update()
+    result = stepper.settle()
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bad_step_leaves_no_trace(group: None, kind: str, layout: str) -> None:
+    """A step with a NaN changes nothing, and the next good ones are those of a run without it."""
+    if kind == "lamb" and layout == "3-bf16":
+        pytest.skip("LAMB has no stage 3")
+    stage, precision = layout.split("-")
+    recipe = small_recipe(
+        f"optimizer.kind={kind}", f"engine.zero_stage={stage}", f"engine.precision={precision}", "optimizer.clip=1"
+    )
+    ends = []
+    for with_fault in (False, True):
+        torch.manual_seed(0)
+        engine = small_engine(recipe)
+        stepper = Stepper(engine, AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip))
+        assert step(stepper, engine, 1, 2 if with_fault else 3).fault is None
+
+        if with_fault:
+            before = state_of(engine)
+            hook = engine.module.register_forward_hook(
+                lambda module, inputs, losses: losses._replace(mlm_sum=losses.mlm_sum * torch.nan)
+            )
+            assert step(stepper, engine, 2, 3).fault == "the loss is not finite"
+            hook.remove()
+            assert equal(before, state_of(engine))
+
+        assert [step(stepper, engine, number, number + 1).fault for number in (3, 4)] == [None, None]
+        ends.append(state_of(engine) | {"updates": torch.tensor(updates_of(engine))})
+        engine.destroy()
+    assert equal(*ends)
+
+
+def updates_of(engine: Any) -> int:
+    return max(int(state["step"]) for state in basic_optimizer(engine).state.values())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_reads_the_device_once(tmp_path: Path, ranks: int) -> None:
+    """For the step before, whatever stage, precision and optimizer; and a bf16 step of stage 1 has few collectives."""
+    out = tmp_path / "waits.json"
+    processes = [
+        subprocess.Popen([sys.executable, WAITS, out], env=environment, stderr=subprocess.PIPE, text=True)
+        for environment in environments(ranks)
+    ]
+    for process in processes:
+        _, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error[-2000:]
+
+    for case, waits in json.loads(out.read_text()).items():
+        assert waits["reads"] == {"tolist": 1}, case
+        assert waits["synchronizations"] == 0, case
+
+    # Of two micro-batches: sums and counts, the norm, a bucket a group, the weights of a group; and two stop flags.
+    collectives = json.loads(out.read_text())["adamw-1-bf16"]["collectives"]
+    assert collectives == ({"allreduce": 6, "_allgather_base": 2} if ranks == 2 else {"allreduce": 1})

@@ -1,0 +1,211 @@
+"""Updates bf16 models at stages 0 and 1 in place of DeepSpeed: no read of the device, and an overlapped reduction.
+
+DeepSpeed 0.19 updates bf16 models in two wrappers. That of stage 0 reads a flag from the device for each parameter.
+That of stage 1 copies all gradients into buckets and reduces them only after the last backward pass, measures and
+clips parameter by parameter on all ranks, and reads the norm twice. No option changes this
+(docs/measurements.md has the figures). DeepSpeed's memory layout stays, and so do checkpoints:
+
+    stage 0    DeepSpeed reduces the gradients; `CopiedWeights` makes the update.
+    stage 1    `OverlappedGradients` reduces as well. Autograd adds each gradient to its place in a flat float32 tensor.
+               In the last micro-batch, a piece of that tensor (a bucket) is reduced in place as soon as all gradients
+               in it are complete, while the backward pass computes those of the layers below.
+
+Buckets are reduced in one fixed order, because all ranks must make the same collective calls: from the last parameter
+to the first, as a backward pass completes them, and groups in the optimizer's order.
+
+Shape suffixes: N elements of a flat tensor with all parameters of a group, M elements that this rank updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor, nn
+
+from trainer.distributed.deepspeed_internals import (
+    FlatGroup,
+    basic_optimizer,
+    flat_groups,
+    float32_copies,
+    gather_bf16_weights,
+    has_flat_gradients,
+    has_float32_copies,
+    replace_accumulation,
+    replace_update,
+    set_gradient_norm,
+)
+
+BUCKET_ELEMENTS = 16 * 2**20
+"""64 MB of gradients: large enough for a network's full speed, and small enough that little is left after the last."""
+
+CLIP_EPSILON = 1e-6
+"""As in torch.nn.utils.clip_grad_norm_ and DeepSpeed."""
+
+
+def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int = BUCKET_ELEMENTS) -> None:
+    """Take over the updates of a bf16 engine at stage 0 or 1; does nothing for any other.
+
+    max_norm: the largest norm of the whole gradient, 0 for any.
+    """
+    if engine.fp16_enabled():
+        return
+    if has_float32_copies(engine):
+        replace_update(engine, CopiedWeights(engine, max_norm).update)
+    elif has_flat_gradients(engine):
+        replace_update(engine, OverlappedGradients(engine, max_norm, bucket_elements).update)
+
+
+class CopiedWeights:
+    """The update at stage 0: every rank updates a float32 copy of each parameter."""
+
+    def __init__(self, engine: DeepSpeedEngine, max_norm: float):
+        self._engine = engine
+        self._max_norm = max_norm
+        self._copies: dict[Any, Any] = float32_copies(engine)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Clip, update the float32 copies, and round them into the model."""
+        parameters = [parameter for parameter in self._copies if parameter.grad is not None]
+        copies = [self._copies[parameter] for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters]
+
+        # Every rank has all gradients, alike, so this needs no exchange.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        set_gradient_norm(self._engine.optimizer, norm)
+        if self._max_norm:
+            torch._foreach_mul_(gradients, clip_factor(norm, self._max_norm))
+
+        for copy, gradient in zip(copies, gradients, strict=True):
+            copy.grad = gradient
+        basic_optimizer(self._engine).step()
+        torch._foreach_copy_(parameters, copies)
+
+        for parameter, copy in zip(parameters, copies, strict=True):
+            parameter.grad = None
+            copy.grad = None
+
+
+@dataclass
+class Bucket:
+    """Neighboring gradients that are reduced by one call.
+
+    gradients_N: a view of their flat tensor. size: how many parameters they belong to. missing: how many of these are
+    not complete yet in the last micro-batch.
+    """
+
+    gradients_N: Tensor
+    size: int
+    missing: int
+
+
+class OverlappedGradients:
+    """The gradients and the update at stage 1."""
+
+    def __init__(self, engine: DeepSpeedEngine, max_norm: float, bucket_elements: int):
+        self._engine = engine
+        self._max_norm = max_norm
+        self._groups = flat_groups(engine)
+        replace_accumulation(engine)
+
+        # In the order in which they are reduced.
+        self._buckets: list[Bucket] = []
+        self._bucket_of: dict[nn.Parameter, Bucket] = {}
+        self._reduced = 0
+        self._calls: list[Any] = []
+
+        for group in self._groups:
+            self._let_autograd_add(group)
+        if engine.world_size > 1:
+            for group in self._groups:
+                self._cut_into_buckets(group, bucket_elements)
+            for parameter in self._bucket_of:
+                parameter.register_post_accumulate_grad_hook(self._complete)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Wait for the reduction, clip, update this rank's part of the weights, and gather all parts."""
+        self._finish_reduction()
+
+        norm = self._norm()
+        set_gradient_norm(self._engine.optimizer, norm)
+        for group in self._groups:
+            if self._max_norm:
+                group.part_M.mul_(clip_factor(norm, self._max_norm))
+            group.weights_M.grad = group.part_M
+
+        basic_optimizer(self._engine).step()
+        gather_bf16_weights(self._engine)
+        for group in self._groups:
+            group.gradients_N.zero_()
+
+    @staticmethod
+    def _let_autograd_add(group: FlatGroup) -> None:
+        """Make each parameter's gradient a view of the flat tensor, to which autograd then adds in float32."""
+        sizes = [parameter.numel() for parameter in group.parameters]
+        views = group.gradients_N[: sum(sizes)].split(sizes)
+        for parameter, view_N in zip(group.parameters, views, strict=True):
+            parameter.grad_dtype = torch.float32
+            parameter.grad = view_N.view(parameter.shape)
+
+    def _cut_into_buckets(self, group: FlatGroup, bucket_elements: int) -> None:
+        """Cut a group's gradients, from the last parameter to the first, into buckets of whole parameters."""
+        end = sum(parameter.numel() for parameter in group.parameters)
+        begin = end
+        members: list[nn.Parameter] = []
+
+        for parameter in reversed(group.parameters):
+            begin -= parameter.numel()
+            members.append(parameter)
+            is_first_of_group = begin == 0
+            if end - begin < bucket_elements and not is_first_of_group:
+                continue
+
+            bucket = Bucket(group.gradients_N[begin:end], len(members), len(members))
+            self._buckets.append(bucket)
+            self._bucket_of |= dict.fromkeys(members, bucket)
+            end = begin
+            members = []
+
+    def _complete(self, parameter: Any) -> None:
+        """Note that autograd has added to a gradient, and start the reduction of complete buckets."""
+        if not self._engine.is_gradient_accumulation_boundary():
+            return
+
+        self._bucket_of[parameter].missing -= 1
+        while self._reduced < len(self._buckets) and self._buckets[self._reduced].missing == 0:
+            self._reduce_next()
+
+    def _reduce_next(self) -> None:
+        bucket = self._buckets[self._reduced]
+        self._reduced += 1
+        self._calls.append(dist.all_reduce(bucket.gradients_N, async_op=True))
+
+    def _finish_reduction(self) -> None:
+        """Reduce what is left, such as the gradients of parameters that took no part, and wait for all calls."""
+        while self._reduced < len(self._buckets):
+            self._reduce_next()
+        for call in self._calls:
+            call.wait()
+
+        self._calls = []
+        self._reduced = 0
+        for bucket in self._buckets:
+            bucket.missing = bucket.size
+
+    def _norm(self) -> Tensor:
+        """Return the norm of the whole gradient, the same on every rank: each part is measured on one of them."""
+        norms = torch.stack([torch.linalg.vector_norm(group.part_M) for group in self._groups])
+        square = norms.double().square().sum()
+        if self._engine.world_size > 1:
+            dist.all_reduce(square)
+        return square.sqrt().float()
+
+
+def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """Return what a gradient of this norm is multiplied by so that its norm is at most `max_norm`."""
+    return (max_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
