@@ -23,6 +23,7 @@ from typing import cast
 import deepspeed
 import torch
 from one_rank import Model, make_model, make_pairs, read_ahead
+from torch.nn.utils import clip_grad_norm_
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
@@ -53,12 +54,16 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
         masked = sum(len(batch.labels_K) for batch in batches)
         pairs = sum(len(batch.pair_labels_S) for batch in batches)
 
-        for batch in batches:
+        for i, batch in enumerate(batches):
             losses = engine(batch)
             loss = losses.mlm_sum / masked + losses.pair_sum / pairs
 
             # DeepSpeed divides by the number of micro-batches, and the counts are those of the whole step already.
             engine.backward(loss * len(batches))
+
+            # DeepSpeed would clip here as well, but our guard does it at this stage.
+            if i == len(batches) - 1:
+                clip_grad_norm_(engine.module.parameters(), max_norm=1.0)  # type: ignore[operator]
             engine.step()
 
 
@@ -68,10 +73,11 @@ def ours(loop: Loop, first: int, last: int) -> None:
     progress = Progress(state)
 
     for step in range(first, last + 1):
-        result = loop.train_step(step, skipped_batches=0)
-        assert result is not None, "no stop was requested"
-        progress.add(result)
-        loop.log(step, result, progress, EvaluationResult())
+        was_computed = loop.compute_step(step, skipped_batches=0, is_last=step == last)
+        assert was_computed, "no stop was requested"
+        loop.settle(progress, EvaluationResult())
+        loop.stepper.update()
+    loop.settle(progress, EvaluationResult())
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -158,7 +158,7 @@ class Loop:
             return False
 
         watchdog.at(f"step {step}, reading data of the next one")
-        self.stepper.exchange([] if is_last else self.lookahead.look(number + 1))
+        self.stepper.exchange(None if is_last else self.lookahead.look(number + 1))
         return True
 
     def settle(self, progress: Progress, evaluation: EvaluationResult) -> None:

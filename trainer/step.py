@@ -145,12 +145,18 @@ class Stepper:
         self._step = StepInProgress(step, sums_4, counts_4)
         return True
 
-    def exchange(self, next_micro_batches: list[PackedBatch]) -> None:
-        """Sum the losses of the step in progress and the counts of the next one over all ranks."""
+    def exchange(self, next_micro_batches: list[PackedBatch] | None) -> None:
+        """Sum the losses of the step in progress and the counts of the next one over all ranks.
+
+        None if the next step is not known yet. Its counts are then exchanged when it begins.
+        """
         step = self._in_progress()
-        totals_8 = torch.cat([step.sums_4, count_batch(self._engine, next_micro_batches)])
+        totals_8 = torch.cat([step.sums_4, count_batch(self._engine, next_micro_batches or [])])
         dist.all_reduce(totals_8)
-        step.sums_4, self._next_counts_4 = totals_8[:4], totals_8[4:]
+
+        step.sums_4 = totals_8[:4]
+        if next_micro_batches is not None:
+            self._next_counts_4 = totals_8[4:]
 
     def settle(self) -> StepResult | None:
         """Return what the last updated step computed; None if that was returned already.

@@ -50,7 +50,9 @@ class WatchedGuard(AnomalyGuard):
         super().expect(loss)
 
 
-def whole_step(stepper: Stepper, step: int, batches: list[PackedBatch], following: list[PackedBatch]) -> StepResult:
+def whole_step(
+    stepper: Stepper, step: int, batches: list[PackedBatch], following: list[PackedBatch] | None = None
+) -> StepResult:
     """Take a step and read it at once, though the loop reads it one step later."""
     assert stepper.compute(step, batches, lambda: False)
     stepper.exchange(following)
@@ -117,14 +119,15 @@ def test_a_step_is_the_gradient_of_the_whole_batch(monkeypatch: pytest.MonkeyPat
 
 
 def test_each_step_has_the_counts_of_its_own_batch() -> None:
-    """They are exchanged one step ahead, and before the first step."""
+    """They are exchanged one step ahead, or when a step begins that was not known before."""
     engine = small_engine(RECIPE, micro_batches=1)
     guard = WatchedGuard(engine, AnomalyHistory())
     stepper = Stepper(engine, guard)
 
     results = []
     for step, batch in enumerate(BATCHES):
-        following = BATCHES[step + 1 : step + 2]
+        # The last one is announced to nobody.
+        following = [BATCHES[1]] if step == 0 else None
         results.append(whole_step(stepper, step, [batch], following))
 
     assert [result.counts.masked for result in results] == [5, 4, 2]
@@ -154,7 +157,7 @@ def test_a_loss_that_is_not_finite_is_a_fault() -> None:
     history = AnomalyHistory()
     guard = WatchedGuard(engine, history)
 
-    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1], [])
+    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1])
 
     assert result.fault == "the loss is not finite"
     assert "update" not in guard.events and history.skipped == 1
@@ -166,7 +169,7 @@ def test_the_scale_of_fp16_multiplies_the_gradient(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(steps, "loss_scale", lambda engine: 8.0)
     guard = WatchedGuard(engine, AnomalyHistory())
 
-    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1], [])
+    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1])
 
     gradient = {name: 8 * part for name, part in plain_gradient(BATCHES[:1], result.counts).items()}
     torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-6)
@@ -178,7 +181,7 @@ def test_a_global_batch_without_masks_ends_the_run() -> None:
     guard = WatchedGuard(engine, AnomalyHistory())
     empty = small_batch(5, masked=0)
     with pytest.raises(DataError, match="The batch of step 4 has no masked token"):
-        whole_step(Stepper(engine, guard), 4, [empty], [])
+        whole_step(Stepper(engine, guard), 4, [empty])
     engine.destroy()
 
 

@@ -38,6 +38,7 @@ from trainer.distributed.deepspeed_internals import (
     replace_update,
     set_gradient_norm,
 )
+from trainer.distributed.torch_internals import copy_all, multiply_all, norms_of
 
 BUCKET_ELEMENTS = 16 * 2**20
 """64 MB of gradients: large enough for a network's full speed, and small enough that little is left after the last."""
@@ -75,15 +76,15 @@ class CopiedWeights:
         gradients = [parameter.grad for parameter in parameters]
 
         # Every rank has all gradients, alike, so this needs no exchange.
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norm = torch.linalg.vector_norm(norms_of(gradients))
         set_gradient_norm(self._engine.optimizer, norm)
         if self._max_norm:
-            torch._foreach_mul_(gradients, clip_factor(norm, self._max_norm))
+            multiply_all(gradients, clip_factor(norm, self._max_norm))
 
         for copy, gradient in zip(copies, gradients, strict=True):
             copy.grad = gradient
         basic_optimizer(self._engine).step()
-        torch._foreach_copy_(parameters, copies)
+        copy_all(parameters, copies)
 
         for parameter, copy in zip(parameters, copies, strict=True):
             parameter.grad = None

@@ -132,7 +132,7 @@ def current_loss_scale(wrapper: Any) -> float:
     return wrapper.loss_scale_config.cur_scale
 
 
-def set_gradient_norm(wrapper: Any, norm: float) -> None:
+def set_gradient_norm(wrapper: Any, norm: float | Tensor) -> None:
     """Set the norm that `gradient_norm_of` returns."""
     wrapper._global_grad_norm = norm
 

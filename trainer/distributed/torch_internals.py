@@ -6,10 +6,13 @@ an upgrade of this file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.distributed import distributed_c10d
 
 
@@ -39,3 +42,25 @@ def extension_build_folder(name: str) -> Path:
     from torch.utils import cpp_extension  # imports setuptools, which takes a while
 
     return Path(cpp_extension._get_build_directory(name, verbose=False))
+
+
+# ---- One operation on many tensors ----
+
+# torch's own optimizers are written with these. On a GPU one kernel works on many tensors, and on any device one call
+# replaces a Python loop.
+_foreach: Any = torch
+
+
+def norms_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the 2-norm of each tensor, as one tensor of their number."""
+    return torch.stack(_foreach._foreach_norm(tensors))
+
+
+def multiply_all(tensors: Sequence[Tensor], factors: Tensor | Sequence[Tensor]) -> None:
+    """Multiply each tensor in place, by one number for all or by one for each."""
+    _foreach._foreach_mul_(tensors, factors)
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its target, rounded to the target's type."""
+    _foreach._foreach_copy_(targets, sources)

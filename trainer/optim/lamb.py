@@ -23,6 +23,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
+from trainer.distributed.torch_internals import multiply_all, norms_of
 from trainer.distributed.zero import flat_slice_of, is_in_flat_group
 
 Updates = list[tuple[Tensor, Tensor]]
@@ -102,7 +103,7 @@ class Lamb(torch.optim.Optimizer):
             if group["adapts"]:
                 self._apply_trust_ratios(updates)
             elif self.found_inf is not None:
-                torch._foreach_mul_([r for _, r in updates], 1 - self.found_inf)
+                multiply_all([r for _, r in updates], 1 - self.found_inf)
 
             for weight, r in updates:
                 weight.add_(r, alpha=-group["lr"])
@@ -177,7 +178,7 @@ class Lamb(torch.optim.Optimizer):
         # The squared norm of a matrix is the sum over its pieces, here and on other ranks.
         squares_2M = torch.zeros(2, self._matrices, dtype=torch.float64, device=device)
         if pieces:
-            norms = torch.stack(torch._foreach_norm(slices_of_w + slices_of_r))
+            norms = norms_of(slices_of_w + slices_of_r)
             squares_2M.index_add_(1, self._on_device(matrices, device), norms.double().square().view(2, -1))
         if self._is_sharded:
             squares_2M = _sum_over_ranks(squares_2M)
@@ -189,7 +190,7 @@ class Lamb(torch.optim.Optimizer):
 
         ratios = ratio_M.unbind()
         if pieces:
-            torch._foreach_mul_(slices_of_r, [ratios[matrix] for matrix in matrices])
+            multiply_all(slices_of_r, [ratios[matrix] for matrix in matrices])
 
     def _on_device(self, matrices: list[int], device: torch.device) -> Tensor:
         """Return the numbers of matrices as a tensor, copied to the device once: they are the same in every step."""

@@ -66,7 +66,7 @@ def test_a_bad_step_leaves_no_trace(group: None, kind: str, layout: str) -> None
     ends = []
     for with_fault in (False, True):
         torch.manual_seed(0)
-        engine = small_engine(recipe)
+        engine: Any = small_engine(recipe)
         stepper = Stepper(engine, AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip))
         assert step(stepper, engine, 1, 2 if with_fault else 3).fault is None
 
