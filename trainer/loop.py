@@ -117,7 +117,8 @@ class Loop:
                 raise self.preempted(step - 1)
 
             self.stepper.update()
-            if step != last_step and not self.is_anything_due(step):
+            evaluation = EvaluationResult()
+            if step != last_step and not self.may_be_due(step):
                 continue
 
             evaluation = self.evaluate_if_due(step)
@@ -173,11 +174,14 @@ class Loop:
         self.context.watchdog.at(f"step {step}, computing")
         return self.context.stop.leaves_step()
 
-    def is_anything_due(self, step: int) -> bool:
-        """Return whether something has to be done after a step before the next one may begin."""
+    def may_be_due(self, step: int) -> bool:
+        """Return whether something may have to be done after a step before the next one begins.
+
+        Whether a checkpoint is due also depends on whether the step made its update, which is not known yet.
+        """
         return (
             is_due(self.run_recipe, self.phase, step)
-            or self.checkpoint_is_due(step)
+            or step % self.run_recipe.checkpoint.every == 0
             or step % self.run_recipe.anomaly.replica_check_every == 0
         )
 

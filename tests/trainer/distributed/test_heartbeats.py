@@ -38,6 +38,25 @@ def test_a_bad_step_makes_no_update(training, tmp_path) -> None:
     assert state(tmp_path, 12)["updates"] == 10 and state(tmp_path, 12)["anomaly"]["skipped"] == 2
 
 
+def test_a_checkpoint_is_due_at_a_good_step_after_a_bad_one_and_not_at_a_bad_one(training, tmp_path) -> None:
+    """Whether a step made its update is known only after the next one has begun; every 4th step is due."""
+    done = training.warm(1, tmp_path, f"nan:0:{steps(3, 3)},nan:0:{steps(8, 8)}", anomaly__window=5, checkpoint__keep=9)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000012"]
+    assert state(tmp_path, 4)["updates"] == 3
+
+
+def test_a_checkpoint_before_a_stop_has_no_evaluation_of_an_older_step(training, held_out, tmp_path) -> None:
+    """Step 6 is evaluated, by one batch and four kinds of masks; the run is asked to stop in step 8 and saves step 7."""
+    evaluation = 4 * PASSES
+    asked_at = 7 * PASSES + evaluation + 2
+    changes = {"checkpoint__every": 100, "evaluation__every": 6, "evaluation__batches": 1}
+    done = training.warm(1, tmp_path, f"ask:0:{asked_at}:{asked_at}", evaluation__pairs=held_out, **changes)
+    assert done.returncode == 75, done.stderr
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert saved.name == "step-00000007" and not (saved / "evaluation.json").exists()
+
+
 def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(training, tmp_path) -> None:
     """Steps 6 to 8 are bad: from the checkpoint of step 4 on the data of 5 to 8 are left out, resumed or not."""
     out = tmp_path / "run"
