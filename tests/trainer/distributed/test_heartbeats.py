@@ -50,7 +50,7 @@ def test_a_checkpoint_before_a_stop_has_no_evaluation_of_an_older_step(training,
     """Step 6 is evaluated, by one batch and four kinds of masks; the run is asked to stop in step 8 and saves step 7."""
     evaluation = 4 * PASSES
     asked_at = 7 * PASSES + evaluation + 2
-    changes = {"checkpoint__every": 100, "evaluation__every": 6, "evaluation__batches": 1}
+    changes = {"checkpoint__every": 12, "evaluation__every": 6, "evaluation__batches": 1}
     done = training.warm(1, tmp_path, f"ask:0:{asked_at}:{asked_at}", evaluation__pairs=held_out, **changes)
     assert done.returncode == 75, done.stderr
     (saved,) = (tmp_path / "checkpoints").iterdir()
