@@ -28,6 +28,7 @@ import torch
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
 from trainer.checkpoint import sharded as saving
+from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.node_folders import NodeFolders
 from trainer.config.load import load_recipe
@@ -112,7 +113,7 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
     watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
     phase = phases_of(recipe)[0]
     stop = StopAgreement(StopRequest())
-    context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0]), remote=None)
+    context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0]), None, BackgroundSaves(False))
     for what, source in (("the loop of `tiny`, a step", AtHand(batches)), ("and reading its rows", stream)):
         loop = Loop(context, phase, engine, cast(Stream, source), None, guard, metrics)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.write_plan import BLOCK, Extent, Range
+from trainer.distributed.collectives import group_of_thread
 from trainer.distributed.watchdog import progress
 
 PIECE = 16 * BLOCK
@@ -77,7 +78,9 @@ class HeldBytes:
             start = max(begin - part_begin, 0) // _ELEMENT
             stop = (end - part_begin) // _ELEMENT
             pieces.append(values_N[start:stop].detach().float())
-        return torch.cat(pieces)
+
+        # One piece is not copied: where a file is written in the background, training needs the memory bus.
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def write_together(
@@ -180,7 +183,8 @@ def _exchange(
     incoming_N = torch.empty(sum(transfer.elements for transfer in incoming), device=device)
     elements_from_peers = _elements_by_peer(incoming, ranks)
     elements_to_peers = _elements_by_peer(outgoing, ranks)
-    dist.all_to_all_single(incoming_N, outgoing_N, elements_from_peers, elements_to_peers)
+    group = group_of_thread()
+    dist.all_to_all_single(incoming_N, outgoing_N, elements_from_peers, elements_to_peers, group=group)
 
     values = incoming_N.split([transfer.elements for transfer in incoming])
     begins = [transfer.begin for transfer in incoming]
