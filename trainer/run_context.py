@@ -164,4 +164,4 @@ def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:
     context.watchdog.at("looking for a checkpoint")
     if context.folders.several:
         bring_newest(context.remote if isinstance(context.remote, RemotePartOfRun) else None)
-    return find_checkpoint(context.run_recipe.run.folder)
+    return find_checkpoint(context.run_recipe.run.folder, context.folders)

@@ -35,14 +35,14 @@ from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import STATE, WEIGHTS_FILE
-from trainer.checkpoint.manifest import ManifestEntry, seal
+from trainer.checkpoint.manifest import Entry, seal
 from trainer.checkpoint.node_folders import NodeFolders
 from trainer.checkpoint.part_writes import save_parts
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, cut_at_pieces, write_together
 from trainer.checkpoint.snapshot import Snapshot, shapes_of, snapshot_of
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
-from trainer.checkpoint.verification import check_files
+from trainer.checkpoint.verification import check_files, fault_found_together, merged_entries
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.deepspeed_internals import is_partitioned, set_loss_scaler_state
@@ -99,9 +99,8 @@ def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders
 
         # One rank lists the folder: what another machine sees of it may be seconds old.
         names = run_on_rank_0(lambda: _names_in(partial))
-        entries_by_rank = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
-
-        entries = [entry for entries_of_rank in entries_by_rank for entry in entries_of_rank]
+        shares = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
+        entries = merged_entries(shares, written)
         run_on_rank_0(lambda: _publish(partial, run, snapshot.state.step, entries, keep))
     except ClozelineError:
         leads = dist.get_rank() == 0 if folders is None else folders.leads(dist.get_rank())
@@ -109,24 +108,29 @@ def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders
         raise
 
 
-def find_checkpoint(run: str) -> FoundCheckpoint | None:
+def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckpoint | None:
     """Return the newest checkpoint that verifies, or None if there is no checkpoint. A collective call.
 
-    Rank 0 searches, so all ranks take the same one. Raises CheckpointError on every rank if there are checkpoints but
-    none verifies.
+    All ranks take the same one, from the list that rank 0 sees. The ranks that see rank 0's folder verify it together.
+    folders: which ranks do; None if all do.
+
+    Raises CheckpointError on every rank if there are checkpoints but none verifies.
     """
+    folder_of_rank = [0] * dist.get_world_size() if folders is None else folders.of_ranks
+    readers = [rank for rank, folder in enumerate(folder_of_rank) if folder == folder_of_rank[0]]
 
-    def search() -> FoundCheckpoint | None:
-        newest = layout.newest_sound_checkpoint(run)
-        if newest is None:
-            return None
-        return FoundCheckpoint(newest.path, layout.read_state(newest.path), newest.faults)
-
-    found = run_on_rank_0(search)
-    if found is None:
+    saved = run_on_rank_0(lambda: layout.saved_checkpoints(run))
+    try:
+        newest = layout.newest_sound(run, saved, lambda path: fault_found_together(path, readers))
+    except CheckpointError as error:
+        error.everywhere = True
+        raise
+    if newest is None:
         return None
+
+    state = run_on_rank_0(lambda: layout.read_state(newest.path))
     # Nodes may keep their folders in different places.
-    return found._replace(path=layout.checkpoint_path(run, found.state.step))
+    return FoundCheckpoint(layout.checkpoint_path(run, state.step), state, newest.faults)
 
 
 def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
@@ -184,11 +188,12 @@ def _write(partial: Path, snapshot: Snapshot, nodes: list[int]) -> dict[str, lis
     written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, snapshot.device))
 
     # Rank 0 wrote the header when it created the files; it is checked like everything else.
-    checksum = zlib.crc32(file_layout.header)
-    header = WrittenPiece(0, len(file_layout.header), checksum, rank=0)
+    header = []
+    for begin, end in cut_at_pieces(0, len(file_layout.header)):
+        header.append(WrittenPiece(begin, end, zlib.crc32(file_layout.header[begin:end]), rank=0))
     written: dict[str, list[WrittenPiece]] = {}
     for file_name in _TENSOR_FILES:
-        pieces = [header]
+        pieces = list(header)
         for written_by_one_rank in written_by_rank:
             pieces += written_by_one_rank[file_name]
         written[file_name] = sorted(pieces)
@@ -241,7 +246,7 @@ def _names_in(partial: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], keep: int) -> None:
+def _publish(partial: Path, run: str, step: int, entries: list[Entry], keep: int) -> None:
     """Write the manifest, publish the checkpoint and remove old ones.
 
     Raises StorageError if the folder's files are not exactly those that the ranks checked.
