@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ import torch
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.node_folders import NodeFolders
@@ -35,18 +34,25 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import Stream
+from trainer.data.loader import RankShare, Stream
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
+from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, share_of, start_distributed
 from trainer.evaluate import EvaluationResult
 from trainer.loop import Loop, Progress
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.pretraining import build_model, empty_model
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.run_context import RunContext
+from trainer.save import Saver
+
+SMALL_ROWS = 4
+SMALL_BATCH = (f"batch.global_batch={SMALL_ROWS}", f"batch.micro_batch={SMALL_ROWS}")
+VOCABULARY = 4000
+"""For recipes that take the vocabulary of their pairs."""
 
 
 def make_pairs(out: Path) -> None:
@@ -76,10 +82,11 @@ def ours(loop: Loop, first: int, last: int) -> None:
     """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
     progress = Progress(TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={}))
     for step in range(first, last + 1):
-        done = loop.train_step(step, skipped_batches=0)
-        assert done is not None, "nobody asks it to stop"
-        progress.add(done)
-        loop.log(step, done, progress, EvaluationResult())
+        completed = loop.compute_step(step, skipped_batches=0, is_last=step == last)
+        assert completed, "nobody asks it to stop"
+        loop.settle(progress, EvaluationResult())
+        loop.stepper.update()
+    loop.settle(progress, EvaluationResult())
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -139,41 +146,111 @@ def in_turns(
     return seconds(both[0]), seconds(both[1])
 
 
-def stall(name: str, recipe: Recipe, rounds: int) -> None:
-    """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
-    folders = open_folders(recipe)
-    share = share_of(recipe, 0, 1, folders)
-    stream = build_stream(recipe, folders, share)
-    engine = build_engine(build_model(recipe.model, folders[0].vocabulary.size, 0), recipe, share)
-    set_learning_rate(engine.optimizer, recipe.optimizer.lr)
-    bare(engine, [stream.batch(0)])
-    times = []
-    for step in range(1, rounds + 1):
-        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        times.append(seconds(partial(saving.save_checkpoint, engine, recipe.run.output, state, 1, {})))
-    saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
-    size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
-    print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)
-    stream.close()
+def stall(name: str, rounds: int) -> None:
+    """For how long a run stands still for a checkpoint of its model, weights and optimizer, and how long that takes.
+
+    In the foreground and in the background, where steps are taken meanwhile; they show what the save costs training.
+    """
+    with tempfile.TemporaryDirectory() as run:
+        recipe = load_recipe(name, [f"run.output={run}", "data.pairs=pairs", "checkpoint.keep=1", *SMALL_BATCH])
+        vocabulary_size = recipe.model.vocab_size or VOCABULARY
+        share = RankShare(0, 1, 1, SMALL_ROWS)
+        engine = build_engine(empty_model(recipe.model, vocabulary_size), recipe, share)
+        set_learning_rate(engine.optimizer, recipe.optimizer.lr)
+        for part in parameter_slices(engine):
+            part.weights.uniform_(-0.04, 0.04)
+        batch = [random_batch(vocabulary_size)]
+        bare(engine, [batch])
+        undisturbed = statistics.median(seconds(partial(bare, engine, [batch])) for _ in range(rounds))
+
+        for background in (False, True):
+            with save_context(recipe, background) as context:
+                saver = Saver(context, engine, writes_report=False)
+                times = [timed_save(saver, engine, batch, step) for step in range(1, rounds + 2)]
+            # The first save in the background allocates the memory for the copy, and is shown beside the others.
+            stalls, totals, steps = zip(*times[1:], strict=True)
+            size = checkpoint_bytes(recipe.run.output, rounds + 1)
+            what = f"a checkpoint of `{name}`, {size / 1e6:,.0f} MB, {'background' if background else 'foreground'}"
+            print(
+                f"| {what} | stall {statistics.median(stalls):.2f} s (first {times[0][0]:.2f} s) "
+                f"| total {statistics.median(totals):.2f} s "
+                f"| steps of {undisturbed:.2f} s meanwhile: {statistics.median(steps):.2f} s |",
+                flush=True,
+            )
+        engine.destroy()
+
+
+@contextlib.contextmanager
+def save_context(recipe: Recipe, background: bool) -> Iterator[RunContext]:
+    """What a run of one rank needs to save."""
+    watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
+    stop = StopAgreement(StopRequest())
+    with contextlib.closing(BackgroundSaves(background)) as saves:
+        yield RunContext(recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0]), None, saves)
+    watchdog.close()
+
+
+def timed_save(
+    saver: Saver, engine: deepspeed.DeepSpeedEngine, batch: list[PackedBatch], step: int
+) -> tuple[float, float, float]:
+    """Return the seconds for which training stands still, until the checkpoint is there, and of a step meanwhile."""
+    state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
+    started = time.perf_counter()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        saver.save(state, {}, must_save=False)
+    stalled = time.perf_counter() - started
+
+    steps = [0.0]
+    while saver.saved_step != step:
+        steps.append(seconds(partial(bare, engine, [batch])))
+    saver.wait(step)
+    return stalled, time.perf_counter() - started, statistics.median(steps[1:] or steps)
+
+
+def checkpoint_bytes(run: str, step: int) -> int:
+    saved = checkpoints.checkpoint_path(run, step)
+    return sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
+
+
+def random_batch(vocabulary_size: int) -> PackedBatch:
+    """Rows of 64 random tokens, of which ten are to be predicted."""
+    length = 64
+    places = torch.arange(SMALL_ROWS * length)
+    return PackedBatch(
+        ids_T=torch.randint(vocabulary_size, places.shape),
+        segments_T=(places % length >= length // 2).long(),
+        positions_T=places % length,
+        sequence_T=places // length,
+        sequence_starts_S=torch.arange(SMALL_ROWS) * length,
+        longest=length,
+        masked_positions_K=places[:: length // 10],
+        labels_K=torch.randint(vocabulary_size, places[:: length // 10].shape),
+        pair_labels_S=torch.randint(2, (SMALL_ROWS,)),
+        tokens=len(places),
+        predicted=len(places[:: length // 10]),
+        paired=SMALL_ROWS,
+    )
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description="Compares our loop with bare DeepSpeed calls in one process.")
     flags.add_argument("--steps", type=int, default=10)
     flags.add_argument("--rounds", type=int, default=60)
+    flags.add_argument("--stall", metavar="RECIPE", help="measure only the saves of this recipe")
     options = flags.parse_args()
     start_distributed(timeout=600)
     torch.manual_seed(0)
+    if options.stall:
+        stall(options.stall, 3)
+        return
     with tempfile.TemporaryDirectory() as folder:
         make_pairs(Path(folder))
         pairs = f"data.pairs={folder}/pairs"
-        small = ["batch.global_batch=4", "batch.micro_batch=4"]
         tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
-        base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
         print("\n| one process | ours | bare | more |\n|---|---|---|---|")
         overhead(tiny, options.steps, options.rounds)
-        stall("tiny", tiny, 5)
-        stall("bert_base", base, 3)
+        stall("tiny", 5)
+        stall("bert_base", 3)
 
 
 if __name__ == "__main__":
