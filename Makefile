@@ -38,6 +38,7 @@ docs: setup
 bench: .venv/installed_dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/saves.py
 
 # Stands alone: the machine with the GPU needs torch 2.11 or newer and this directory, nothing else.
 bench_gpu:

@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.waits import Waits, counted_waits  # noqa: E402
 from trainer.anomaly import AnomalyGuard, AnomalyHistory  # noqa: E402
+from trainer.checkpoint.background import BackgroundSaves  # noqa: E402
 from trainer.checkpoint.node_folders import NodeFolders  # noqa: E402
 from trainer.config.load import load_recipe  # noqa: E402
 from trainer.config.phases import phases_of  # noqa: E402
@@ -121,7 +122,9 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
     stream = ReadyStream([small_batch(rank * micro_batches + number) for number in range(micro_batches)])
     watchdog = Watchdog(rank, ranks, 600.0)
     stop = StopAgreement(StopRequest())
-    context = RunContext(recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0] * ranks), remote=None)
+    context = RunContext(
+        recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0] * ranks), None, BackgroundSaves(False)
+    )
     try:
         yield Loop(context, phases_of(recipe)[0], engine, cast(Stream, stream), None, guard, None)
     finally:

@@ -1,4 +1,4 @@
-"""What our loop costs above DeepSpeed's own three calls, and for how long a checkpoint stops a run.
+"""What our loop costs above DeepSpeed's own three calls.
 
     python benchmarks/training.py [--steps 10] [--rounds 60]
 
@@ -26,8 +26,7 @@ from one_rank import Model, make_model, make_pairs, read_ahead
 from torch.nn.utils import clip_grad_norm_
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint import sharded as saving
+from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.node_folders import NodeFolders
 from trainer.config.load import load_recipe
@@ -42,7 +41,6 @@ from trainer.evaluate import EvaluationResult
 from trainer.loop import Loop, Progress
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.optim.lr_schedule import set_learning_rate
 from trainer.run_context import RunContext
 
 # What is compared
@@ -126,6 +124,7 @@ def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watch
         watchdog=watchdog,
         folders=NodeFolders([0]),
         remote=None,
+        saves=BackgroundSaves(False),
     )
     return Loop(
         context=context,
@@ -177,29 +176,6 @@ def in_turns(loop: Loop, batches: list[list[PackedBatch]], steps: int, i: int) -
     return Times(seconds(our_steps), bare_seconds)
 
 
-# Checkpoints
-
-
-def stall(name: str, recipe: Recipe, rounds: int) -> None:
-    """For how long a run stands still for a checkpoint of its model, weights and optimizer."""
-    model = make_model(recipe)
-    engine = model.engine
-
-    # Optimizers have no state to save before the first step.
-    set_learning_rate(engine.optimizer, recipe.optimizer.lr)
-    bare(engine, read_ahead(model, 1))
-
-    times = []
-    for step in range(1, rounds + 1):
-        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
-        save = partial(saving.save_checkpoint, engine, recipe.run.output, state, keep=1, metrics={})
-        times.append(seconds(save))
-
-    saved = checkpoints.checkpoint_path(recipe.run.output, rounds)
-    size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
-    print(f"| a checkpoint of `{name}`, {size / 1e6:,.0f} MB | {statistics.median(times):.2f} s | | |", flush=True)
-
-
 def main() -> None:
     flags = argparse.ArgumentParser(description="Compares our loop with bare DeepSpeed calls in one process.")
     flags.add_argument("--steps", type=int, default=10)
@@ -212,14 +188,10 @@ def main() -> None:
         make_pairs(Path(folder))
 
         pairs = f"data.pairs={folder}/pairs"
-        small = ["batch.global_batch=4", "batch.micro_batch=4"]
         tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
-        base = load_recipe("trainer/recipes/bert_base.toml", [pairs, f"run.output={folder}/base", *small])
 
         print("\n| one process | ours | bare | more |\n|---|---|---|---|")
         overhead(tiny, options.steps, options.rounds)
-        stall("tiny", tiny, rounds=5)
-        stall("bert_base", base, rounds=3)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
-"""Builds the model that a run starts from: fresh weights, or those of a Hugging Face folder.
+"""Builds a run's model, and the weights that it starts from: fresh ones, or those of a Hugging Face folder.
 
 Also checks that the pairs fit the model, and finds what the recipe asks for and will not get.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
+from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.checkpoint.layout import steps_saved
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.init_weights import drawn_weights
+from trainer.models.pretraining import PretrainingModel, build_model, empty_model
 from trainer.models.warm_start import warm_start
 
 MAX_BF16_TOKENS_ON_CPU = 8192
@@ -26,31 +31,52 @@ MAX_BF16_TOKENS_ON_CPU = 8192
 
 
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
-    """Build the model of the run's recipe on the CPU.
+    """Build the model of the run's recipe without weights, on the meta device.
 
-    model.init_from is read only if there is no checkpoint to resume from. A collective call.
-
-    Raises DataError if the pairs' vocabulary does not fit, UsageError if bf16 on a CPU cannot
-    train its micro-batches, and either as `warm_start` does.
+    Raises DataError if the pairs' vocabulary does not fit, and UsageError if bf16 on a CPU cannot train its
+    micro-batches.
     """
     vocabulary = folders[0].vocabulary
     check_model_vocabulary(recipe, vocabulary, folders[0].folder)
     check_micro_batch(recipe, max(folder.max_length for folder in folders))
 
-    model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
+    model = empty_model(recipe.model, vocabulary.size)
     for note in notes(recipe, folders, model):
         logger.info(note)
-
-    source = recipe.model.init_from
-    if source is not None and not run_on_rank_0(lambda: steps_saved(recipe.run.folder)):
-        initialized = warm_start(model, source, vocabulary)
-        missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
-        logger.info("Beginning with the weights of %s%s.", source, missing)
 
     model.encoder.recompute = recipe.engine.recompute
     if recipe.engine.compile:
         model.encoder.compile_layers()
     return model
+
+
+def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Give a run's engine the weights that the run begins with. Rank 0 draws or reads them. A collective call.
+
+    Raises DataError or UsageError on every rank as `warm_start` does.
+    """
+    weights: list[Iterator[tuple[str, Tensor]]] = []
+    # The iterator cannot be sent to other ranks, so it leaves the function in a list.
+    run_on_rank_0(lambda: weights.append(initial_weights(recipe, vocabulary)))
+    send_weights(engine, weights[0] if weights else None)
+
+
+def initial_weights(recipe: Recipe, vocabulary: Vocabulary) -> Iterator[tuple[str, Tensor]]:
+    """Return an iterator over the name and the float32 values of every parameter of a run that begins.
+
+    Drawn weights are drawn when they are asked for, one tensor at a time. Those of model.init_from are read and
+    checked at once, as `warm_start` does, which takes the memory of the whole model.
+    """
+    source = recipe.model.init_from
+    if source is None:
+        shapes = empty_model(recipe.model, vocabulary.size)
+        return drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
+
+    model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
+    initialized = warm_start(model, source, vocabulary)
+    missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
+    logger.info("Beginning with the weights of %s%s.", source, missing)
+    return model.named_parameters()
 
 
 def check_micro_batch(recipe: Recipe, longest: int) -> None:

@@ -23,6 +23,7 @@ from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
+from trainer.distributed.empty_model import allocate, is_empty
 from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
 from trainer.distributed.kernels import load_communication_kernels
 from trainer.distributed.loss_scale import fix_loss_scaler
@@ -279,17 +280,24 @@ def bucket_elements(recipe: Recipe) -> int:
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:
     """Return the model on its device with its optimizer, ready to train by a phase's recipe. A collective call.
 
-    The optimizer starts from the model's float32 weights, not from weights rounded to engine.precision.
+    The optimizer starts from the model's float32 weights, not from weights rounded to engine.precision. A model on the
+    meta device gets its memory here and its weights afterwards (initial_weights.py, or a checkpoint).
     Raises UsageError if the device does not support that precision.
     """
     check_precision(recipe.engine.precision)
     set_up_arithmetic(recipe.engine)
+    config = deepspeed_config(recipe, share)
+    weights_follow = is_empty(model)
+    if weights_follow:
+        stage_3_config = config if recipe.engine.zero_stage == 3 else None
+        allocate(model, device_of_rank(), recipe.engine.precision, stage_3_config)
+
     optimizer = build_optimizer(model, recipe.optimizer)
     initial_weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     # BF16_Optimizer prints memory figures whatever the log level is.
     with contextlib.redirect_stdout(io.StringIO()):
-        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(recipe, share))
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
     if has_float32_copies(engine):
         # It has already made an update, with gradients of 0, which must not count.
@@ -300,6 +308,6 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
     replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements(recipe))
 
     # DeepSpeed rounds the model to 16 bits before it copies the optimizer's float32 weights from it.
-    if recipe.engine.precision != "fp32":
+    if recipe.engine.precision != "fp32" and not weights_follow:
         set_master_weights(engine, initial_weights)
     return engine

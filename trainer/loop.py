@@ -8,11 +8,10 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import CheckpointError, PreemptedError, StorageError
+from schemas.errors import PreemptedError, StorageError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
-from trainer.checkpoint.sharded import save_checkpoint
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
@@ -23,24 +22,19 @@ from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.metrics.interval import Interval
 from trainer.metrics.log import Meter, MetricsLog
-from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.run_context import RunContext
+from trainer.save import Saver
 from trainer.step import Stepper, StepResult, seed_dropout
 
 
 class Progress:
-    """How far a run is: totals over all its resumes, and sums since the last logged line.
-
-    saved_step: the step of the newest checkpoint, None in a run that has none yet.
-    """
+    """How far a run is: totals over all its resumes, and sums since the last logged line."""
 
     def __init__(self, state: TrainingState):
         self._state = state
         self.meter = Meter(state.tokens, state.seconds)
         self.interval = state.interval.model_copy()
-        self.saved_step: int | None = state.step if state.step > 0 else None
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
@@ -86,6 +80,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
         self.lookahead = Lookahead(self.stream)
+        self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
 
     @property
     def run_recipe(self) -> Recipe:
@@ -95,7 +90,8 @@ class Loop:
     def run(self, state: TrainingState, last_step: int) -> int | None:
         """Train from `state` to `last_step`.
 
-        Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested.
+        Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
+        returns, no save is in progress.
 
         What a step computed is known one step later (trainer/step.py), or at once if something is due after it.
 
@@ -103,6 +99,7 @@ class Loop:
         Raises PreemptedError after saving if a stop was requested.
         """
         self.context.stop.training_begins()
+        self.saver.saved_step = state.step if state.step > 0 else None
         self.rerun_interrupted_evaluation(state)
         progress = Progress(state)
         evaluation = EvaluationResult()
@@ -111,6 +108,7 @@ class Loop:
             completed = self.compute_step(step, state.skipped_batches, is_last=step == last_step)
             self.settle(progress, EvaluationResult())
             if self.guard.wants_rollback:
+                self.saver.wait(step)
                 return step - 1
             if not completed:
                 self.save_before_stop(step - 1, progress, evaluation)
@@ -126,6 +124,7 @@ class Loop:
             self.settle(progress, evaluation)
 
             if self.guard.wants_rollback:
+                self.saver.wait(step)
                 return step
 
             if step % self.run_recipe.anomaly.replica_check_every == 0:
@@ -229,7 +228,7 @@ class Loop:
                 self.metrics.amend(state.step, evaluation.figures)
 
         run_on_rank_0(add_to_checkpoint_and_metrics)
-        self.publish(state)
+        self.saver.publish(state)
 
     # Metrics
 
@@ -270,37 +269,11 @@ class Loop:
 
     def save_before_stop(self, step: int, progress: Progress, evaluation: EvaluationResult) -> None:
         """Save the last complete step before a stop, unless its checkpoint exists already."""
-        if progress.saved_step != step:
+        self.saver.wait(step)
+        if self.saver.saved_step != step:
             self.save_progress(step, progress, evaluation, must_save=True)
 
     def save_progress(self, step: int, progress: Progress, evaluation: EvaluationResult, must_save: bool) -> None:
-        """Save a checkpoint after `step` and show others how far the run is. A collective call.
-
-        A failed save loses nothing: training continues until the next one. Raises StorageError if this one `must_save`.
-        """
-        self.context.watchdog.at(f"step {step}, saving")
+        """Save a checkpoint after `step`, as `Saver.save` does. A collective call."""
         state = progress.state_at(step, self.guard.history)
-        check_replicas(self.engine, step)
-
-        run_folder = self.run_recipe.run.folder
-        keep = self.run_recipe.checkpoint.keep
-        try:
-            save_checkpoint(self.engine, run_folder, state, keep, evaluation.figures, self.context.folders)
-            progress.saved_step = step
-        except (CheckpointError, StorageError) as error:
-            reason = f"{error} Older checkpoints in {run_folder} are unchanged. Free disk space or check the disk"
-            if must_save:
-                failure = StorageError(f"Step {step} could not be saved: {reason}, and start again.")
-                failure.everywhere = True
-                raise failure from error
-            logger.info("Step %d was not saved, and training continues: %s.", step, reason)
-
-        self.publish(state)
-
-    def publish(self, state: TrainingState) -> None:
-        """Show others how far the run is: write its report, and copy what is new to its URL."""
-        if self.metrics is not None:
-            with keep_running("report.html"):
-                write_report(self.run_recipe.run.folder, state.resumed_at, state.changes)
-        if self.context.remote is not None:
-            self.context.remote.follow()
+        self.saver.save(state, evaluation.figures, must_save)

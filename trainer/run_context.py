@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import ClozelineError
+from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.left_parts import send_what_is_left
 from trainer.checkpoint.node_folders import NodeFolders, claim_folders
 from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
@@ -36,6 +37,7 @@ class RunContext:
     folders: which ranks see the same folder.
     remote: copies the run to its URL; None on ranks that do not lead in their folder, and on all ranks if run.output is
     a local folder.
+    saves: the thread that saves checkpoints while training continues.
     """
 
     run_recipe: Recipe
@@ -44,6 +46,7 @@ class RunContext:
     watchdog: Watchdog
     folders: NodeFolders
     remote: RemoteRun | None
+    saves: BackgroundSaves
 
 
 @contextlib.contextmanager
@@ -66,8 +69,12 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest) -> Iterator[RunConte
         if remote is not None:
             folder_resources.callback(remote.close)
 
-        with ending_together(watchdog, remote), contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop:
-            yield RunContext(run_recipe, last_step_of(run_recipe), stop, watchdog, folders, remote)
+        with (
+            ending_together(watchdog, remote),
+            contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop,
+            contextlib.closing(BackgroundSaves(run_recipe.checkpoint.background)) as saves,
+        ):
+            yield RunContext(run_recipe, last_step_of(run_recipe), stop, watchdog, folders, remote, saves)
 
 
 @contextlib.contextmanager
@@ -161,4 +168,4 @@ def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:
     context.watchdog.at("looking for a checkpoint")
     if context.folders.several:
         bring_newest(context.remote if isinstance(context.remote, RemotePartOfRun) else None)
-    return find_checkpoint(context.run_recipe.run.folder)
+    return find_checkpoint(context.run_recipe.run.folder, context.folders)

@@ -14,7 +14,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
-from trainer.build_model import build_initial_model, tokens_at_peak
+from trainer.build_model import build_initial_model, fill_in_initial_weights, tokens_at_peak
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import Found, announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
@@ -145,7 +145,7 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
         data = open_data(phase, resources)
 
         context.watchdog.at("building the engine")
-        engine = open_engine(context, phase, data)
+        engine = open_engine(context, phase, data, begins=checkpoint is None)
         resources.callback(engine.destroy)
 
         context.watchdog.at("loading the checkpoint")
@@ -181,14 +181,22 @@ def open_data(phase: Phase, resources: contextlib.ExitStack) -> PhaseData:
     return PhaseData(folders, share, stream, evaluation)
 
 
-def open_engine(context: RunContext, phase: Phase, data: PhaseData) -> DeepSpeedEngine:
-    """Build the run's model and an engine that trains it by the phase's recipe. A collective call."""
+def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
+    """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
+
+    begins: the run has no checkpoint, so it needs initial weights. Otherwise the weights are zeros until the checkpoint
+    is loaded.
+    """
     run_recipe = context.run_recipe
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
     model = build_initial_model(run_recipe, data.folders)
-    return build_engine(model, phase.recipe, data.share)
+    engine = build_engine(model, phase.recipe, data.share)
+    if begins:
+        context.watchdog.at("drawing initial weights")
+        fill_in_initial_weights(engine, run_recipe, data.folders[0].vocabulary)
+    return engine
 
 
 def open_metrics(

@@ -110,7 +110,7 @@ class ThreadedRanks:
         return self._ranks
 
     def all_to_all_single(
-        self, output_N: Tensor, input_N: Tensor, output_counts: list[int], input_counts: list[int]
+        self, output_N: Tensor, input_N: Tensor, output_counts: list[int], input_counts: list[int], group: Any = None
     ) -> None:
         self._sent[self.get_rank()] = input_N.split(input_counts)
         self._barrier.wait()

@@ -46,6 +46,21 @@ def test_an_optimizer_begins_with_float32_weights_that_are_not_rounded(facts: di
     assert facts["rounded by"][case] == 0.0
 
 
+@pytest.mark.parametrize(
+    "case", [f"{stage}-{precision}" for precision in ("fp32", "bf16", "fp16") for stage in range(4)]
+)
+def test_an_empty_engine_gets_the_weights_that_it_is_sent(facts: dict, case: str) -> None:
+    assert facts["sent otherwise"][case] == 0.0
+
+
+def test_weights_are_drawn_once_and_not_for_a_phase_that_resumes(facts: dict) -> None:
+    assert facts["drawn for engines"] == [1]
+
+
+def test_stage_3_never_has_more_than_a_module_whole(facts: dict) -> None:
+    assert 0 < facts["allocated at once"] <= facts["largest module"]
+
+
 class Reads(TorchDispatchMode):
     """How often a value is read from a tensor, which on a GPU waits for all that was asked of it."""
 

@@ -32,6 +32,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -248,17 +249,33 @@ def newest_sound_checkpoint(run: str) -> NewestCheckpoint | None:
 
     Raises CheckpointError if there are checkpoints but none verifies: starting over in silence would lose the run.
     """
-    unsealed = without_manifest(run)
+    return newest_sound(run, saved_checkpoints(run), fault_of_checkpoint)
+
+
+class SavedCheckpoints(NamedTuple):
+    """The steps of a run that have a checkpoint, oldest first, and folders of checkpoints without a manifest."""
+
+    steps: list[int]
+    unsealed: list[Path]
+
+
+def saved_checkpoints(run: str) -> SavedCheckpoints:
+    """Return what is there of a local run, verified or not."""
+    return SavedCheckpoints(steps_saved(run), without_manifest(run))
+
+
+def newest_sound(run: str, saved: SavedCheckpoints, fault_of: Callable[[Path], str | None]) -> NewestCheckpoint | None:
+    """Do what `newest_sound_checkpoint` does with what is saved. `fault_of` tells what is wrong with a checkpoint."""
     faults: list[str] = []
-    for step in reversed(steps_saved(run)):
+    for step in reversed(saved.steps):
         path = checkpoint_path(run, step)
-        fault = fault_of_checkpoint(path)
+        fault = fault_of(path)
         if fault is None:
-            newer_unsealed = [f"{folder} has no {MANIFEST}" for folder in unsealed if folder.name > path.name]
+            newer_unsealed = [f"{folder} has no {MANIFEST}" for folder in saved.unsealed if folder.name > path.name]
             return NewestCheckpoint(path, [*newer_unsealed, *faults])
         faults.append(fault)
 
-    faults += [f"{folder} has no {MANIFEST}" for folder in unsealed]
+    faults += [f"{folder} has no {MANIFEST}" for folder in saved.unsealed]
     if faults:
         raise CheckpointError(
             f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore the missing files, or start a new run "

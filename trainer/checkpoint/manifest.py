@@ -2,6 +2,10 @@
 
 It is written last, and a folder is trusted only if all its files agree with its manifest. So a manifest also marks a
 folder as complete, and must hold at every later moment.
+
+A file of up to HASH_BLOCK bytes is listed under `files`. A larger one is listed under `files_in_blocks`, with the
+SHA-256 of each block: many ranks can hash its blocks side by side, where the SHA-256 of all of it would take one rank
+as long as it takes to read the file. Checkpoints of earlier versions list files of any size under `files`.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from schemas import storage
 from schemas.errors import CheckpointError
@@ -18,6 +22,9 @@ from trainer.distributed.watchdog import progress
 
 MANIFEST = "manifest.json"
 CHECKPOINT_VERSION = 1
+
+HASH_BLOCK = 1 << 24
+"""Bytes of a file that are hashed together: 16 MiB. A manifest states the size that it was written with."""
 
 _HASH_CHUNK = 1 << 24  # bytes read at once
 
@@ -30,26 +37,65 @@ class ManifestEntry(TypedDict):
     sha256: str
 
 
+class BlocksEntry(TypedDict):
+    """A larger file. sha256: of each of its blocks, which all but the last have `block_bytes` bytes."""
+
+    path: str
+    bytes: int
+    block_bytes: int
+    sha256: list[str]
+
+
+Entry = ManifestEntry | BlocksEntry
+
+
+class HashedRange(NamedTuple):
+    """Bytes `begin` to `end` of a file of a checkpoint, and their SHA-256."""
+
+    path: str
+    begin: int
+    end: int
+    sha256: str
+
+
 def describe_file(folder: Path, file: Path) -> ManifestEntry:
     """Return a file's entry in the manifest. Reads all of the file."""
+    size = file.stat().st_size
     return {
         "path": str(file.relative_to(folder)),
-        "bytes": file.stat().st_size,
-        "sha256": _sha256(file),
+        "bytes": size,
+        "sha256": _sha256(file, 0, size),
     }
 
 
-def seal(partial: Path, entries: list[ManifestEntry], assembled_from: str | None = None) -> None:
+def entry_of(path: str, size: int, block_hashes: list[str]) -> Entry:
+    """Return the entry of a file whose blocks of HASH_BLOCK bytes have been hashed."""
+    if len(block_hashes) == 1:
+        return {"path": path, "bytes": size, "sha256": block_hashes[0]}
+    return {"path": path, "bytes": size, "block_bytes": HASH_BLOCK, "sha256": block_hashes}
+
+
+def seal(partial: Path, entries: list[Entry] | list[ManifestEntry], assembled_from: str | None = None) -> None:
     """Write the manifest. Raises StorageError.
 
     assembled_from: SHA-256 of the manifest at a URL by which the files were put together from parts (parts.py).
     """
-    manifest: dict[str, Any] = {"format_version": CHECKPOINT_VERSION, "files": entries}
+    in_blocks = [entry for entry in entries if "block_bytes" in entry]
+    manifest: dict[str, Any] = {
+        "format_version": CHECKPOINT_VERSION,
+        "files": [entry for entry in entries if "block_bytes" not in entry],
+    }
+    if in_blocks:
+        manifest["files_in_blocks"] = in_blocks
     if assembled_from is not None:
         manifest["assembled_from"] = assembled_from
-    with write_errors_of(partial):
+    _write(partial, manifest)
+
+
+def _write(folder: Path, manifest: dict[str, Any]) -> None:
+    with write_errors_of(folder):
         text = json.dumps(manifest, indent=1) + "\n"
-        storage.publish(str(partial / MANIFEST), text.encode())
+        storage.publish(str(folder / MANIFEST), text.encode())
 
 
 def remove_entry(folder: Path, name: str) -> None:
@@ -60,7 +106,15 @@ def remove_entry(folder: Path, name: str) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     entries = [entry for entry in manifest["files"] if entry["path"] != name]
     if len(entries) < len(manifest["files"]):
-        seal(folder, entries)
+        _write(folder, manifest | {"files": entries})
+
+
+def listed_files(manifest: dict[str, Any]) -> list[Entry]:
+    """Return the entries of all files that a manifest lists."""
+    return [*manifest["files"], *manifest.get("files_in_blocks", [])]
+
+
+# Verifying
 
 
 def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
@@ -68,6 +122,17 @@ def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
 
     hashes: compare contents; otherwise only sizes.
     Raises CheckpointError for a checkpoint of a newer format: falling back to an older one would lose training.
+    """
+    ranges = ranges_of(path)
+    if isinstance(ranges, str):
+        return ranges
+    return fault_of_ranges(path, ranges) if hashes else None
+
+
+def ranges_of(path: Path) -> list[HashedRange] | str:
+    """Return the ranges of files that a checkpoint's manifest has hashes of; or what is wrong with it or with sizes.
+
+    Raises CheckpointError for a checkpoint of a newer format.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text())
@@ -80,30 +145,57 @@ def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
                 "Upgrade it to resume from this checkpoint."
             )
 
-        for entry in manifest["files"]:
-            fault = _fault_of_file(path / entry["path"], entry, hashes)
-            if fault is not None:
-                return fault
+        ranges: list[HashedRange] = []
+        for entry in listed_files(manifest):
+            file = path / entry["path"]
+            if not file.exists():
+                return f"{file} is missing"
+            if file.stat().st_size != entry["bytes"]:
+                return f"{file} was cut or changed"
+            ranges += _ranges_of_file(entry)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{path / MANIFEST} cannot be read ({error!r})"
+    return ranges
+
+
+def _ranges_of_file(entry: Any) -> list[HashedRange]:
+    """Return the ranges that an entry has hashes of. Raises ValueError if they are not those of the whole file."""
+    size = entry["bytes"]
+    if "block_bytes" not in entry:
+        return [HashedRange(entry["path"], 0, size, entry["sha256"])]
+
+    begins = range(0, size, entry["block_bytes"])
+    if len(begins) != len(entry["sha256"]):
+        raise ValueError(f"{len(entry['sha256'])} hashes for the {len(begins)} blocks of {entry['path']}")
+    return [
+        HashedRange(entry["path"], begin, min(begin + entry["block_bytes"], size), sha256)
+        for begin, sha256 in zip(begins, entry["sha256"], strict=True)
+    ]
+
+
+def fault_of_ranges(path: Path, ranges: list[HashedRange]) -> str | None:
+    """Return the first fault of these ranges of a checkpoint's files, or None if all have the hashes that they should.
+
+    A file that cannot be read is a fault.
+    """
+    for found in ranges:
+        file = path / found.path
+        try:
+            sha256 = _sha256(file, found.begin, found.end)
+        except OSError as error:
+            return f"{file} cannot be read ({error!r})"
+        if sha256 != found.sha256:
+            return f"{file} was cut or changed"
     return None
 
 
-def _fault_of_file(file: Path, entry: dict[str, Any], hashes: bool) -> str | None:
-    """Return what is wrong with a file that the manifest lists, or None."""
-    if not file.exists():
-        return f"{file} is missing"
-    if file.stat().st_size != entry["bytes"]:
-        return f"{file} was cut or changed"
-    if hashes and _sha256(file) != entry["sha256"]:
-        return f"{file} was cut or changed"
-    return None
-
-
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, begin: int, end: int) -> str:
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
-        while data := file.read(_HASH_CHUNK):
+        file.seek(begin)
+        left = end - begin
+        while data := file.read(min(_HASH_CHUNK, left)):
             sha256.update(data)
+            left -= len(data)
             progress()
     return sha256.hexdigest()

@@ -50,9 +50,14 @@ class TensorLayout:
     size: int
 
 
-def layout_of(shapes: Shapes) -> TensorLayout:
-    """Return the layout of a file of float32 tensors with these names and shapes, in this order."""
+def layout_of(shapes: Shapes, metadata: dict[str, str] | None = None) -> TensorLayout:
+    """Return the layout of a file of float32 tensors with these names and shapes, in this order.
+
+    metadata: what the header has under `__metadata__`.
+    """
     entries: dict[str, dict[str, object]] = {}
+    if metadata is not None:
+        entries["__metadata__"] = dict(metadata)
     offsets: dict[str, int] = {}
     data_size = 0
     for name, shape in shapes.items():
@@ -66,7 +71,9 @@ def layout_of(shapes: Shapes) -> TensorLayout:
         offsets[name] = begin
         data_size = end
 
-    text = json.dumps(entries).encode()
+    # With metadata, for others to read, the header is spelled to the byte as the safetensors library spells it.
+    separators = (", ", ": ") if metadata is None else (",", ":")
+    text = json.dumps(entries, separators=separators).encode()
     text += b" " * (-len(text) % 8)  # so that the elements are aligned
     header = len(text).to_bytes(_LENGTH, "little") + text
 

@@ -11,6 +11,9 @@ How a checkpoint is saved; every step is collective, and an error on one rank is
 A kill before the rename in step 4 leaves a partial folder that is never read, and the checkpoints from before. An error
 leaves those checkpoints only: the partial folder is deleted. After the rename the checkpoint is complete.
 
+What is written is a snapshot (snapshot.py). The four steps need nothing else of the engine, so a thread may do them
+while training continues (background.py).
+
 When loading, each rank reads the elements that it holds under its own layout, whatever layout wrote them.
 
 Suffixes: N float32 elements.
@@ -32,21 +35,17 @@ from schemas.errors import CheckpointError, ClozelineError, StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import STATE, WEIGHTS_FILE
-from trainer.checkpoint.manifest import ManifestEntry, seal
+from trainer.checkpoint.manifest import Entry, seal
 from trainer.checkpoint.node_folders import NodeFolders
 from trainer.checkpoint.part_writes import save_parts
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
+from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, cut_at_pieces, write_together
+from trainer.checkpoint.snapshot import Snapshot, shapes_of, snapshot_of
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
-from trainer.checkpoint.verification import check_files
+from trainer.checkpoint.verification import check_files, fault_found_together, merged_entries
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
-from trainer.distributed.deepspeed_internals import (
-    full_shape_of,
-    is_partitioned,
-    loss_scaler_state,
-    set_loss_scaler_state,
-)
+from trainer.distributed.deepspeed_internals import is_partitioned, set_loss_scaler_state
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     MOMENTS,
@@ -55,7 +54,6 @@ from trainer.distributed.zero import (
     parameter_slices,
     publish_weights,
     set_updates_made,
-    updates_made,
 )
 
 _MOMENT_OF_FILE = {f"{moment}.safetensors": moment for moment in MOMENTS}
@@ -79,56 +77,60 @@ def save_checkpoint(
     Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier
     checkpoints are not affected.
     """
-    counts = {"updates": updates_made(engine), "loss_scale": _loss_scale(engine)}
-    saved_state = state.model_copy(update=counts)
-    shapes = _shapes(engine)
-    # What all ranks hold alike (stage 0) is marked as written on one of them only.
-    slices = [part for part in parameter_slices(engine) if part.written]
+    write_snapshot(snapshot_of(engine, state, metrics), run, keep, folders)
+
+
+def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders | None = None) -> None:
+    """Do what `save_checkpoint` does with a snapshot that was taken before. A collective call."""
+    shapes = snapshot.shapes
     nodes = nodes_of_ranks()
-    device = torch.device(engine.device or "cpu")
 
     try:
-        partial = run_on_rank_0(lambda: _begin(run, saved_state, shapes, metrics))
+        partial = run_on_rank_0(lambda: _begin(run, snapshot))
         if folders is not None and folders.several:
-            partial = layout.checkpoint_path(run, state.step).with_name(partial.name)
+            partial = layout.checkpoint_path(run, snapshot.state.step).with_name(partial.name)
             leads_other = folders.leads(dist.get_rank()) and dist.get_rank() > 0
             run_on_all_ranks(lambda: _create_tensor_files(partial, shapes) if leads_other else None)
-            written = _write(partial, shapes, slices, folders.of_ranks, device)
+            written = _write(partial, snapshot, folders.of_ranks)
             save_parts(partial, run, written, folders, keep)
             return
 
-        written = _write(partial, shapes, slices, nodes, device)
+        written = _write(partial, snapshot, nodes)
 
         # One rank lists the folder: what another machine sees of it may be seconds old.
         names = run_on_rank_0(lambda: _names_in(partial))
-        entries_by_rank = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
-
-        entries = [entry for entries_of_rank in entries_by_rank for entry in entries_of_rank]
-        run_on_rank_0(lambda: _publish(partial, run, state.step, entries, keep))
+        shares = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
+        entries = merged_entries(shares, written)
+        run_on_rank_0(lambda: _publish(partial, run, snapshot.state.step, entries, keep))
     except ClozelineError:
         leads = dist.get_rank() == 0 if folders is None else folders.leads(dist.get_rank())
         run_on_all_ranks(lambda: layout.remove_partial(run) if leads else None)
         raise
 
 
-def find_checkpoint(run: str) -> FoundCheckpoint | None:
+def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckpoint | None:
     """Return the newest checkpoint that verifies, or None if there is no checkpoint. A collective call.
 
-    Rank 0 searches, so all ranks take the same one. Raises CheckpointError on every rank if there are checkpoints but
-    none verifies.
+    All ranks take the same one, from the list that rank 0 sees. The ranks that see rank 0's folder verify it together.
+    folders: which ranks do; None if all do.
+
+    Raises CheckpointError on every rank if there are checkpoints but none verifies.
     """
+    folder_of_rank = [0] * dist.get_world_size() if folders is None else folders.of_ranks
+    readers = [rank for rank, folder in enumerate(folder_of_rank) if folder == folder_of_rank[0]]
 
-    def search() -> FoundCheckpoint | None:
-        newest = layout.newest_sound_checkpoint(run)
-        if newest is None:
-            return None
-        return FoundCheckpoint(newest.path, layout.read_state(newest.path), newest.faults)
-
-    found = run_on_rank_0(search)
-    if found is None:
+    saved = run_on_rank_0(lambda: layout.saved_checkpoints(run))
+    try:
+        newest = layout.newest_sound(run, saved, lambda path: fault_found_together(path, readers))
+    except CheckpointError as error:
+        error.everywhere = True
+        raise
+    if newest is None:
         return None
+
+    state = run_on_rank_0(lambda: layout.read_state(newest.path))
     # Nodes may keep their folders in different places.
-    return found._replace(path=layout.checkpoint_path(run, found.state.step))
+    return FoundCheckpoint(layout.checkpoint_path(run, state.step), state, newest.faults)
 
 
 def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
@@ -146,16 +148,16 @@ def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -
 # Saving
 
 
-def _begin(run: str, state: TrainingState, shapes: Shapes, metrics: dict[str, Any]) -> Path:
+def _begin(run: str, snapshot: Snapshot) -> Path:
     """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
-    partial = layout.begin(run, state.step)
+    partial = layout.begin(run, snapshot.state.step)
 
-    _create_tensor_files(partial, shapes)
+    _create_tensor_files(partial, snapshot.shapes)
     with write_errors_of(partial):
-        storage.publish(str(partial / STATE), state.model_dump_json().encode())
+        storage.publish(str(partial / STATE), snapshot.state.model_dump_json().encode())
 
-    if metrics:
-        layout.add_evaluation(partial, metrics)
+    if snapshot.metrics:
+        layout.add_evaluation(partial, snapshot.metrics)
     return partial
 
 
@@ -170,33 +172,28 @@ def _create_tensor_files(partial: Path, shapes: Shapes) -> None:
             create(partial / file_name, shapes)
 
 
-def _write(
-    partial: Path,
-    shapes: Shapes,
-    slices: list[ParameterSlice],
-    nodes: list[int],
-    device: torch.device,
-) -> dict[str, list[WrittenPiece]]:
+def _write(partial: Path, snapshot: Snapshot, nodes: list[int]) -> dict[str, list[WrittenPiece]]:
     """Write all tensor files and return, by file, what all ranks wrote, in file order. A collective call."""
-    file_layout = layout_of(shapes)
+    file_layout = layout_of(snapshot.shapes)
     held: dict[str, HeldBytes] = {}
 
     def locate_held_bytes() -> list[Range]:
         for file_name in _TENSOR_FILES:
-            held[file_name] = _held_bytes(file_layout, slices, file_name)
+            held[file_name] = _held_bytes(file_layout, snapshot.slices, file_name)
         return held[WEIGHTS_FILE].ranges
 
     # All files hold the same tensors at the same offsets, so one plan serves them all.
     ranges_by_rank = run_on_all_ranks(locate_held_bytes)
     extents = assign_writers(ranges_by_rank, nodes, len(file_layout.header))
-    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, device))
+    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, snapshot.device))
 
     # Rank 0 wrote the header when it created the files; it is checked like everything else.
-    checksum = zlib.crc32(file_layout.header)
-    header = WrittenPiece(0, len(file_layout.header), checksum, rank=0)
+    header = []
+    for begin, end in cut_at_pieces(0, len(file_layout.header)):
+        header.append(WrittenPiece(begin, end, zlib.crc32(file_layout.header[begin:end]), rank=0))
     written: dict[str, list[WrittenPiece]] = {}
     for file_name in _TENSOR_FILES:
-        pieces = [header]
+        pieces = list(header)
         for written_by_one_rank in written_by_rank:
             pieces += written_by_one_rank[file_name]
         written[file_name] = sorted(pieces)
@@ -249,7 +246,7 @@ def _names_in(partial: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], keep: int) -> None:
+def _publish(partial: Path, run: str, step: int, entries: list[Entry], keep: int) -> None:
     """Write the manifest, publish the checkpoint and remove old ones.
 
     Raises StorageError if the folder's files are not exactly those that the ranks checked.
@@ -269,7 +266,7 @@ def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], k
 
 def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> None:
     """Copy this rank's elements from the files into the optimizer's tensors. Raises CheckpointError."""
-    shapes = _shapes(engine)
+    shapes = shapes_of(engine)
     for file_name in _TENSOR_FILES:
         with TensorFile(path / file_name) as file:
             if file.shapes != shapes:
@@ -308,18 +305,3 @@ def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:
         if not is_partitioned(parameter):
             values_N = file.read(name, 0, parameter.numel())
             parameter.data.copy_(values_N.view(parameter.shape))
-
-
-# Shapes, and the loss scale
-
-
-def _shapes(engine: DeepSpeedEngine) -> Shapes:
-    """Return the full shape of every parameter by name."""
-    return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
-
-
-def _loss_scale(engine: DeepSpeedEngine) -> dict[str, float]:
-    """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
-    if not engine.fp16_enabled():
-        return {}
-    return loss_scaler_state(engine)

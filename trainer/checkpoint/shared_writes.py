@@ -32,11 +32,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.checkpoint.disk_errors import write_errors_of
-from trainer.checkpoint.write_plan import BLOCK, Extent, Range
+from trainer.checkpoint.manifest import HASH_BLOCK
+from trainer.checkpoint.write_plan import Extent, Range
+from trainer.distributed.collectives import group_of_thread
 from trainer.distributed.watchdog import progress
 
-PIECE = 16 * BLOCK
-"""Bytes that are written, read back and compared at once."""
+PIECE = HASH_BLOCK
+"""Bytes that are written, read back and compared at once. No piece reaches over a multiple of it, so that each lies in
+one of the blocks that the manifest has hashes of; and these are whole numbers of blocks that one node writes."""
 
 ROUND = 64
 """Shared blocks that are exchanged at once, so a rank receives at most 64 MiB in a round."""
@@ -77,7 +80,9 @@ class HeldBytes:
             start = max(begin - part_begin, 0) // _ELEMENT
             stop = (end - part_begin) // _ELEMENT
             pieces.append(values_N[start:stop].detach().float())
-        return torch.cat(pieces)
+
+        # One piece is not copied: where a file is written in the background, training needs the memory bus.
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def write_together(
@@ -113,9 +118,16 @@ def write_together(
 
 def _write_in_pieces(file: _OffsetWriter, extent: Extent, held: HeldBytes) -> None:
     """Write an extent that this rank holds, PIECE bytes at a time, so that the copy in host memory stays small."""
-    for begin in range(extent.begin, extent.end, PIECE):
-        end = min(begin + PIECE, extent.end)
+    for begin, end in cut_at_pieces(extent.begin, extent.end):
         file.write(begin, held.read(begin, end))
+
+
+def cut_at_pieces(begin: int, end: int) -> Iterator[Range]:
+    """Cut bytes `begin` to `end` of a file at every multiple of PIECE."""
+    while begin < end:
+        cut = min((begin // PIECE + 1) * PIECE, end)
+        yield begin, cut
+        begin = cut
 
 
 # The exchange of shared blocks
@@ -180,7 +192,8 @@ def _exchange(
     incoming_N = torch.empty(sum(transfer.elements for transfer in incoming), device=device)
     elements_from_peers = _elements_by_peer(incoming, ranks)
     elements_to_peers = _elements_by_peer(outgoing, ranks)
-    dist.all_to_all_single(incoming_N, outgoing_N, elements_from_peers, elements_to_peers)
+    group = group_of_thread()
+    dist.all_to_all_single(incoming_N, outgoing_N, elements_from_peers, elements_to_peers, group=group)
 
     values = incoming_N.split([transfer.elements for transfer in incoming])
     begins = [transfer.begin for transfer in incoming]

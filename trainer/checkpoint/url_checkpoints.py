@@ -18,7 +18,7 @@ from schemas.errors import CheckpointError, DataError
 from trainer.checkpoint import layout
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import EVALUATION, checkpoint_path, location, steps_saved
-from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file, fault_of_checkpoint, seal
+from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file, fault_of_checkpoint, listed_files, seal
 from trainer.checkpoint.parts import PartsManifest, manifest_in_parts, scatter
 from trainer.distributed.watchdog import progress
 
@@ -36,7 +36,7 @@ def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None =
     if not is_same(url, run, step):
         manifest = (source / MANIFEST).read_bytes()
         storage.remove(target)
-        for entry in json.loads(manifest)["files"]:
+        for entry in listed_files(json.loads(manifest)):
             upload_file(source / entry["path"], storage.join(target, entry["path"]), callback)
         storage.publish(storage.join(target, MANIFEST), manifest)
 

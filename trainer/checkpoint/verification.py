@@ -1,15 +1,18 @@
-"""Reads every file of a checkpoint back before it is published, by all ranks side by side.
+"""Reads every file of a checkpoint back before it is published, and verifies one that is found, by all ranks together.
 
-A file system may lose or change a write without an error, so each file that ranks wrote together is compared with the
-CRC-32 that its writers kept (shared_writes.py):
+A file system may lose or change a write without an error, so what ranks wrote together is compared with the CRC-32 that
+its writers kept (shared_writes.py). Files are read in blocks, which are dealt to the ranks:
 
-    1. One rank, the reader, reads all of the file. It compares each piece and computes the SHA-256 for the manifest.
-       The files are dealt to the ranks in turn, because hashing takes longest of all.
-    2. The reader may have found in its node's page cache what its node wrote. A rank of another node reads those pieces
-       once more. On a single node, another rank reads once more what the reader itself wrote.
+    1. One rank, the reader, reads a block. It compares each piece and computes the block's SHA-256 for the manifest.
+       It is a rank that has not written to the block, of another node if there are several, wherever there is one.
+    2. Where the reader's node has written some of the block, it may have found that in its page cache. A rank of
+       another node reads those pieces once more. On a single node, another rank reads what the reader itself wrote.
 
-So every byte is read by a rank that did not write it, if there are several ranks. Files that rank 0 wrote alone
-(state.json, evaluation.json) are only hashed.
+So every byte is read by a rank that did not write it, if there are several ranks, and all ranks read equally much.
+Files that rank 0 wrote alone (state.json, evaluation.json) are only hashed.
+
+When a run looks for its newest checkpoint, the ranges that a manifest has hashes of are dealt in the same way. A wrong
+byte in any file is found there, and the run resumes from an older checkpoint.
 """
 
 from __future__ import annotations
@@ -17,15 +20,29 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
 
 from schemas.errors import StorageError
 from trainer.checkpoint.disk_errors import read_errors_of
-from trainer.checkpoint.manifest import ManifestEntry, describe_file
-from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.manifest import Entry, ManifestEntry, describe_file, entry_of, fault_of_ranges, ranges_of
+from trainer.checkpoint.shared_writes import PIECE, WrittenPiece
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
+
+
+class CheckedShare(NamedTuple):
+    """What one rank has read back.
+
+    entries: of files that one rank wrote. blocks: (file, number, SHA-256) of blocks of the others.
+    """
+
+    entries: list[ManifestEntry]
+    blocks: list[tuple[str, int, str]]
 
 
 def check_files(
@@ -33,8 +50,8 @@ def check_files(
     names: list[str],
     written: dict[str, list[WrittenPiece]],
     nodes: list[int],
-) -> list[ManifestEntry]:
-    """Read back this rank's share of the files and return the manifest's entries of those that it read whole.
+) -> CheckedShare:
+    """Read back this rank's share of the files and return the hashes of what it read.
 
     names: all files of the checkpoint, in the same order on every rank.
     written: what all ranks wrote, by file, in file order. Files that are not in it were written by rank 0 alone.
@@ -44,38 +61,90 @@ def check_files(
     """
     rank = dist.get_rank()
     order = hashing_order(nodes)
-    several_nodes = len(set(nodes)) > 1
-    entries: list[ManifestEntry] = []
+    share = CheckedShare([], [])
 
     for number, name in enumerate(names):
         file = partial / name
-        reader = order[number % len(order)]
-        pieces = written.get(name)
+        if name in written:
+            share.blocks.extend(_check_blocks(file, written[name], nodes))
+        elif rank == order[number % len(order)]:
+            with read_errors_of(file):
+                share.entries.append(describe_file(partial, file))
+    return share
 
-        if pieces is None:
-            if rank == reader:
-                with read_errors_of(file):
-                    entries.append(describe_file(partial, file))
-            continue
 
-        # A rank may be a second reader of pieces of any file, also of those that another rank reads whole.
-        seconds = second_readers(pieces, reader, nodes)
-        mine = [piece for piece, second in zip(pieces, seconds, strict=True) if second == rank]
-        read_back(file, mine, several_nodes)
+def _check_blocks(file: Path, pieces: list[WrittenPiece], nodes: list[int]) -> Iterator[tuple[str, int, str]]:
+    """Read back this rank's share of a file's blocks, and yield (file, number, SHA-256) of those that it read whole."""
+    rank = dist.get_rank()
+    must_drop_cache = len(set(nodes)) > 1
+    for number, group in groupby(pieces, key=lambda piece: piece.begin // PIECE):
+        block = list(group)
+        reader = reader_of(block, number, nodes)
+        seconds = second_readers(block, reader, nodes)
 
+        mine = [piece for piece, second in zip(block, seconds, strict=True) if second == rank]
+        for read in [mine, block] if rank == reader else [mine]:
+            if read:
+                sha256 = read_back(file, read, must_drop_cache)
+                must_drop_cache = False
         if rank == reader:
-            sha256 = read_back(file, pieces, several_nodes)
-            size = _checked_size(file, pieces[-1].end)
-            entries.append({"path": name, "bytes": size, "sha256": sha256})
-    return entries
+            yield file.name, number, sha256
+            if block[-1] == pieces[-1]:
+                _check_size(file, pieces[-1].end)
 
 
-def _checked_size(file: Path, expected: int) -> int:
+def merged_entries(shares: list[CheckedShare], written: dict[str, list[WrittenPiece]]) -> list[Entry]:
+    """Return the manifest's entries of all files, in the order of their names, from what all ranks have read."""
+    entries: list[Entry] = [entry for share in shares for entry in share.entries]
+    hashes: dict[str, dict[int, str]] = {name: {} for name in written}
+    for share in shares:
+        for name, number, sha256 in share.blocks:
+            hashes[name][number] = sha256
+
+    for name, pieces in written.items():
+        block_hashes = [sha256 for _, sha256 in sorted(hashes[name].items())]
+        entries.append(entry_of(name, pieces[-1].end, block_hashes))
+    return sorted(entries, key=lambda entry: entry["path"])
+
+
+def fault_found_together(path: Path, readers: list[int]) -> str | None:
+    """Return what is wrong with a checkpoint, or None, as `fault_of_checkpoint` does. A collective call.
+
+    readers: the ranks that read it, among them rank 0.
+    """
+    ranges = run_on_rank_0(lambda: ranges_of(path))
+    if isinstance(ranges, str):
+        return ranges
+
+    rank = dist.get_rank()
+    mine = ranges[readers.index(rank) :: len(readers)] if rank in readers else []
+    faults = run_on_all_ranks(lambda: fault_of_ranges(path, mine))
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _check_size(file: Path, expected: int) -> None:
     with read_errors_of(file):
         size = file.stat().st_size
     if size != expected:
         raise StorageError(f"{file} has {size:,} bytes, but {expected:,} were written.")
-    return size
+
+
+def reader_of(block: list[WrittenPiece], number: int, nodes: list[int]) -> int:
+    """Return the rank that reads block `number` of a file: ranks take turns, but for those that wrote to the block.
+
+    With several nodes, all ranks of a node that wrote to it are passed over. If none is left, it is the rank whose turn
+    it is.
+    """
+    order = hashing_order(nodes)
+    turn = number % len(order)
+    in_turn = [*order[turn:], *order[:turn]]
+    if len(set(nodes)) > 1:
+        writing_nodes = {nodes[piece.rank] for piece in block}
+        others = [rank for rank in in_turn if nodes[rank] not in writing_nodes]
+    else:
+        writers = {piece.rank for piece in block}
+        others = [rank for rank in in_turn if rank not in writers]
+    return others[0] if others else in_turn[0]
 
 
 def hashing_order(nodes: list[int]) -> list[int]:
@@ -89,7 +158,7 @@ def hashing_order(nodes: list[int]) -> list[int]:
 
 
 def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) -> list[int | None]:
-    """Return, for each piece of a file that `reader` reads whole, the rank that reads it once more, or None.
+    """Return, for each piece of a block that `reader` reads whole, the rank that reads it once more, or None.
 
     With several nodes that is a rank of another node, for what was written on the reader's node. With one node it is
     another rank, for what the reader itself wrote.

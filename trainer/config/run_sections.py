@@ -72,6 +72,12 @@ class CheckpointSection(Section):
     keep: int = Field(
         default=3, gt=0, description="Number of newest checkpoints to keep, in addition to the best by evaluation."
     )
+    background: bool = Field(
+        default=True,
+        description="Copy weights and moments to host memory and continue training while a thread writes the "
+        "checkpoint: 12 bytes a parameter, shared by the ranks. The last checkpoint of a phase and the one before a "
+        "stop are waited for.",
+    )
 
 
 class EngineSection(Section):

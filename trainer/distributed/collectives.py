@@ -1,14 +1,17 @@
 """Runs something on one rank or on all and shares results and errors, so that none continues where another failed.
 
-Every function here is a collective call: all ranks must make it, in the same order.
+Every function here that talks to other ranks is a collective call: all ranks must make it, in the same order. A thread
+besides the main one has an order of its own, so it needs a group of its own: see `collectives_over`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +26,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Linux only: a random id of the running kernel, the same in all containers of a machine."""
 
 
+_this_thread = threading.local()
+
+
 class RankFailedError(ClozelineError):
     """A rank failed with an exception that is a bug, and so has no error class here."""
 
@@ -32,6 +38,21 @@ class Outcome(NamedTuple):
 
     value: Any
     error: ClozelineError | None
+
+
+@contextlib.contextmanager
+def collectives_over(group: Any) -> Iterator[None]:
+    """Make the collective calls of this thread over `group`, which has all ranks, while the block lasts."""
+    _this_thread.group = group
+    try:
+        yield
+    finally:
+        _this_thread.group = None
+
+
+def group_of_thread() -> Any:
+    """Return the group for this thread's collective calls; None is the default group."""
+    return getattr(_this_thread, "group", None)
 
 
 def run_on_rank_0(act: Callable[[], T]) -> T:
@@ -45,7 +66,8 @@ def run_on_rank_0(act: Callable[[], T]) -> T:
         outcomes = [_attempt(act)]
 
     # Outcomes travel as pickles, which is safe because they stay between the processes of one run.
-    dist.broadcast_object_list(outcomes)
+    if dist.get_world_size() > 1:
+        dist.broadcast_object_list(outcomes, group=group_of_thread())
     return _values_or_first_error(outcomes)[0]
 
 
@@ -54,8 +76,11 @@ def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
 
     Raises on every rank the error of the first rank that has one, translated as in `run_on_rank_0`.
     """
-    outcomes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(outcomes, _attempt(act))
+    outcomes: list[Any] = [_attempt(act)]
+    if dist.get_world_size() > 1:
+        (own_outcome,) = outcomes
+        outcomes = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, own_outcome, group=group_of_thread())
     return _values_or_first_error(outcomes)
 
 

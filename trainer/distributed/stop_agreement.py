@@ -50,6 +50,20 @@ def gloo_error(error: RuntimeError) -> UsageError:
     )
 
 
+def open_host_group(timeout: float) -> Any:
+    """Open a gloo group of all ranks besides the default one, for calls of one kind or of one thread. Collective.
+
+    timeout: seconds after which a rank that does not answer is an error, once the ranks are connected.
+    Raises UsageError when the ranks cannot connect.
+    """
+    try:
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=min(timeout, CONNECT_SECONDS)))
+    except RuntimeError as error:
+        raise gloo_error(error) from error
+    set_process_group_timeout(timeout, group)
+    return group
+
+
 class StopAgreement:
     """This rank's stop request, and what all ranks agreed on. Creating and closing one are collective calls."""
 
@@ -98,11 +112,7 @@ class StopAgreement:
 
     def _connect(self, timeout: float) -> None:
         """Open the group. Raises UsageError when the ranks cannot connect."""
-        try:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=min(timeout, CONNECT_SECONDS)))
-        except RuntimeError as error:
-            raise gloo_error(error) from error
-        set_process_group_timeout(timeout, self._group)
+        self._group = open_host_group(timeout)
 
     def _start_asking(self) -> None:
         self._asked_by_any[0] = self.stop_requested

@@ -15,7 +15,9 @@ too, and may lose each other's increments of the count; only whether it changed 
 The judge thread ends its process, and the launcher then ends the other ranks,
 - when this rank has not advanced and another rank or the store has been silent for half a minute, or for a tenth of
   `engine.timeout_seconds` where that is longer: it has died or was stopped;
-- when no rank has advanced for `engine.timeout_seconds`.
+- when no rank has advanced for `engine.timeout_seconds`;
+- when a thread of this rank works in the background, as a save does while training continues, and that work has not
+  advanced on any rank for `engine.timeout_seconds` (background_work.py).
 
 So a rank that waits while another one hashes or copies a checkpoint is left alone as long as that one advances.
 No thread touches a disk: a shared file system may stall for minutes under ranks that are healthy.
@@ -27,11 +29,13 @@ import contextlib
 import os
 import socket
 import sys
-from threading import Event, Thread
+from collections.abc import Iterator
+from threading import Event, Thread, local
 from time import monotonic
 from typing import Any, NoReturn
 
 from schemas.errors import ClozelineError
+from trainer.distributed.background_work import PLACE, BackgroundWork
 from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
 
 BEAT = 1.0
@@ -45,6 +49,8 @@ ANSWER = 5
 
 _active: list[Watchdog] = []
 
+_this_thread = local()
+
 
 class RankLostError(ClozelineError):
     """A rank has died or does not respond, so the others cannot continue."""
@@ -54,8 +60,25 @@ class RankLostError(ClozelineError):
 
 def progress() -> None:
     """Report that long work, such as writing or hashing, has advanced. Costs nothing where no watchdog runs."""
+    works_in_background = getattr(_this_thread, "works_in_background", False)
     for watchdog in _active:
         watchdog.progress()
+        if works_in_background:
+            watchdog.background.advance()
+
+
+@contextlib.contextmanager
+def working_in_background(place: str) -> Iterator[None]:
+    """Let the watchdog see whether what this thread does advances. place: as in "saving step 7"."""
+    _this_thread.works_in_background = True
+    for watchdog in _active:
+        watchdog.background.begin(place)
+    try:
+        yield
+    finally:
+        _this_thread.works_in_background = False
+        for watchdog in _active:
+            watchdog.background.end()
 
 
 class Watchdog:
@@ -73,6 +96,7 @@ class Watchdog:
         self._read_always = False
         self._left = False
         self._closed = Event()
+        self.background = BackgroundWork()
 
         # Written by the heartbeat thread.
         self._beats = 0
@@ -178,6 +202,7 @@ class Watchdog:
             "place": self._place,
             "process": os.getpid(),
             "host": socket.gethostname(),
+            **self.background.message(),
         }
 
     # ---- Judge thread ----
@@ -210,6 +235,7 @@ class Watchdog:
         self._since_any_progress += seconds
         self._since_store_answer += seconds
         self._since_heartbeat = [since + seconds for since in self._since_heartbeat]
+        self.background.pass_time(seconds)
 
     def _note_messages(self, messages: list[dict[str, Any]]) -> None:
         """Note which ranks have sent a heartbeat and which have advanced since the messages before."""
@@ -219,6 +245,7 @@ class Watchdog:
             self._since_heartbeat[rank] = 0.0
             if message.get("advances") != self._others[rank].get("advances"):
                 self._since_any_progress = 0.0
+            self.background.note(message, self._others[rank])
             self._others[rank] = message
 
     def _judge(self) -> None:
@@ -233,6 +260,12 @@ class Watchdog:
         if self._since_any_progress > self._timeout:
             silent = self._silent_for(min(two_reads, self._timeout))
             self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", silent)
+
+        if self.background.is_stuck(self._timeout):
+            silent = self._silent_for(min(two_reads, self._timeout))
+            self._end(
+                f"nothing has happened for {self._timeout:g} s in the background: {self.background.place}", silent
+            )
 
     def _silent_for(self, seconds: float) -> list[str]:
         """Return a description of each other rank that has sent no heartbeat for longer than `seconds`."""
@@ -283,4 +316,5 @@ def silence_limit(timeout: float) -> float:
 def _describe(message: dict[str, Any]) -> str:
     if not message:
         return "never reported"
-    return f"process {message['process']} on {message['host']}, last seen in {message['place']}"
+    work = f" and {message[PLACE]} in the background" if PLACE in message else ""
+    return f"process {message['process']} on {message['host']}, last seen in {message['place']}{work}"

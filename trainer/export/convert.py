@@ -1,10 +1,14 @@
 """Exports a checkpoint as a Hugging Face folder: `python -m trainer.export RUN_DIR --output HF_DIR`.
 
-The folder holds config.json, model.safetensors, README.md (a model card) and the tokenizer's files, and transformers'
-Auto classes load it without any of our code.
+The folder holds config.json, model.safetensors (or several files of at most --max_shard_gigabytes and their index, see
+shards.py), README.md (a model card) and the tokenizer's files, and transformers' Auto classes load it without any of
+our code.
 
 All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits
 and token ids are compared with ours. Only then are the files copied to HF_DIR.
+
+Memory stays far below the size of the weights: files are written and copied piece by piece, and for the comparison both
+models read their weights from mapped files, whose pages the system can drop at any time.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -38,6 +43,7 @@ from trainer.export.folder import (
     tokenizer_files,
 )
 from trainer.export.model_card import model_card
+from trainer.export.shards import DEFAULT_SHARD_GIGABYTES, write_weights
 from trainer.export.source import (
     check_belongs,
     check_saved,
@@ -48,15 +54,24 @@ from trainer.export.source import (
 from trainer.export.verify import check_export
 from trainer.logs import logger
 from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import hf_config, to_hf
+from trainer.models.hf_convert import hf_config
 from trainer.models.pretraining import PretrainingModel
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How an export is written. overwrite: an earlier export may be replaced. max_shard_bytes: of weights in a file."""
+
+    overwrite: bool = False
+    max_shard_bytes: int = int(DEFAULT_SHARD_GIGABYTES * 10**9)
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
     """Export and return the process's exit code. prog: the command's name in help and errors."""
     try:
         options = parser(prog).parse_args(arguments)
-        message = export(options.run, options.output, options.step, options.best, options.overwrite)
+        writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9))
+        message = export(options.run, options.output, options.step, options.best, writing)
         logger.info("%s", message)
         return 0
     except ClozelineError as error:
@@ -81,10 +96,25 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
         action="store_true",
         help="replace the files of an earlier export in HF_DIR; other files are kept",
     )
+    top.add_argument(
+        "--max_shard_gigabytes",
+        type=_gigabytes,
+        default=DEFAULT_SHARD_GIGABYTES,
+        metavar="GB",
+        help="cut larger weights into several files of at most this size (default: %(default)g)",
+    )
     return top
 
 
-def export(run: str, output: str, step: int | None, best: bool = False, overwrite: bool = False) -> str:
+def _gigabytes(text: str) -> float:
+    """Return a positive number of gigabytes. argparse turns the error into its own."""
+    gigabytes = float(text)
+    if not 0 < gigabytes < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of gigabytes")
+    return gigabytes
+
+
+def export(run: str, output: str, step: int | None, best: bool = False, writing: Writing | None = None) -> str:
     """Write the folder and return a sentence about it.
 
     Raises UsageError when the run or the step does not exist or `output` is not a place for an export, CheckpointError
@@ -92,7 +122,8 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
     else, DataError when the run's vocabulary is damaged, and StorageError when something cannot be written. `output`
     is then unchanged, except after a failure while the checked files are being copied into it.
     """
-    check_output(run, output, overwrite)
+    writing = writing or Writing()
+    check_output(run, output, writing.overwrite)
     check_saved(run, step)
     if best:
         step = step_with_lowest_loss(run)
@@ -108,7 +139,9 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
         files["README.md"] = model_card(folder, checkpoint, recipe).encode()
         files["config.json"] = config_json(model, vocabulary)
         with room_errors_named(scratch, model):
-            write_folder(scratch, model, files)
+            write_weights(checkpoint / WEIGHTS_FILE, scratch, model.shape.family, writing.max_shard_bytes)
+            for name, content in files.items():
+                (scratch / name).write_bytes(content)
 
         difference = check_export(scratch, model, vocabulary)
         publish_export(scratch, output)
@@ -121,7 +154,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, overwrit
 
 
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
-    """Return the model of a checkpoint, in float32."""
+    """Return the model of a checkpoint, in float32. Its weights are pages of the mapped file."""
     # On the meta device no memory is allocated for weights that load_state_dict replaces.
     with torch.device("meta"):
         model = PretrainingModel(encoder_shape(recipe.model, vocabulary.size))
@@ -144,11 +177,3 @@ def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
         with contextlib.suppress(PackageNotFoundError):
             config[key] = version(package)
     return (json.dumps(config, indent=2) + "\n").encode()
-
-
-def write_folder(folder: Path, model: PretrainingModel, files: dict[str, bytes]) -> None:
-    """Write the weights and all other files, given by name."""
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    save_file(to_hf(weights, model.shape.family), folder / "model.safetensors", {"format": "pt"})
-    for name, content in files.items():
-        (folder / name).write_bytes(content)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,12 +22,15 @@ from safetensors import SafetensorError
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
+from trainer.checkpoint.url_checkpoints import upload_file
+from trainer.export.shards import INDEX_FILE, SINGLE_FILE
 from trainer.models.encoder import EncoderShape
 from trainer.models.pretraining import PretrainingModel
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-EXPORT_FILES = {"config.json", "model.safetensors", "README.md"} | TOKENIZER_FILES
-"""Names that an export may hold: what --overwrite replaces or removes."""
+EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES
+"""Names that an export may hold, besides those of SHARD: what --overwrite replaces or removes."""
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 VERSION_KEY = "clozeline_version"
 """Key of an export's config.json by which an export is recognized."""
 TOKENIZER_PATH_KEYS = (
@@ -195,11 +200,12 @@ def publish_export(folder: Path, output: str) -> None:
 
     try:
         for file in files:
-            storage.publish(storage.join(output, file.name), file.read_bytes())
+            publish_file(file, storage.join(output, file.name))
 
-        left_over = EXPORT_FILES.intersection(storage.names(output)) - written
-        for name in left_over:
-            storage.remove(storage.join(output, name))
+        for name in storage.names(output):
+            is_of_an_export = name in EXPORT_FILES or SHARD.fullmatch(name) is not None
+            if is_of_an_export and name not in written:
+                storage.remove(storage.join(output, name))
     except (OSError, DataError) as error:
         # Only these: storage raises its own StorageError for a full disk, for example.
         reason = str(error).rstrip(".")
@@ -208,3 +214,25 @@ def publish_export(folder: Path, output: str) -> None:
         raise StorageError(
             f"--output {output} cannot be written: {reason}. Free space there or give another folder, and export again."
         ) from error
+
+
+def publish_file(path: Path, url: str) -> None:
+    """Copy a file so that readers see all of it or none, as storage.publish does with bytes, and never hold it whole.
+
+    Raises StorageError when a store refuses, and OSError when a disk does.
+    """
+    if not storage.is_local(url):
+        upload_file(path, url)
+        return
+
+    target = Path(storage.filesystem(url)[1])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}{storage.PARTIAL_SUFFIX}")
+    try:
+        shutil.copyfile(path, partial)
+        with partial.open("rb") as copied:
+            os.fsync(copied.fileno())
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    storage.sync_folder(str(target.parent))

@@ -1,20 +1,25 @@
-"""Checks that a model fits into this machine's memory at all, before anything is built."""
+"""How much memory this machine has: checks that a model fits at all before it is built, and finds what is available."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from schemas.errors import UsageError
 from trainer.config.schema import ModelSection, Recipe
 
-WEIGHT_BYTES = 4  # weights are built in float32, whatever engine.precision is
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells of memory: of the machine, and of the container that this process may run in (cgroup version 2)."""
+
+WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precision is
 
 
 def check_memory(recipe: Recipe, path: str) -> None:
     """Raise UsageError if the weights alone are larger than this machine's memory.
 
-    Each rank builds the whole model in host memory. Gradients, the optimizer and activations need further memory,
-    possibly on another device; `--describe` counts them.
+    On a CPU each rank holds them (in ZeRO 3 all ranks together), and elsewhere checkpoints pass through host memory.
+    Gradients, the optimizer and activations need further memory, possibly on another device; `--describe` counts them.
     """
     model = recipe.model
     needed_bytes = WEIGHT_BYTES * minimum_parameters(model)
@@ -44,3 +49,32 @@ def minimum_parameters(model: ModelSection) -> int:
     feedforward = 2 * model.hidden_size * model.intermediate_size
     embeddings = (model.max_position_embeddings + (model.vocab_size or 0)) * embedding_size
     return distinct_layers * (attention + feedforward) + embeddings
+
+
+def available_bytes() -> int:
+    """Return how much more memory processes of this machine, or of this container, may allocate without swapping."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if MEMINFO.exists():
+        # In contrast to free pages, this counts the page cache, which the system gives up when memory is needed.
+        available = 1024 * _numbers_in(MEMINFO).get("MemAvailable:", 0) or available
+
+    limit = _text_of(CGROUP / "memory.max")
+    used = _text_of(CGROUP / "memory.current")
+    if limit.isdecimal() and used.isdecimal():
+        reclaimable = _numbers_in(CGROUP / "memory.stat").get("inactive_file", 0)
+        available = min(available, int(limit) - int(used) + reclaimable)
+    return max(0, available)
+
+
+def _text_of(path: Path) -> str:
+    """Return a small file's text, empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _numbers_in(path: Path) -> dict[str, int]:
+    """Return the numbers of a file whose lines begin with a name and a whole number."""
+    lines = [line.split() for line in _text_of(path).splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

@@ -8,8 +8,10 @@ depth (arXiv:1909.08053). Biases are zero; norms keep torch's weights of one and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from schemas.randomness import key
 from trainer.models.encoder import EncoderShape
@@ -23,19 +25,40 @@ RESIDUAL_MATRICES = ("attention.out", "down")
 @torch.no_grad()
 def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
     """Fill in all weights. They depend on the seed, the shape and `std` alone."""
+    drawn = drawn_weights(model, shape, std, seed)
+    for (_, values), parameter in zip(drawn, model.parameters(), strict=True):
+        parameter.copy_(values)
+
+
+@torch.no_grad()
+def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the initial values of every parameter, in float32, in the order of the model.
+
+    Of the model only names and shapes are read, so it may be on the meta device. One generator draws all matrices, so
+    the values follow from the seed only if they are drawn in this order.
+    """
     generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
 
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            module_std = std
-            if shape.pre_norm and name.endswith(RESIDUAL_MATRICES):
-                module_std = std / (2 * shape.num_hidden_layers) ** 0.5
-
-            if shape.family in TRUNCATED_FAMILIES:
-                bound = 2 * module_std
-                nn.init.trunc_normal_(module.weight, std=module_std, a=-bound, b=bound, generator=generator)
+        for kind, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, nn.Linear | nn.Embedding) and kind == "weight":
+                values = torch.empty(parameter.shape)
+                _draw(values, name, shape, std, generator)
+            elif isinstance(module, nn.LayerNorm) and kind == "weight":
+                values = torch.ones(parameter.shape)
             else:
-                nn.init.normal_(module.weight, std=module_std, generator=generator)
+                assert kind == "bias", f"no initial values are known for {name}.{kind}"
+                values = torch.zeros(parameter.shape)
+            yield f"{name}.{kind}", values
 
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
+
+def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
+    """Fill in the matrix of the module `name`."""
+    if shape.pre_norm and name.endswith(RESIDUAL_MATRICES):
+        std = std / (2 * shape.num_hidden_layers) ** 0.5
+
+    if shape.family in TRUNCATED_FAMILIES:
+        bound = 2 * std
+        nn.init.trunc_normal_(values, std=std, a=-bound, b=bound, generator=generator)
+    else:
+        nn.init.normal_(values, std=std, generator=generator)

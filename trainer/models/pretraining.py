@@ -99,8 +99,14 @@ def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     return loss, correct
 
 
+def empty_model(model: ModelSection, vocabulary_size: int) -> PretrainingModel:
+    """Return a model without weights, on the meta device."""
+    with torch.device("meta"):
+        return PretrainingModel(encoder_shape(model, vocabulary_size))
+
+
 def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
-    """Return a model with initial weights that depend on the seed alone."""
-    built = PretrainingModel(encoder_shape(model, vocabulary_size))
+    """Return a model on the CPU with initial weights that depend on the seed alone."""
+    built = empty_model(model, vocabulary_size).to_empty(device="cpu")
     initialize(built, built.shape, model.initializer_range, seed)
     return built

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from trainer.config.schema import OptimizerSection
+from trainer.distributed.deepspeed_internals import full_shape_of
 from trainer.optim.lamb import Lamb
 
 
@@ -17,8 +18,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Vectors are biases and layer norms; google-research/bert excludes the same ones.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
-    vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
+    # Where ZeRO has partitioned it already, a parameter is an empty stand-in that knows its shape.
+    matrices = [parameter for parameter in parameters if len(full_shape_of(parameter)) > 1]
+    vectors = [parameter for parameter in parameters if len(full_shape_of(parameter)) <= 1]
     return [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from tests.trainer.one_rank import group_of_one, small_batch, small_engine, smal
 from trainer.checkpoint import layout, sharded, verification
 from trainer.checkpoint.manifest import fault_of_checkpoint
 from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.snapshot import loss_scale_of, shapes_of, snapshot_of
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.deepspeed_internals import loss_scaler_of
 from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
@@ -170,9 +172,9 @@ def halves(parts: list[ParameterSlice]) -> list[ParameterSlice]:
 def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[str, Any]) -> None:
     """What is read back of a file is all of it: the header first, as rank 0 wrote it, then the elements in order."""
     engine = engines["first"]
-    shapes = sharded._shapes(engine)
-    partial = sharded._begin(str(tmp_path), STATE, shapes, {})
-    written = sharded._write(partial, shapes, halves(parameter_slices(engine)), [0], torch.device("cpu"))
+    snapshot = replace(snapshot_of(engine, STATE, {}), slices=halves(parameter_slices(engine)))
+    partial = sharded._begin(str(tmp_path), snapshot)
+    written = sharded._write(partial, snapshot, [0])
 
     assert read(partial) == held(engine)
     assert sorted(written) == FILES
@@ -205,15 +207,15 @@ def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.
     """Of the scaler's fields those that it has, by either name that DeepSpeed has for it."""
     scaler = SimpleNamespace(cur_scale=256.0, cur_iter=7, last_overflow_iter=-1, other=3)
     engine = engine_with(SimpleNamespace(**{name: scaler}))
-    assert sharded._loss_scale(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
+    assert loss_scale_of(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
     scaler.cur_hysteresis = 2
-    assert sharded._loss_scale(engine) == {
+    assert loss_scale_of(engine) == {
         "cur_scale": 256.0,
         "cur_iter": 7,
         "last_overflow_iter": -1,
         "cur_hysteresis": 2,
     }
-    assert sharded._loss_scale(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
+    assert loss_scale_of(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
     assert loss_scaler_of(engine_with(SimpleNamespace())) is None
 
     done = []
@@ -234,7 +236,7 @@ def test_parameters_that_are_cut_keep_their_shape() -> None:
     stand_in.ds_shape = torch.Size([3, 2])  # type: ignore[attr-defined]
     whole = torch.nn.Parameter(torch.zeros(2, 2))
     engine: Any = SimpleNamespace(module=SimpleNamespace(named_parameters=lambda: [("a", stand_in), ("b", whole)]))
-    assert sharded._shapes(engine) == {"a": (3, 2), "b": (2, 2)}
+    assert shapes_of(engine) == {"a": (3, 2), "b": (2, 2)}
 
     file: Any = SimpleNamespace(read=lambda name, start, count: torch.arange(start, start + count).float())
     sharded._read_whole(engine, file)

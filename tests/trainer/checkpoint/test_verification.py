@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zlib
 from pathlib import Path
@@ -12,9 +13,25 @@ import pytest
 
 from schemas.errors import StorageError
 from tests.trainer.one_rank import ThreadedRanks
-from trainer.checkpoint import verification
+from trainer.checkpoint import manifest, verification
+from trainer.checkpoint.manifest import (
+    describe_file,
+    entry_of,
+    fault_of_checkpoint,
+    fault_of_ranges,
+    ranges_of,
+    remove_entry,
+    seal,
+)
 from trainer.checkpoint.shared_writes import WrittenPiece
-from trainer.checkpoint.verification import check_files, hashing_order, read_back, second_readers
+from trainer.checkpoint.verification import (
+    check_files,
+    hashing_order,
+    merged_entries,
+    read_back,
+    reader_of,
+    second_readers,
+)
 
 NAMES = ["a", "b", "c", "d", "z"]
 """Files of a checkpoint; rank 0 wrote "a" and "z" alone."""
@@ -140,47 +157,117 @@ def write_checkpoint(folder: Path, ranks: int) -> dict[str, list[WrittenPiece]]:
     return written
 
 
-def entry_of(path: Path) -> dict[str, object]:
+def entry_of_file(path: Path) -> dict[str, object]:
     data = path.read_bytes()
     return {"path": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def expected_reads(name: str, pieces: list[WrittenPiece], reader: int, nodes: list[int]) -> set[Read]:
-    """All pieces by the file's reader, and some once more by second readers."""
-    reads = {(reader, name, piece.begin) for piece in pieces}
-    for piece, second in zip(pieces, second_readers(pieces, reader, nodes), strict=True):
-        if second is not None:
-            reads.add((second, name, piece.begin))
-    return reads
-
-
-@pytest.mark.parametrize("nodes", [[0], [0, 0, 0], [0, 1, 1]], ids=str)
-def test_each_file_is_hashed_by_one_rank_and_each_piece_read_by_another(
+@pytest.mark.parametrize("nodes", [[0], [0, 0, 0], [0, 1, 1], [0, 0, 1, 1]], ids=str)
+def test_each_block_is_hashed_by_one_rank_and_each_piece_read_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: list[int]
 ) -> None:
+    """Blocks of 20 bytes, two pieces each; the manifest that follows is that of the files."""
     ranks = len(nodes)
     group = ThreadedRanks(ranks)
     monkeypatch.setattr(verification, "dist", group)
-    reads: set[Read] = set()
+    monkeypatch.setattr(verification, "PIECE", 20)
+    monkeypatch.setattr(manifest, "HASH_BLOCK", 20)
+    reads: list[Read] = []
+    drops: list[bool] = []
 
     def read_noted(file: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
-        assert from_server == (len(set(nodes)) > 1)
-        reads.update((group.get_rank(), file.name, piece.begin) for piece in pieces)
+        drops.append(from_server)
+        reads.extend((group.get_rank(), file.name, piece.begin) for piece in pieces)
         return read_back(file, pieces, from_server)
 
     monkeypatch.setattr(verification, "read_back", read_noted)
     written = write_checkpoint(tmp_path, ranks)
 
-    by_rank = group.run(lambda rank: check_files(tmp_path, NAMES, written, nodes))
+    shares = group.run(lambda rank: check_files(tmp_path, NAMES, written, nodes))
+    seal(tmp_path, merged_entries(shares, written))
 
-    order = hashing_order(nodes)
-    reader_of = {name: order[number % ranks] for number, name in enumerate(NAMES)}
-    for rank, entries in enumerate(by_rank):
-        assert entries == [entry_of(tmp_path / name) for name in NAMES if reader_of[name] == rank]
+    assert fault_of_checkpoint(tmp_path) is None
+    listed = json.loads((tmp_path / "manifest.json").read_text())
+    assert listed["files"] == [entry_of_file(tmp_path / name) for name in "az"]
+    assert [entry["path"] for entry in listed["files_in_blocks"]] == ["b", "c", "d"]
+    assert all(entry["block_bytes"] == 20 and len(entry["sha256"]) == 2 for entry in listed["files_in_blocks"])
+    assert any(drops) == (len(set(nodes)) > 1)
 
+    # With one rank there is nobody else, and everything is read once.
     for name, pieces in written.items():
-        found = {read for read in reads if read[1] == name}
-        assert found == expected_reads(name, pieces, reader_of[name], nodes)
+        for piece in pieces:
+            readers = [rank for rank, file, begin in reads if (file, begin) == (name, piece.begin)]
+            assert len(readers) in (1, 2)
+            if ranks > 1:
+                assert set(readers) - {piece.rank}
+            if len(set(nodes)) > 1:
+                assert any(nodes[rank] != nodes[piece.rank] for rank in readers)
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 0, 0], [0, 0, 1, 1]], ids=str)
+def test_ranks_read_equally_much(nodes: list[int]) -> None:
+    """A file of which each rank wrote a quarter, as in ZeRO 1."""
+    readers = []
+    for number in range(64):
+        block = [WrittenPiece(100 * number, 100 * number + 100, 0, number // 16)]
+        reader = reader_of(block, number, nodes)
+        assert reader != number // 16
+        readers.append(reader)
+    counts = [readers.count(rank) for rank in range(4)]
+    assert max(counts) <= 1.5 * min(counts), counts
+
+
+# Verifying together
+
+
+@pytest.mark.parametrize("readers", [[0], [0, 1, 2], [0, 2]], ids=str)
+def test_a_wrong_byte_anywhere_is_found_by_some_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: list[int]
+) -> None:
+    """Each block is read by one rank alone, and what is found is what one process would find."""
+    monkeypatch.setattr(manifest, "HASH_BLOCK", 20)
+    written = write_checkpoint(tmp_path, 1)
+    entries: list[Any] = [entry_of_file(tmp_path / name) for name in "az"]
+    for name in written:
+        data = (tmp_path / name).read_bytes()
+        entries.append(entry_of(name, 40, [hashlib.sha256(data[at : at + 20]).hexdigest() for at in (0, 20)]))
+    seal(tmp_path, entries)
+
+    def faults() -> list[str | None]:
+        found = ranges_of(tmp_path)
+        assert isinstance(found, list) and len(found) == 8
+        return [fault_of_ranges(tmp_path, found[turn :: len(readers)]) for turn in range(len(readers))]
+
+    assert faults() == [None] * len(readers)
+    for name in NAMES:
+        whole = (tmp_path / name).read_bytes()
+        for at in {0, len(whole) // 2, len(whole) - 1}:
+            damaged = bytearray(whole)
+            damaged[at] ^= 4
+            (tmp_path / name).write_bytes(damaged)
+            expected = f"{tmp_path / name} was cut or changed"
+            assert fault_of_checkpoint(tmp_path) == expected
+            assert [fault for fault in faults() if fault is not None] == [expected]
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_hashes_that_do_not_cover_a_file_are_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(50))
+    seal(tmp_path, [{"path": "f", "bytes": 50, "block_bytes": 20, "sha256": ["a", "b"]}])
+    fault = fault_of_checkpoint(tmp_path)
+    assert fault is not None and "2 hashes for the 3 blocks of f" in fault
+
+
+def test_an_entry_that_is_removed_leaves_the_others(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(30))
+    (tmp_path / "a").write_bytes(b"state")
+    hashes = [hashlib.sha256(bytes(size)).hexdigest() for size in (20, 10)]
+    in_blocks: Any = {"path": "f", "bytes": 30, "block_bytes": 20, "sha256": hashes}
+    seal(tmp_path, [in_blocks, describe_file(tmp_path, tmp_path / "a")], assembled_from="abc")
+    remove_entry(tmp_path, "a")
+    listed = json.loads((tmp_path / "manifest.json").read_text())
+    assert listed == {"format_version": 1, "files": [], "files_in_blocks": [in_blocks], "assembled_from": "abc"}
+    assert fault_of_checkpoint(tmp_path) is None
 
 
 def test_bytes_behind_the_last_piece_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

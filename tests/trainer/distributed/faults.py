@@ -6,10 +6,11 @@ weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it
 
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
-writes as a full disk does. `unreadable` fails what it reads of its own tensors to send it. `apart` puts the rank on a
-node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file locks fail as on file
-systems without them and on broken ones. `unreachable` takes
-the network from it that gloo would use.
+writes as a full disk does. `hold:RANK:FILE:PASS` lets writes into that file wait until the rank's forward pass of that
+number, which comes only if training goes on meanwhile. `unreadable` fails what it reads of its own tensors to send it.
+`apart` puts the rank on a node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file
+locks fail as on file systems without them and on broken ones. `unreachable` takes the network from it that gloo would
+use.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from trainer.checkpoint.shared_writes import HeldBytes
 from trainer.models.pretraining import PretrainingModel
 
 SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM, "interrupt": signal.SIGINT}
+
+LONGEST_HOLD = 60.0  # seconds
 
 
 @contextmanager
@@ -62,6 +65,7 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
     def write(handle: int, data: Any, at: int) -> int:
         if faults.has("slow", synced + 1):
             time.sleep(1)
+        faults.hold(synced + 1)
         if faults.has("full", synced + 1):
             last[handle] = (at, 0)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -132,7 +136,9 @@ class Faults:
         parts = [fault.split(":") for fault in worded.split(",") if fault]
         self.trace = next((part[1] for part in parts if part[0] == "trace"), None)
         parts = [part for part in parts if part[0] != "trace"]
-        self._mine = [(kind, int(first), int(last)) for kind, rank, first, last in parts if rank == os.environ["RANK"]]
+        mine = [(kind, int(first), int(last)) for kind, rank, first, last in parts if rank == os.environ["RANK"]]
+        self._mine = [fault for fault in mine if fault[0] != "hold"]
+        self._held_until = {file: forward for kind, file, forward in mine if kind == "hold"}
         self._passes = 0
 
     def before(self, module: torch.nn.Module, inputs: tuple) -> None:
@@ -154,6 +160,14 @@ class Faults:
         if self._at_work("spike"):
             losses.mlm_sum.register_hook(lambda gradient: gradient * 1000)  # type: ignore[attr-defined]
         return None
+
+    def hold(self, file: int) -> None:
+        """Wait for the pass until which a file is held, for a minute at most."""
+        deadline = time.monotonic() + LONGEST_HOLD
+        while self._passes < self._held_until.get(file, 0):
+            if time.monotonic() > deadline:
+                raise OSError(errno.ETIMEDOUT, "training does not go on while a file is written")
+            time.sleep(0.005)
 
     def has(self, kind: str, number: int) -> bool:
         return any(mine == kind and first <= number <= last for mine, first, last in self._mine)

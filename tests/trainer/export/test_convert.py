@@ -14,7 +14,7 @@ from tests.small_models import FAMILIES
 from trainer.checkpoint import layout as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
-from trainer.export.convert import export, main, read_model
+from trainer.export.convert import Writing, export, main, read_model
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
@@ -83,6 +83,30 @@ def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_pat
     with pytest.raises(CheckpointError, match=r"logits differ from ours by .* Nothing was published"):
         export(str(trained["albert"]), str(tmp_path / "hf"), None)
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_an_export_in_several_files_is_the_same_model(trained, tmp_path: Path) -> None:
+    """Loaded without a missing or unexpected tensor; --overwrite then leaves one file and no trace of the others."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    export(str(trained["albert"]), str(whole), None)
+    assert "(checked, to " in export(str(trained["albert"]), str(cut), None, writing=Writing(max_shard_bytes=30_000))
+    files = sorted(file.name for file in cut.glob("model*"))
+    assert len(files) > 3 and "model.safetensors.index.json" in files and "model.safetensors" not in files
+
+    one, told = AutoModelForPreTraining.from_pretrained(cut, output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
+    other = AutoModelForPreTraining.from_pretrained(whole)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+    export(str(trained["albert"]), str(cut), None, writing=Writing(overwrite=True))
+    assert {file.name for file in cut.iterdir()} == {file.name for file in whole.iterdir()}
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "nan", "much"])
+def test_a_size_of_files_that_is_none_is_refused(trained, tmp_path: Path, capsys, size: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(trained["bert"]), "--output", str(tmp_path / "hf"), "--max_shard_gigabytes", size])
+    assert caught.value.code == 2 and "--max_shard_gigabytes" in capsys.readouterr().err
 
 
 def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from schemas.errors import UsageError
 from schemas.masking import Masking
+from schemas.randomness import key
 from tests.small_models import (
     ALBERT,
     FAMILIES,
@@ -204,6 +205,30 @@ def test_published_parameter_counts(name: str) -> None:
         model = PretrainingModel(encoder_shape(described, described.vocab_size))
     counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model.encoder, model))
     assert counts == COUNTS[name]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_initial_weights_are_those_that_a_plain_loop_draws(family: str) -> None:
+    """Layer by layer into a whole model, as the runs of earlier versions began."""
+    model = section(family)
+    reference = PretrainingModel(encoder_shape(model, 61))
+    std = model.initializer_range
+    generator = torch.Generator().manual_seed(key(7, "initial weights") >> 1)
+    with torch.no_grad():
+        for name, module in reference.named_modules():
+            if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+                is_residual = family == "megatron-bert" and name.endswith(("attention.out", "down"))
+                scaled = std / (2 * model.num_hidden_layers) ** 0.5 if is_residual else std
+                if family in ("bert", "albert"):
+                    torch.nn.init.trunc_normal_(module.weight, 0.0, scaled, -2 * scaled, 2 * scaled, generator)
+                else:
+                    module.weight.normal_(0.0, scaled, generator=generator)
+            if isinstance(module, torch.nn.Linear):
+                module.bias.zero_()
+
+    drawn = build_model(model, 61, 7)
+    for (name, expected), found in zip(reference.named_parameters(), drawn.parameters(), strict=True):
+        assert torch.equal(expected, found), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,151 @@
+"""What a rank writes into a checkpoint, as the engine holds it or as a copy in host memory.
+
+A copy lets training change the weights while the checkpoint is written. The memory for it is allocated at the first
+save and used again by every later one: new pages of gigabytes take longer than the copy itself, and pinned memory,
+which a GPU copies into at full speed, takes longer still.
+
+Suffixes: N float32 elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from deepspeed import DeepSpeedEngine
+from deepspeed.accelerator import get_accelerator
+from torch import Tensor
+
+from trainer.checkpoint.safetensors_io import Shapes
+from trainer.checkpoint.state import TrainingState
+from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks
+from trainer.distributed.deepspeed_internals import full_shape_of, loss_scaler_state
+from trainer.distributed.zero import ParameterSlice, named_parameters, parameter_slices, updates_made
+from trainer.models.host_memory import available_bytes
+
+SHARE_OF_MEMORY = 0.8
+"""Of the memory that is available on a machine, what copies of its ranks may take together."""
+
+_ELEMENT = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank knows of a checkpoint before anything is written.
+
+    state: with the optimizer's counts. shapes: of all tensors. slices: what this rank writes. metrics: of the
+    evaluation of these weights, or empty. device: where tensors must lie for the group that exchanges them.
+    """
+
+    state: TrainingState
+    shapes: Shapes
+    slices: list[ParameterSlice]
+    metrics: dict[str, Any]
+    device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        """The size of what this rank writes."""
+        return _ELEMENT * self.elements
+
+    @property
+    def elements(self) -> int:
+        """How many float32 elements this rank writes: weights and moments."""
+        return sum(values_N.numel() for part in self.slices for values_N in (part.weights, *part.moments.values()))
+
+
+def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str, Any]) -> Snapshot:
+    """Return what is to be saved now. Its tensors are views of what the optimizer works on."""
+    counts = {"updates": updates_made(engine), "loss_scale": loss_scale_of(engine)}
+    # What all ranks hold alike (stage 0) is marked as written on one of them only.
+    slices = [part for part in parameter_slices(engine) if part.written]
+    device = torch.device(engine.device or "cpu")
+    return Snapshot(state.model_copy(update=counts), shapes_of(engine), slices, metrics, device)
+
+
+def shapes_of(engine: DeepSpeedEngine) -> Shapes:
+    """Return the full shape of every parameter by name."""
+    return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
+
+
+def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:
+    """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
+    if not engine.fp16_enabled():
+        return {}
+    return loss_scaler_state(engine)
+
+
+class HostMemory:
+    """Memory for copies of one rank's snapshots. One copy at a time lies in it."""
+
+    def __init__(self) -> None:
+        self._values_N: Tensor | None = None
+        self._is_refused = False
+
+    def is_ready(self, snapshot: Snapshot) -> bool:
+        """Return whether every rank has the memory for its copy, which is allocated if it is not there yet.
+
+        A collective call. Once a rank could not have it, no rank tries again.
+        """
+        if self._is_refused:
+            return False
+        if not all(run_on_all_ranks(lambda: self._has_room_for(snapshot))):
+            nodes = nodes_of_ranks()
+            sizes = run_on_all_ranks(lambda: (snapshot.bytes, available_bytes()))
+            self._is_refused = not fits(nodes, sizes) or not all(run_on_all_ranks(lambda: self._allocate(snapshot)))
+        if self._is_refused:
+            self._values_N = None
+        return not self._is_refused
+
+    def _has_room_for(self, snapshot: Snapshot) -> bool:
+        return self._values_N is not None and self._values_N.numel() >= snapshot.elements
+
+    def _allocate(self, snapshot: Snapshot) -> bool:
+        """Allocate memory for a copy. Returns False if the system refuses it, as it may for pinned memory."""
+        self._values_N = None
+        try:
+            self._values_N = torch.empty(snapshot.elements, pin_memory=snapshot.device.type != "cpu")
+        except (RuntimeError, MemoryError):
+            return False
+        return True
+
+    def copy(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with copies of its tensors. Call `is_ready` first. The copies before are overwritten.
+
+        The copies follow what the device was already asked to compute, and one synchronization waits for them all.
+        """
+        assert self._values_N is not None, "`is_ready` has not allocated it"
+        sources: list[Tensor] = []
+        for part in snapshot.slices:
+            sources += [part.weights, *part.moments.values()]
+        copies = list(self._values_N[: snapshot.elements].split([values_N.numel() for values_N in sources]))
+        for copied_N, values_N in zip(copies, sources, strict=True):
+            copied_N.copy_(values_N, non_blocking=True)
+        _wait_for_device(snapshot.device)
+
+        slices = []
+        for part in snapshot.slices:
+            weights_N = copies.pop(0)
+            moments = {name: copies.pop(0) for name in part.moments}
+            slices.append(replace(part, weights=weights_N, moments=moments))
+        return replace(snapshot, slices=slices, device=torch.device("cpu"))
+
+
+def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:
+    """Return whether the copies of all ranks fit into the memory of their machines.
+
+    nodes: the node of each rank. sizes: of each rank, the bytes that it needs and the bytes available where it runs.
+    """
+    needed_on: dict[int, int] = {}
+    for node, (needed, _) in zip(nodes, sizes, strict=True):
+        needed_on[node] = needed_on.get(node, 0) + needed
+
+    pairs = zip(nodes, sizes, strict=True)
+    return all(needed_on[node] <= SHARE_OF_MEMORY * available for node, (_, available) in pairs)
+
+
+def _wait_for_device(device: torch.device) -> None:
+    if device.type != "cpu":
+        accelerator: Any = get_accelerator()
+        accelerator.synchronize()

@@ -1,0 +1,41 @@
+"""Gives a model that was built on the meta device its memory, on the device of each rank, without a whole copy of it.
+
+The weights come later: those of a checkpoint, or initial ones that rank 0 draws (initial_weights.py). So no rank but
+those that compute with all weights ever holds them all. In ZeRO stage 3 each module is partitioned as soon as it has
+memory; DeepSpeed itself would first move the whole model to every device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+from torch import nn
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""What the model computes in, by engine.precision."""
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Return whether a model was built on the meta device, and so has no weights yet."""
+    return any(parameter.is_meta for parameter in model.parameters())
+
+
+def allocate(model: nn.Module, device: torch.device, precision: str, stage_3_config: dict[str, Any] | None) -> None:
+    """Replace every parameter of a model on the meta device by zeros on `device`. A collective call in stage 3.
+
+    precision: engine.precision. stage_3_config: DeepSpeed's configuration where parameters are partitioned among the
+    ranks, otherwise None.
+    """
+    for module in model.modules():
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        for name in names:
+            shape = getattr(module, name).shape
+            zeros = torch.zeros(shape, dtype=DTYPES[precision], device=device)
+            setattr(module, name, nn.Parameter(zeros))
+
+        if names and stage_3_config is not None:
+            # A list of parameters is a module, too. The module itself may have children that are not allocated yet.
+            own_parameters = nn.ParameterList([getattr(module, name) for name in names])
+            deepspeed.zero.Init(module=own_parameters, config_dict_or_path=stage_3_config)

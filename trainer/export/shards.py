@@ -1,0 +1,118 @@
+"""Writes an export's weights piece by piece: from a checkpoint's file into one or several safetensors files.
+
+Both sides are float32, and a tensor there is a run of rows of one of ours. So bytes are copied, and no tensor is ever
+in memory. As transformers does, weights of more than `max_bytes` are cut between tensors, in the order of the model:
+
+    model.safetensors                                            if they fit into one file
+    model-00001-of-00002.safetensors, ..., and                   otherwise
+    model.safetensors.index.json    which file holds which tensor
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO
+
+from trainer.checkpoint.safetensors_io import Shapes, TensorFile, layout_of
+from trainer.models.hf_convert import hf_names
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+DEFAULT_SHARD_GIGABYTES = 5.0
+"""As in transformers' save_pretrained: 10^9 bytes each."""
+
+METADATA = {"format": "pt"}
+"""By this entry of a file's header transformers knows that PyTorch's weights are in it."""
+
+PIECE = 1 << 24
+"""Elements that are copied at once: 64 MiB."""
+
+_ELEMENT = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tensor of the export lies: elements `start` to `start + prod(shape)` of the flattened tensor `ours`."""
+
+    ours: str
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+Shard = dict[str, Source]
+"""The tensors of one file, by transformers' names."""
+
+
+def sources_of(shapes: Shapes, family: str) -> Shard:
+    """Return where each tensor of the export lies in a checkpoint with these shapes.
+
+    The projection onto the vocabulary is tied to the embeddings there as it is here, and is not listed.
+    """
+    sources: Shard = {}
+    for ours, (rows, *rest) in shapes.items():
+        # Query, key and value are one tensor here: each of the parts has equally many rows.
+        names = hf_names(ours, family)
+        part_shape = (rows // len(names), *rest)
+        for number, name in enumerate(names):
+            sources[name] = Source(ours, number * prod(part_shape), part_shape)
+    return sources
+
+
+def cut_into_shards(sources: Shard, max_bytes: int) -> list[Shard]:
+    """Return the files' tensors. A file has at most `max_bytes` of them, unless a single tensor is larger."""
+    shards: list[Shard] = [{}]
+    size = 0
+    for name, source in sources.items():
+        tensor_bytes = _ELEMENT * source.elements
+        if shards[-1] and size + tensor_bytes > max_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = source
+        size += tensor_bytes
+    return shards
+
+
+def write_weights(weights: Path, folder: Path, family: str, max_bytes: int) -> None:
+    """Write a checkpoint's weights into a folder, under transformers' names. Raises OSError."""
+    with TensorFile(weights) as file:
+        shards = cut_into_shards(sources_of(file.shapes, family), max_bytes)
+        if len(shards) == 1:
+            _write_shard(file, shards[0], folder / SINGLE_FILE)
+            return
+
+        file_of_tensor: dict[str, str] = {}
+        for number, shard in enumerate(shards, start=1):
+            name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            _write_shard(file, shard, folder / name)
+            file_of_tensor |= dict.fromkeys(shard, name)
+
+    elements = sum(source.elements for shard in shards for source in shard.values())
+    index = {
+        "metadata": {"total_parameters": elements, "total_size": _ELEMENT * elements},
+        "weight_map": dict(sorted(file_of_tensor.items())),
+    }
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write_shard(file: TensorFile, shard: Shard, path: Path) -> None:
+    """Write one file, its tensors in the order of their names, as the safetensors library does."""
+    names = sorted(shard)
+    layout = layout_of({name: shard[name].shape for name in names}, METADATA)
+    with path.open("wb") as target:
+        target.write(layout.header)
+        for name in names:
+            _copy(file, shard[name], target)
+
+
+def _copy(file: TensorFile, source: Source, target: IO[bytes]) -> None:
+    end = source.start + source.elements
+    for start in range(source.start, end, PIECE):
+        values_N = file.read(source.ours, start, min(PIECE, end - start))
+        target.write(values_N.numpy().data)

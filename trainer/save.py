@@ -1,0 +1,85 @@
+"""Saves the checkpoints of one phase, in the background where that is possible, and shows others how far the run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from deepspeed import DeepSpeedEngine
+
+from schemas.errors import CheckpointError, StorageError
+from trainer.checkpoint.sharded import write_snapshot
+from trainer.checkpoint.snapshot import Snapshot, snapshot_of
+from trainer.checkpoint.state import TrainingState
+from trainer.distributed.replica_check import check_replicas
+from trainer.logs import logger
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.report import write_report
+from trainer.run_context import RunContext
+
+
+@dataclass
+class Saver:
+    """Saves the weights of one engine.
+
+    writes_report: whether this rank writes report.html; rank 0 does.
+    saved_step: the step of the newest checkpoint, None in a run that has none yet. While a save is in progress, that
+    of the one before.
+    """
+
+    context: RunContext
+    engine: DeepSpeedEngine
+    writes_report: bool
+    saved_step: int | None = None
+
+    def save(self, state: TrainingState, metrics: dict[str, Any], must_save: bool) -> None:
+        """Save a checkpoint of the weights after `state.step`. A collective call.
+
+        One that `must_save` exists afterwards, or StorageError is raised. Any other is written in the background, if
+        checkpoint.background is set. If it fails, nothing is lost: training continues until the next one.
+
+        metrics: of the evaluation of these weights, or empty.
+        """
+        step = state.step
+        self.wait(step)
+        self.context.watchdog.at(f"step {step}, saving")
+        check_replicas(self.engine, step)
+
+        snapshot = snapshot_of(self.engine, state, metrics)
+        copy = None if must_save else self.context.saves.copy(snapshot)
+        if copy is None:
+            self._write(snapshot, must_save)
+        else:
+            self.context.saves.start(f"saving step {step}", partial(self._write, copy, must_save))
+
+    def wait(self, step: int) -> None:
+        """Wait until the save in progress, if there is one, has ended. step: where training is."""
+        self.context.watchdog.at(f"step {step}, waiting for the last checkpoint")
+        self.context.saves.wait()
+
+    def publish(self, state: TrainingState) -> None:
+        """Show others how far the run is: write its report, and copy what is new to its URL."""
+        if self.writes_report:
+            with keep_running("report.html"):
+                write_report(self.context.run_recipe.run.folder, state.resumed_at, state.changes)
+        if self.context.remote is not None:
+            self.context.remote.follow()
+
+    def _write(self, snapshot: Snapshot, must_save: bool) -> None:
+        """Write and publish a checkpoint, in the main thread or in another one. A collective call."""
+        run_folder = self.context.run_recipe.run.folder
+        keep = self.context.run_recipe.checkpoint.keep
+        step = snapshot.state.step
+        try:
+            write_snapshot(snapshot, run_folder, keep, self.context.folders)
+            self.saved_step = step
+        except (CheckpointError, StorageError) as error:
+            reason = f"{error} Older checkpoints in {run_folder} are unchanged. Free disk space or check the disk"
+            if must_save:
+                failure = StorageError(f"Step {step} could not be saved: {reason}, and start again.")
+                failure.everywhere = True
+                raise failure from error
+            logger.info("Step %d was not saved, and training continues: %s.", step, reason)
+
+        self.publish(snapshot.state)
