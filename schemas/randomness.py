@@ -24,6 +24,9 @@ _BITS = (1 << 64) - 1
 
 U64 = NDArray[np.uint64]
 
+MANY_DRAWS = 4096
+"""Below this many numbers, a plain sort is the fastest one."""
+
 
 def key(*parts: int | str | bytes) -> int:
     """Return a 64-bit key made from identities: BLAKE2b over the length-prefixed parts. It never changes."""
@@ -58,7 +61,24 @@ def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.
 
 def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:
     """Return the numbers 0 to n-1 in an order that depends on `permutation_key` alone."""
-    return np.argsort(numbers(np.uint64(permutation_key), np.arange(n)), kind="stable")
+    return _order_of(numbers(np.uint64(permutation_key), np.arange(n)))
+
+
+def _order_of(draws: U64) -> NDArray[np.int64]:
+    """Return the indices that sort different numbers, twice as fast as argsort for many of them."""
+    if len(draws) < MANY_DRAWS:
+        return np.argsort(draws, kind="stable")
+
+    # numpy sorts 16-bit integers by radix. Three digits, the least significant one first, nearly always decide.
+    order = np.argsort((draws >> np.uint64(16)).astype(np.uint16), kind="stable")
+    for shift in (32, 48):
+        digit = (draws >> np.uint64(shift)).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+
+    in_order = draws[order]
+    if (in_order[1:] > in_order[:-1]).all():
+        return order
+    return np.argsort(draws, kind="stable")
 
 
 class Draws:

@@ -77,10 +77,19 @@ def check_nulls(batches: list[pa.RecordBatch], path: str) -> None:
     before = 0
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            row = None if name in MAY_BE_NULL else first_null(column)
+            row = first_null(column) if name not in MAY_BE_NULL and may_hold_null(column) else None
             if row is not None:
                 raise bad_row(path, before + row, f"a null in {name}")
         before += batch.num_rows
+
+
+def may_hold_null(column: Any) -> bool:
+    """Return False if a column certainly holds no null at any depth. Looks at the counts that Arrow has stored."""
+    while column.null_count == 0:
+        if not pa.types.is_list(column.type):
+            return False
+        column = column.values
+    return True
 
 
 def first_null(column: Any) -> int | None:

@@ -21,8 +21,7 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
 
     Raises UsageError if data.pairs names no folder, and DataError if a folder does not fit.
     """
-    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
-    folders = [PairFolder(folder, recipe.data.cache, cache_bytes) for folder in recipe.data.folders]
+    folders = [open_folder(recipe, folder) for folder in recipe.data.folders]
     if not folders:
         raise UsageError("data.pairs names no folder. Give one that `python -m pipeline pairs` wrote.")
 
@@ -31,6 +30,12 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
     for folder in folders:
         check_pair_folder(folder, recipe)
     return folders
+
+
+def open_folder(recipe: Recipe, folder: str) -> PairFolder:
+    """Open a folder of pairs as a run of this recipe reads it: through its cache, and once a node."""
+    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
+    return PairFolder(folder, recipe.data.cache, cache_bytes, run=recipe.run.output)
 
 
 def check_data_vocabulary(folder: PairFolder, path: str) -> None:

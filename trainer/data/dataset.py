@@ -4,16 +4,18 @@ No row is used before its shard has the size and the hash that the manifest stat
 only values in range. Every shard is checked each time it is opened, once an epoch: this takes 5 nanoseconds a token and
 also finds a shard that was replaced during a run.
 
-The sampler (sampler.py) decides which blocks global batch k needs; while a batch is made from one block, the next block
-is read by a background thread.
+The sampler (sampler.py) decides which blocks global batch k needs; while a batch is made from one block, a background
+thread reads the next ones. Ranks of one node read each shard once between them (shared_blocks/).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from schemas import shards, storage
@@ -21,22 +23,31 @@ from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
 from schemas.vocabulary import Vocabulary
-from trainer.data.pair_rows import Block, join_rows, rows_from_table, stored_masks_from_tables
+from trainer.data.block import Block
+from trainer.data.pair_rows import ShardRows, rows_from_table, stored_masks_from_table
 from trainer.data.shard_cache.cache import ShardCache
+from trainer.data.shared_blocks.node_blocks import Lease, NodeBlocks
+from trainer.data.shared_blocks.open import open_node_blocks
 
 CACHE_FOLDER = "~/.cache/clozeline"
 CACHE_BYTES = 50 * 10**9
 
-BLOCKS_OPEN = 3
-"""Blocks kept in memory: the one in use, the one before it in the same batch, and the one being read ahead."""
+
+@dataclass(frozen=True)
+class ReadBlock:
+    """A block in memory. lease: its use of memory that the ranks of the node share, None if the block is our own."""
+
+    block: Block
+    lease: Lease | None
 
 
 class PairFolder:
     """A finished folder of pairs: its manifest, its vocabulary, and the rows of its shards."""
 
-    def __init__(self, folder: str, cache: str = CACHE_FOLDER, cache_bytes: int = CACHE_BYTES):
+    def __init__(self, folder: str, cache: str = CACHE_FOLDER, cache_bytes: int = CACHE_BYTES, run: str | None = None):
         """Open a folder. Shards of a remote one (s3://, gs://) are copied to `cache`, up to `cache_bytes` of them.
 
+        Ranks of a node that give the same `run`, any name, share what they read; without one, nothing is shared.
         Raises DataError if the folder is not finished, or its vocabulary is not the one its manifest names.
         """
         self.folder = folder
@@ -51,7 +62,14 @@ class PairFolder:
         if not storage.is_local(folder):
             self._cache = ShardCache(folder, self.manifest.shards, cache, cache_bytes)
 
-        self._blocks: OrderedDict[tuple[int, ...], Future[Block]] = OrderedDict()
+        self.blocks_ahead = 1
+        """How many blocks are read ahead: as many as a global batch touches."""
+
+        self._node_blocks: NodeBlocks | None = None
+        if run is not None:
+            self._node_blocks = open_node_blocks(run)
+
+        self._blocks: OrderedDict[tuple[int, ...], Future[ReadBlock]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
     @property
@@ -71,41 +89,79 @@ class PairFolder:
 
     def block(self, shard_numbers: tuple[int, ...]) -> Block:
         """Return all rows of these shards, in order. Waits until they are read. Raises DataError."""
-        self.read_ahead(shard_numbers)
-        return self._blocks[shard_numbers].result()
+        self.read_ahead([shard_numbers])
+        return self._blocks[shard_numbers].result().block
 
-    def read_ahead(self, shard_numbers: tuple[int, ...]) -> None:
-        """Start reading a block in the background, unless it is in memory or being read."""
-        if shard_numbers not in self._blocks:
-            if self._cache is not None:
-                self._cache.fetch_ahead([self.manifest.shards[number] for number in shard_numbers])
-            self._blocks[shard_numbers] = self._thread.submit(self._read_block, shard_numbers)
+    def expect_blocks(self, per_batch: int) -> None:
+        """Prepare for batches that touch up to `per_batch` blocks: read as many ahead, and keep them until used."""
+        self.blocks_ahead = max(self.blocks_ahead, per_batch)
 
-        # Keep the blocks used last.
-        self._blocks.move_to_end(shard_numbers)
-        while len(self._blocks) > BLOCKS_OPEN:
-            self._blocks.popitem(last=False)
+    def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
+        """Start reading these blocks in the background, in this order, unless they are in memory or being read."""
+        for shard_numbers in blocks:
+            if shard_numbers not in self._blocks:
+                self._blocks[shard_numbers] = self._thread.submit(self._read_block, shard_numbers)
+                self._fetch_unread()
+            self._blocks.move_to_end(shard_numbers)
+
+        while len(self._blocks) > self._blocks_kept():
+            _, reading = self._blocks.popitem(last=False)
+            release_when_read(reading)
+
+    def _blocks_kept(self) -> int:
+        """Return how many blocks are kept: those that are read ahead, the one in use, and some before it."""
+        if self._node_blocks is None:
+            return self.blocks_ahead + 2
+
+        # Another rank of the node may be one step behind, and would have to decode again what all have given up. Two
+        # steps touch at most one block more than twice the number that one touches.
+        return self.blocks_ahead + (2 * self.blocks_ahead + 1)
+
+    def _fetch_unread(self) -> None:
+        """Fetch the shards of a remote folder that are still to be read, in the order in which they will be."""
+        if self._cache is None:
+            return
+        unread = [block for block, reading in self._blocks.items() if not reading.done()]
+        self._cache.fetch_ahead([self.manifest.shards[number] for block in unread for number in block])
 
     def close(self) -> None:
-        """Stop the background threads."""
+        """Stop the background threads, and give up what is shared with other ranks. May be called again."""
         if self._cache is not None:
             self._cache.close()
+        if self._node_blocks is not None:
+            self._node_blocks.stop_waiting()
         self._thread.shutdown(cancel_futures=True)
 
-    def _read_block(self, shard_numbers: tuple[int, ...]) -> Block:
-        tables = [self.read_shard(number) for number in shard_numbers]
-        row_counts = [table.num_rows for table in tables]
+        while self._blocks:
+            _, reading = self._blocks.popitem()
+            release_when_read(reading)
+        if self._node_blocks is not None:
+            self._node_blocks.close()
+            self._node_blocks = None
 
+    def _read_block(self, shard_numbers: tuple[int, ...]) -> ReadBlock:
+        def decode(place: int) -> ShardRows:
+            return self._rows_of_shard(shard_numbers[place])
+
+        count = len(shard_numbers)
+        if self._node_blocks is None:
+            return ReadBlock(Block([decode(place) for place in range(count)]), None)
+
+        shared = self._node_blocks.read(self._block_name(shard_numbers), count, decode)
+        return ReadBlock(Block(shared.shards), shared.lease)
+
+    def _block_name(self, shard_numbers: tuple[int, ...]) -> str:
+        """Return a name that is different for blocks that hold different rows, or that are checked differently."""
+        content = [self.manifest.shards[number].sha256 for number in shard_numbers]
+        identity = [self.folder, self.manifest.fingerprint, self.manifest.options, content]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _rows_of_shard(self, number: int) -> ShardRows:
+        table = self.read_shard(number)
         stored_masks = None
         if self.static_masks > 0:
-            stored_masks = stored_masks_from_tables(tables, self.static_masks)
-
-        return Block(
-            rows=join_rows([rows_from_table(table) for table in tables]),
-            shard_B=np.repeat(np.array(shard_numbers, dtype=np.int64), row_counts),
-            row_B=np.concatenate([np.arange(count) for count in row_counts]),
-            stored=stored_masks,
-        )
+            stored_masks = stored_masks_from_table(table, self.static_masks)
+        return ShardRows(rows_from_table(table), stored_masks)
 
     def read_shard(self, number: int) -> pa.Table:
         """Return the rows of one shard. Raises DataError naming the shard and what is wrong with it."""
@@ -114,15 +170,15 @@ class PairFolder:
         schema = shards.pairs_schema(self.vocabulary.size, self.static_masks > 0)
 
         data = self._read_bytes(shard)
-        table = shards.decode_table(data, path, schema)
-        table = table.combine_chunks()  # once here, not each time that a column is read
+        batches = shards.decode_table(data, path, schema)
+        table = batches.combine_chunks()  # once here, not each time that a column is read
 
         if table.num_rows != shard.rows:
             raise DataError(
                 f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild the folder."
             )
         check_pairs(table, path, self._limits)
-        self._check_fingerprint(table, shard, path)
+        self._check_fingerprint(batches, shard, path)
         return table
 
     def _read_bytes(self, shard: Shard) -> bytes:
@@ -138,3 +194,17 @@ class PairFolder:
         if shard.sha256 not in self._verified_shards:
             shards.check_fingerprint(table, path, shard.fingerprint)
             self._verified_shards.add(shard.sha256)
+
+
+def release_when_read(reading: Future[ReadBlock]) -> None:
+    """Give up a block that is kept no longer: now, or as soon as it has been read."""
+
+    def release(done: Future[ReadBlock]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        lease = done.result().lease
+        if lease is not None:
+            lease.release()
+
+    reading.cancel()
+    reading.add_done_callback(release)

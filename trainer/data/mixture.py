@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from schemas.errors import DataError
 from schemas.randomness import U64, key, numbers
+from trainer.data.block import Block
 from trainer.data.dataset import PairFolder
-from trainer.data.pair_rows import Block
 from trainer.data.sampler import Order, RowRange
 
 Ints = NDArray[np.int64]
@@ -48,8 +48,7 @@ class Source:
 class SourceRows:
     """The rows of a global batch that lie in one block of one source.
 
-    shard_keys: for each shard of the folder, the key from which its rows' keys are drawn; 0 for shards outside the
-    block.
+    shard_keys: for each shard of the block, in its order, the key from which its rows' keys are drawn.
     """
 
     folder: PairFolder
@@ -59,30 +58,26 @@ class SourceRows:
 
     @classmethod
     def of(cls, source: Source, row_range: RowRange, seed: int) -> SourceRows:
-        """Read the range's block, and start reading the one after it."""
+        """Read the range's block, and start reading those after it."""
         folder = source.folder
         shards = folder.manifest.shards
 
         # Keyed by a shard's content, so masks change neither with a shard's number nor with the mixture.
-        shard_keys = np.zeros(len(shards), dtype=np.uint64)
-        for shard in row_range.shards:
-            shard_keys[shard] = key(seed, "mask", row_range.epoch, shards[shard].fingerprint)
+        content = [shards[number].fingerprint for number in row_range.shards]
+        shard_keys = np.array([key(seed, "mask", row_range.epoch, one) for one in content], dtype=np.uint64)
 
         block = folder.block(row_range.shards)
-        folder.read_ahead(source.order.block_after(row_range))
+        folder.read_ahead(source.order.blocks_after(row_range, folder.blocks_ahead))
         return cls(folder, row_range, block, shard_keys)
 
-    def lengths(self) -> Ints:
+    def lengths(self) -> NDArray[np.int32]:
         """Return the number of tokens in each row of the range."""
-        offsets = self.block.rows.offsets_B1
-        rows = self.row_range.rows_N
-        return offsets[rows + 1] - offsets[rows]
+        return self.block.lengths_N[self.row_range.rows_N]
 
     def keys(self, rows_B: Ints) -> U64:
         """Return the random key of each of these rows: drawn from the seed, the epoch and the row's identity."""
-        shard_keys_B = self.shard_keys[self.block.shard_B[rows_B]]
-        row_numbers_B = self.block.row_B[rows_B]
-        return numbers(shard_keys_B, row_numbers_B)
+        shard_B, row_numbers_B = self.block.identities(rows_B)
+        return numbers(self.shard_keys[shard_B], row_numbers_B)
 
 
 def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
@@ -129,7 +124,7 @@ def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
         return Order(rows_per_shard, fingerprint, seed)
 
     def row_lengths(shards: tuple[int, ...]) -> Ints:
-        return folder.block(shards).rows.lengths()
+        return folder.block(shards).lengths_N.astype(np.int64)
 
     tokens_per_shard = [shard.tokens for shard in folder.manifest.shards]
     return Order(rows_per_shard, fingerprint, seed, tokens_per_shard, row_lengths)

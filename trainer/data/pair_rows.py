@@ -26,14 +26,15 @@ class PairRows:
     """B rows laid end to end in T tokens.
 
     word_starts_T: whether a word begins at a token. segment_b_B: place of segment B's first token within its row.
-    labels_B: 0 or 1, or IGNORE_INDEX if the row has no pair label.
+    labels_B: 0 or 1, or IGNORE_INDEX if the row has no pair label. Both are small integers in a whole shard (int32 and
+    int8), of which many are in memory, and int64 in rows that were taken from one.
     """
 
     ids_T: NDArray[Any]
     word_starts_T: NDArray[np.bool_]
     offsets_B1: Ints
-    segment_b_B: Ints
-    labels_B: Ints
+    segment_b_B: NDArray[Any]
+    labels_B: NDArray[Any]
 
     def lengths(self) -> Ints:
         """Return the number of tokens in each row, (B,)."""
@@ -50,8 +51,8 @@ class PairRows:
             ids_T=self.ids_T.take(token_places),
             word_starts_T=self.word_starts_T.take(token_places),
             offsets_B1=offsets_of(lengths),
-            segment_b_B=self.segment_b_B[rows],
-            labels_B=self.labels_B[rows],
+            segment_b_B=self.segment_b_B[rows].astype(np.int64),
+            labels_B=self.labels_B[rows].astype(np.int64),
         )
 
 
@@ -82,32 +83,33 @@ class StoredMasks:
     tokens: NDArray[np.integer]
     offsets: Ints
 
-    def take(self, rows_B: Ints, variant: int, row_starts_B: Ints) -> Masks:
-        """Return one variant of each of these rows, whose first tokens lie at `row_starts_B` within the batch."""
-        # Find the lists of this variant.
+    def take(self, rows_B: Ints, variant: int) -> Masks:
+        """Return one variant of each of these rows. Positions count from the row's first token, as they are stored."""
         list_numbers_B = rows_B * self.variants + variant
         starts_B = self.offsets[list_numbers_B]
         counts_B = self.offsets[list_numbers_B + 1] - starts_B
 
-        # Stored positions count from the row's first token, those of a batch from the batch's.
-        positions_in_row_K = take_ranges(self.positions, starts_B, counts_B)
-        positions_K = positions_in_row_K + np.repeat(row_starts_B, counts_B)
+        positions_in_row_K = take_ranges(self.positions, starts_B, counts_B).astype(np.int64)
         tokens_K = take_ranges(self.tokens, starts_B, counts_B)
-        return Masks(positions_K, tokens_K, offsets_of(counts_B))
+        return Masks(positions_in_row_K, tokens_K, offsets_of(counts_B))
 
 
 @dataclass(frozen=True)
-class Block:
-    """All rows of several shards, end to end.
-
-    shard_B and row_B: for each row, its shard and its number within that shard. stored: None if the rows carry no
-    masks.
-    """
+class ShardRows:
+    """All rows of one shard. stored: None if the rows carry no masks."""
 
     rows: PairRows
-    shard_B: Ints
-    row_B: Ints
-    stored: StoredMasks | None
+    stored: StoredMasks | None = None
+
+
+def join_masks(parts: list[Masks]) -> Masks:
+    """Concatenate the masks of several sets of rows, in order, without changing their positions."""
+    counts_B = np.concatenate([np.diff(part.offsets_B1) for part in parts])
+    return Masks(
+        np.concatenate([part.positions_K for part in parts]),
+        np.concatenate([part.seen_K for part in parts]),
+        offsets_of(counts_B),
+    )
 
 
 def rows_from_table(table: pa.Table) -> PairRows:
@@ -123,20 +125,20 @@ def rows_from_table(table: pa.Table) -> PairRows:
         ids_T=ids.flatten().to_numpy(),
         word_starts_T=word_starts.flatten().to_numpy(zero_copy_only=False),
         offsets_B1=offsets_of(lengths_of(ids)),
-        segment_b_B=table["segment_b_start"].to_numpy().astype(np.int64),
-        labels_B=labels.to_numpy().astype(np.int64),
+        segment_b_B=table["segment_b_start"].to_numpy(),
+        labels_B=labels.to_numpy(),
     )
 
 
-def stored_masks_from_tables(tables: list[pa.Table], variants: int) -> StoredMasks:
-    """Convert the stored masks of several shards, each of whose rows has `variants` of them."""
+def stored_masks_from_table(table: pa.Table, variants: int) -> StoredMasks:
+    """Convert the stored masks of a shard, each of whose rows has `variants` of them."""
     # A column holds a list of lists for each row. One flatten() leaves one list for each variant of each row.
-    positions = [table["mask_positions"].combine_chunks().flatten() for table in tables]
-    tokens = [table["mask_tokens"].combine_chunks().flatten() for table in tables]
+    positions = table["mask_positions"].combine_chunks().flatten()
+    tokens = table["mask_tokens"].combine_chunks().flatten()
 
     return StoredMasks(
         variants=variants,
-        positions=np.concatenate([part.flatten().to_numpy() for part in positions]),
-        tokens=np.concatenate([part.flatten().to_numpy() for part in tokens]),
-        offsets=offsets_of(np.concatenate([lengths_of(part) for part in positions])),
+        positions=positions.flatten().to_numpy(),
+        tokens=tokens.flatten().to_numpy(),
+        offsets=offsets_of(lengths_of(positions)),
     )

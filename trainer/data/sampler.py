@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +40,12 @@ class RowRange:
     """Consecutive rows of the sequence that lie in one block.
 
     shards: the shards of the block. Their rows, end to end in this order, are numbered from 0.
-    rows_N: the numbers of the rows, in the order in which the sequence visits them.
+    rows_N: the numbers of the rows, in the order in which the sequence visits them. block: the number of the block
+    within its epoch.
     """
 
     epoch: int
+    block: int
     shards: tuple[int, ...]
     rows_N: Ints
 
@@ -99,7 +102,7 @@ class Order:
             # Take the rows of the block that begin at these places.
             rows_N, starts_N = self._shuffled_rows(epoch, block)
             low, high = np.searchsorted(starts_N, wanted_places)
-            yield RowRange(epoch, self.block(epoch, block), rows_N[low:high])
+            yield RowRange(epoch, block, self.block(epoch, block), rows_N[low:high])
 
             place += end_in_epoch - place_in_epoch
 
@@ -109,17 +112,25 @@ class Order:
         shards = self._shuffled_shards(epoch)[first_shard : first_shard + BLOCK_SHARDS]
         return tuple(shards.tolist())
 
-    def block_after(self, row_range: RowRange) -> tuple[int, ...]:
-        """Return the shards of the block that follows a range's block; after an epoch's last, the next one's first."""
-        # A range does not carry its block's number, but the order of shards gives it back.
-        shard_order = self._shuffled_shards(row_range.epoch)
-        first_shard_place = int(np.flatnonzero(shard_order == row_range.shards[0])[0])
-        block = first_shard_place // BLOCK_SHARDS
+    def blocks_after(self, row_range: RowRange, count: int) -> list[tuple[int, ...]]:
+        """Return the shards of the `count` blocks that follow a range's block, in order.
 
-        following = self.block(row_range.epoch, block + 1)
-        if following:
-            return following
-        return self.block(row_range.epoch + 1, 0)
+        After an epoch's last block come the next epoch's. They are fewer than `count` if an epoch has fewer blocks, so
+        that none is the range's own.
+        """
+        blocks_per_epoch = -(-len(self._rows_per_shard) // BLOCK_SHARDS)
+        count = min(count, max(blocks_per_epoch - 1, 1))
+
+        following = []
+        for place in range(row_range.block + 1, row_range.block + 1 + count):
+            epochs, block = divmod(place, blocks_per_epoch)
+            following.append(self.block(row_range.epoch + epochs, block))
+        return following
+
+    def blocks_touched(self, places: int) -> int:
+        """Return how many blocks `places` consecutive places touch on average, rounded up: at least 1."""
+        places_per_block = self.epoch_size * BLOCK_SHARDS / len(self._rows_per_shard)
+        return max(1, ceil(places / places_per_block))
 
     def _find_block_bounds(self, epoch: int) -> Ints:
         """Return the places in an epoch at which its blocks begin, and the epoch's end."""

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError
+from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
+from trainer.data.block import Block
 from trainer.data.mixture import Source, SourceRows, apportion, build_sources, integer_weights, order_of, rows_of_step
-from trainer.data.pair_rows import Block, PairRows
+from trainer.data.pair_rows import PairRows, ShardRows
 from trainer.data.sampler import Order, RowRange
 
 
@@ -32,20 +34,18 @@ class Folder:
         totals = {"rows": sum(rows), "tokens": sum(shard.tokens for shard in shards)}
         self.manifest = SimpleNamespace(shards=shards, totals=totals, fingerprint=name)
         self.asked: list[tuple[int, ...]] = []
+        self.blocks_ahead = 2
 
     def _lengths(self, shard: int) -> np.ndarray:
         return 3 + (shard + np.arange(self.counts[shard])) % 4
 
-    def read_ahead(self, shards: tuple[int, ...]) -> None:
-        self.asked.append(shards)
+    def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
+        self.asked += blocks
 
     def block(self, shards: tuple[int, ...]) -> Block:
-        lengths = np.concatenate([self._lengths(shard) for shard in shards])
         nothing: Any = None
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        shard_B = np.repeat(shards, [self.counts[shard] for shard in shards])
-        row_B = np.concatenate([np.arange(self.counts[shard]) for shard in shards])
-        return Block(PairRows(nothing, nothing, offsets, nothing, nothing), shard_B, row_B, None)
+        lengths = [self._lengths(shard) for shard in shards]
+        return Block([ShardRows(PairRows(nothing, nothing, offsets_of(n), nothing, nothing)) for n in lengths])
 
 
 def folder(*arguments: Any, **named: Any) -> Any:
@@ -55,21 +55,22 @@ def folder(*arguments: Any, **named: Any) -> Any:
 def test_a_part_has_the_lengths_and_keys_of_its_rows() -> None:
     held = folder("a")
     order = Order([4, 2, 5], "a", 9)
-    row_range = RowRange(3, (2, 0), np.array([7, 0, 5, 8]))
-    order.block_after = lambda one: ("after", one)  # type: ignore[assignment]
+    row_range = RowRange(3, 0, (2, 0), np.array([7, 0, 5, 8]))
+    order.blocks_after = lambda one, count: [("after", one, count)]  # type: ignore[assignment]
 
     part = SourceRows.of(Source(held, order, 1), row_range, 11)
 
     assert (part.folder, part.row_range) == (held, row_range)
-    assert part.block.shard_B.tolist() == [2] * 5 + [0] * 4
-    assert held.asked == [("after", row_range)]
+    shard_B, row_B = part.block.identities(np.arange(9))
+    assert (shard_B.tolist(), row_B.tolist()) == ([0] * 5 + [1] * 4, [0, 1, 2, 3, 4, 0, 1, 2, 3])
+    assert held.asked == [("after", row_range, 2)]
     assert part.shard_keys.dtype == np.uint64
-    assert part.shard_keys.tolist() == [key(11, "mask", 3, "a0"), 0, key(11, "mask", 3, "a2")]
+    assert part.shard_keys.tolist() == [key(11, "mask", 3, "a2"), key(11, "mask", 3, "a0")]
     identities = [(0, 2), (2, 0), (0, 0), (0, 3)]
     assert part.lengths().tolist() == [3 + (shard + row) % 4 for shard, row in identities]
     expected = [numbers(np.uint64(key(11, "mask", 3, f"a{shard}")), row).item() for shard, row in identities]
     assert part.keys(row_range.rows_N).tolist() == expected
-    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.shard_keys[2], 2).item()]
+    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.shard_keys[0], 2).item()]
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -92,13 +93,13 @@ def test_an_order_is_of_the_folder_and_the_seed(by_tokens: bool) -> None:
     held = folder("a")
     order = order_of(held, 5, by_tokens)
     tokens = [shard.tokens for shard in held.manifest.shards]
-    lengths = held.block((0, 1, 2)).rows.lengths
+    lengths_N = held.block((0, 1, 2)).lengths_N
     expected = (
-        Order([4, 2, 5], "a", 5, tokens, lambda shards: held.block(shards).rows.lengths())
+        Order([4, 2, 5], "a", 5, tokens, lambda shards: held.block(shards).lengths_N)
         if by_tokens
         else Order([4, 2, 5], "a", 5)
     )
-    assert order.epoch_size == (lengths().sum() if by_tokens else 11)
+    assert order.epoch_size == (lengths_N.sum() if by_tokens else 11)
 
     def rows(one: Order) -> list[tuple[int, tuple[int, ...], list[int]]]:
         return [(s.epoch, s.shards, s.rows_N.tolist()) for s in one.row_ranges(3, 2 * one.epoch_size - 1)]

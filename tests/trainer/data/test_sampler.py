@@ -147,7 +147,7 @@ def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
 
     assert len(row_ranges) == 4 * -(-shards // 8)
     for row_range, following in pairwise(row_ranges):
-        assert order.block_after(row_range) == following.shards
+        assert order.blocks_after(row_range, 1) == [following.shards]
 
 
 def test_blocks_past_the_end_are_empty() -> None:
@@ -171,7 +171,7 @@ def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.Monke
     order = Order([10] * 50, "f", 0)
     for start in range(0, 1000, 10):
         for row_range in order.row_ranges(start, start + 10):
-            order.block_after(row_range)
+            order.blocks_after(row_range, 1)
     assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 
 

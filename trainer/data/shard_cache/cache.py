@@ -57,6 +57,7 @@ class ShardCache:
 
         for shard in shards:
             self._check(shard)
+        self._copies.expect(shards)
 
     def path(self, shard: Shard) -> str:
         """Return a local path whose bytes have the manifest's size and sha256. Waits until it is there.
@@ -83,8 +84,12 @@ class ShardCache:
     def read(self, shard: Shard) -> bytes:
         """Return the shard's bytes, which are fetched if there is no copy."""
         for _ in range(READ_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError), open(self.path(shard), "rb") as file:
-                return file.read()
+            with self._copies.errors():
+                data = self._copies.read(shard)
+            if data is not None:
+                self._failures.pop(shard.sha256, None)
+                return data
+            self.path(shard)
         raise UsageError(
             f"The cache {self._copies.folder} is too small for the processes that share it: copies were removed "
             "before they could be read. Increase data.cache_gigabytes."
@@ -96,7 +101,7 @@ class ShardCache:
         They replace the shards of earlier calls that have not been started.
         """
         queue: deque[Shard] = deque()
-        room = self._copies.max_bytes
+        room = self._copies.window_bytes
         for shard in shards:
             room -= shard.bytes
             if room < 0:  # it would evict a shard that is needed before it

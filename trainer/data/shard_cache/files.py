@@ -6,29 +6,40 @@
     000...000.lock                         held while files are counted, removed and renamed; never during a download
 
 A lock file exists only while somebody holds it. Other files in the folder are never touched.
+
+Each epoch reads every shard once. If the corpus is larger than the cache, removing the least recently used copies
+removes most of them before their turn comes again. So the copies used last go first, except those of the moment: what
+is there when an epoch begins is there when its turn comes, and the rest streams through a small window.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 from schemas.manifest import Shard
+from trainer.data.file_locks import release_lock, take_lock
 from trainer.data.shard_cache.download import STORE_TIMEOUT
 
 ABANDONED_SECONDS = 10 * STORE_TIMEOUT
 """Seconds without a write after which another host's partial file is abandoned; a live one waits SILENCE at most."""
+
+WINDOW_SHARDS = 32
+"""How many shards, of the largest size, are of the moment: four blocks, being fetched, being read, or just read."""
+
+FORGOTTEN_SECONDS = 3600.0
+"""Seconds without use after which the copies of other corpora go before any of our own."""
 
 LOCK_POLL_SECONDS = 0.05
 COPY = re.compile(r"[0-9a-f]{64}\.arrow")
@@ -38,6 +49,9 @@ HOST = os.uname().nodename
 
 FOLDER_LOCK = "0" * 64
 """The name of the lock of the whole folder."""
+
+_needed: defaultdict[str, set[str]] = defaultdict(set)
+"""By cache folder, the paths of all copies that this process may use, whichever corpora they belong to."""
 
 
 @dataclass(frozen=True, order=True)
@@ -62,12 +76,19 @@ class CacheFiles:
 
         _, self.folder = storage.filesystem(folder)
         self.max_bytes = max_bytes
+        self.window_bytes = max_bytes
         self._pause = pause
 
         with self.errors():
             os.makedirs(self.folder, exist_ok=True)
             with self.lock(FOLDER_LOCK):  # also shows that the folder can be written
                 self._remove_abandoned()
+
+    def expect(self, shards: list[Shard]) -> None:
+        """Prepare for these shards of one corpus, which are read in any order, and about equally often."""
+        largest = max((shard.bytes for shard in shards), default=0)
+        self.window_bytes = min(self.max_bytes, WINDOW_SHARDS * largest)
+        _needed[self.folder].update(self.path(shard) for shard in shards)
 
     def path(self, shard: Shard) -> str:
         """Return the path of a shard's copy, whether there is one or not."""
@@ -82,6 +103,15 @@ class CacheFiles:
                 return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
         except FileNotFoundError:
             return False
+
+    def read(self, shard: Shard) -> bytes | None:
+        """Return the bytes of a copy; None if there is none, or not with the manifest's size and sha256."""
+        if self.touch(shard) != shard.bytes:
+            return None
+        with contextlib.suppress(FileNotFoundError), open(self.path(shard), "rb") as file:
+            data = file.read()
+            return data if storage.sha256(data) == shard.sha256 else None
+        return None
 
     def touch(self, shard: Shard) -> int | None:
         """Make a copy the most recently used one. Returns its size, or None if there is none."""
@@ -115,18 +145,35 @@ class CacheFiles:
             os.replace(partial, self.path(shard))
 
     def _make_room(self, needed: int) -> bool:
-        """Remove the least recently used copies until `needed` bytes fit. Returns False if downloads take the room."""
+        """Remove copies until `needed` bytes fit. Returns False if downloads take the room."""
         copies = sorted(self._files(COPY))
         total = needed + sum(file.size for file in self._files(PARTIAL_NAME))
         if total > self.max_bytes:
             return False
 
         total += sum(file.size for file in copies)
-        for file in copies:
+        for file in self._dispensable_first(copies):
             if total > self.max_bytes:
                 _unlink(file.path)
                 total -= file.size
         return True
+
+    def _dispensable_first(self, copies: list[CachedFile]) -> list[CachedFile]:
+        """Return copies in the order in which they are removed. They are given with the least recently used first."""
+        long_ago = time.time_ns() - int(FORGOTTEN_SECONDS * 1e9)
+        forgotten = []
+        useful = []
+        for file in copies:
+            is_forgotten = file.path not in _needed[self.folder] and file.last_used < long_ago
+            (forgotten if is_forgotten else useful).append(file)
+
+        # The window holds the copies used last. Before them come those that this epoch has used already.
+        window: list[CachedFile] = []
+        bytes_left = self.window_bytes
+        while useful and useful[-1].size <= bytes_left:
+            bytes_left -= useful[-1].size
+            window.append(useful.pop())
+        return forgotten + useful[::-1] + window[::-1]
 
     def _files(self, pattern: re.Pattern[str]) -> Iterator[CachedFile]:
         """Yield each of our files of a kind."""
@@ -168,18 +215,17 @@ class CacheFiles:
     def lock(self, name: str, wait: bool = True) -> Iterator[bool]:
         """Hold a lock among all threads and processes. Without `wait`, yields False if somebody else holds it."""
         path = os.path.join(self.folder, f"{name}.lock")
-        handle = _take(path)
+        handle = take_lock(path)
         while handle is None and wait:
             self._pause(LOCK_POLL_SECONDS)
-            handle = _take(path)
+            handle = take_lock(path)
 
         try:
             yield handle is not None
         finally:
             if handle is not None:
                 _unlink(path)
-                fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough if a forked process holds the handle, too
-                os.close(handle)
+                release_lock(handle)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -203,20 +249,3 @@ class CacheFiles:
 def _unlink(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         os.unlink(path)
-
-
-def _take(path: str) -> int | None:
-    """Try to take a lock. Returns the open handle of its file, or None if somebody else holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    taken = False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the file after we opened it. Then we locked a file without a name,
-        # and another process may lock a new one of that name.
-        taken = os.path.samestat(os.fstat(handle), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    finally:
-        if not taken:
-            os.close(handle)
-    return handle if taken else None

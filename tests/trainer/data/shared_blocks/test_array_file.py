@@ -1,0 +1,35 @@
+"""Arrays come back from a file as they were, of any type and length, and stay when it is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainer.data.shared_blocks.array_file import file_size, map_arrays, write_arrays
+
+TYPES = ("uint16", "uint32", "int8", "int32", "int64", "bool")
+
+
+@given(st.lists(st.tuples(st.sampled_from(TYPES), st.integers(0, 200)), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_arrays_come_back(tmp_path: Path, wanted: list[tuple[str, int]]) -> None:
+    arrays = {f"array {i}": np.arange(n).astype(kind) for i, (kind, n) in enumerate(wanted)}
+    path = tmp_path / "arrays"
+    write_arrays(str(path), arrays)
+    assert path.stat().st_size == file_size(arrays)
+
+    found = map_arrays(str(path))
+    path.unlink()
+    assert list(found) == list(arrays)
+    for name, array in found.items():
+        assert array.dtype == arrays[name].dtype and array.tolist() == arrays[name].tolist()
+        assert not array.flags.writeable
+
+
+def test_there_must_be_a_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        map_arrays(str(tmp_path / "none"))

@@ -1,0 +1,49 @@
+"""Locks between the processes of a machine: flock on a file that its last holder removes.
+
+The kernel releases a lock when its process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+
+def take_lock(path: str, shared: bool = False) -> int | None:
+    """Try to lock a file, which is created if need be. Returns its open handle, or None if it cannot be locked now.
+
+    Raises FileNotFoundError if its folder does not exist, and OSError where the file system knows no locks.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    taken = False
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        # The holder before us may have removed the file after we opened it. Then we locked a file without a name,
+        # and another process may lock a new one of that name.
+        taken = os.path.samestat(os.fstat(handle), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        if not taken:
+            os.close(handle)
+    return handle if taken else None
+
+
+def release_lock(handle: int) -> None:
+    """Release a lock and close its file. Closing is not enough if a forked process holds the handle, too."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
+def become_only_holder(handle: int) -> bool:
+    """Turn a shared lock into an exclusive one, or lose it if there are other holders. Returns whether it worked.
+
+    The file stays open in both cases.
+    """
+    # Released first: of two last holders that both kept theirs, neither would get the exclusive one.
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -1,0 +1,34 @@
+"""Whether the ranks of this node share blocks, and through which folder."""
+
+from __future__ import annotations
+
+import os
+
+from trainer.data.shared_blocks import node_folder
+from trainer.data.shared_blocks.node_blocks import NodeBlocks, log_not_shared
+from trainer.data.shared_blocks.node_folder import NodeFolder
+
+
+def open_node_blocks(run: str) -> NodeBlocks | None:
+    """Return what the ranks of this node share in a run, of which `run` is any name that they all give.
+
+    Returns None if there is one rank, or no memory that they can share, which is logged once a node.
+    """
+    if local_ranks() < 2:
+        return None
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        return NodeBlocks(NodeFolder(run, node_folder.SHARED_MEMORY), local_rank)
+    except OSError as error:
+        if local_rank == 0:
+            log_not_shared(str(error))
+        return None
+
+
+def local_ranks() -> int:
+    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
