@@ -49,7 +49,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
 
     model.encoder.recompute = recipe.engine.recompute
     if recipe.engine.compile:
-        model.encoder.compile_layers()
+        model.compile_parts()
     return model
 
 
