@@ -102,13 +102,13 @@ def flash_3() -> Iterator[None]:
         for tensor in (q, k, v):
             assert tensor.stride(-1) == 1 and tensor.shape == q.shape
 
-    def forward(q, k, v, cu_seqlens_q=None, *rest, **options):
+    def forward(q, k, v, cu_seqlens_q, *rest, **options):
         check(q, k, v, cu_seqlens_q)
         out = packed_forward(q, k, v, cu_seqlens_q, 0.0, no_seed).to(q)
         sums = torch.zeros(q.shape[1], q.shape[0])
         return out, sums, torch.empty(0), torch.empty(0)
 
-    def backward(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q=None, *rest, **options):
+    def backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, *rest, **options):
         check(q, k, v, cu_seqlens_q)
         assert dout.is_contiguous() and out.is_contiguous() and softmax_lse.dtype == torch.float32
         found = packed_backward(dout, q, k, v, cu_seqlens_q, 0.0, no_seed)

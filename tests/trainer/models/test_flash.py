@@ -14,7 +14,8 @@ from tests.trainer.models.test_attention import LENGTHS, Counts, batch_of
 from trainer.models import attention, flash
 from trainer.models.attention import attend_one_by_one
 from trainer.models.batch import SequenceOffsets
-from trainer.models.flash import attend_with_flash_2, attend_with_flash_3, attend_with_torch, choose_flash
+from trainer.models.flash import AttendPacked, attend_with_flash_2, attend_with_flash_3, attend_with_torch, choose_flash
+from trainer.models.pretraining import PretrainingModel
 
 COPIES = ("stack", "cat", "copy_", "clone", "_to_copy")
 
@@ -25,7 +26,7 @@ def stand_ins() -> Iterator[None]:
         yield
 
 
-def model_with(attend, monkeypatch) -> torch.nn.Module:
+def model_with(attend, monkeypatch) -> PretrainingModel:
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
     small = section("bert", "attention_probs_dropout_prob=0.0", "hidden_dropout_prob=0.0")
     model = random_model(small, SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
@@ -58,7 +59,7 @@ def test_flash_3_is_an_operator_that_torch_accepts() -> None:
     torch.library.opcheck(flash.flash_3, (qkv, offsets.ends_S1, offsets.longest))
 
 
-def copies_in_backward(attend) -> dict[str, int]:
+def copies_in_backward(attend: AttendPacked) -> dict[str, int]:
     offsets = SequenceOffsets(batch_of(LENGTHS))
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)
     y_TD = attend(qkv, offsets.ends_S1, offsets.longest, 0.0)
@@ -134,7 +135,7 @@ def test_a_kernel_that_computes_something_else_is_not_used(packages) -> None:
     assert "package flash_attn: differs from plain attention by" in chosen.faults[0]
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
 
-    del sys.modules[flash.FLASH_2_MODULE].flash_attn_varlen_qkvpacked_func
+    delattr(sys.modules[flash.FLASH_2_MODULE], "flash_attn_varlen_qkvpacked_func")
     assert "AttributeError" in choose_flash(2, 8, 0.1, LIKE).faults[0]
 
 
