@@ -105,6 +105,9 @@ def deepspeed_step(model: Any, options: argparse.Namespace) -> Callable[[dict[st
     """Return a step of DeepSpeed's three calls."""
     import deepspeed
 
+    from trainer.engine import start_distributed
+
+    start_distributed(timeout=600)  # a process group of one, as a launcher would set it up
     config = {
         "train_micro_batch_size_per_gpu": options.micro_batch,
         "gradient_clipping": 1.0,
