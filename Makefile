@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup demo test lint docs bench bench_gpu
+.PHONY: setup demo test lint docs bench bench_gpu gpu gpu_bundle
 
 setup: .venv/installed
 
@@ -40,6 +40,16 @@ bench: .venv/installed_dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/saves.py
 
-# Stands alone: the machine with the GPU needs torch 2.11 or newer and this directory, nothing else.
+# Tests marked gpu, then the trainer beside transformers. The machine needs an image with PyTorch 2.10 or newer, and
+# what `make gpu_bundle` packs; no network.
+gpu:
+	$(PYTHON) benchmarks/gpu_run.py
+
+# For another Python: make gpu_bundle BUNDLE_PYTHON=3.12
+BUNDLE_PYTHON ?= $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_python_version())")
+gpu_bundle: .venv/installed_dev
+	$(BIN)/python benchmarks/gpu_bundle.py --python $(BUNDLE_PYTHON)
+
+# The bare models, without the trainer. Needs torch 2.10 or newer and this directory, nothing else.
 bench_gpu:
 	$(PYTHON) benchmarks/gpu.py

@@ -216,7 +216,7 @@ def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, comp
     initialize(model, shape, 0.02, 0)
     model = model.to(device, precision_on(device)).train()
     if compiled:
-        model.encoder.compile_layers()
+        model.compile_parts()
     masked = len(batch.masked_positions_K)
     pairs = max(1, model.labeled_pairs(batch))
 

@@ -14,39 +14,45 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.config.schema import Recipe
+from trainer.config.schema import BatchSection, Recipe
 from trainer.data.dataset import PairFolder
 from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
+from trainer.models.attention import kernel_for
 from trainer.models.families import encoder_shape
+from trainer.models.flash import choose_flash
 from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
 from trainer.models.warm_start import warm_start
+from trainer.trial_pass import DTYPES
 
 MAX_BF16_TOKENS_ON_CPU = 8192
 """Tokens of a micro-batch; see `check_micro_batch`."""
 
 
-def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
-    """Build the model of the run's recipe without weights, on the meta device.
+def build_initial_model(recipe: Recipe, folders: list[PairFolder], batch: BatchSection) -> PretrainingModel:
+    """Build the model of the run's recipe without weights, on the meta device, for a phase's micro-batches.
 
     Raises DataError if the pairs' vocabulary does not fit, and UsageError if bf16 on a CPU cannot train its
     micro-batches.
     """
     vocabulary = folders[0].vocabulary
     check_model_vocabulary(recipe, vocabulary, folders[0].folder)
-    check_micro_batch(recipe, max(folder.max_length for folder in folders))
+    of_phase = recipe.model_copy(update={"batch": batch})
+    check_micro_batch(of_phase, max(folder.max_length for folder in folders))
 
     model = empty_model(recipe.model, vocabulary.size)
     for note in notes(recipe, folders, model):
         logger.info(note)
 
     model.encoder.recompute = recipe.engine.recompute
-    if recipe.engine.compile:
-        model.encoder.compile_layers()
+    if device_name() == "cuda":
+        choose_attention(model, recipe.engine.precision)
+    if compiles(of_phase, device_name()):
+        model.compile_parts()
     return model
 
 
@@ -77,6 +83,32 @@ def initial_weights(recipe: Recipe, vocabulary: Vocabulary) -> Iterator[tuple[st
     missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
     logger.info("Beginning with the weights of %s%s.", source, missing)
     return model.named_parameters()
+
+
+def compiles(recipe: Recipe, device: str) -> bool:
+    """Return whether a model is compiled on a device of this type: engine.compile, where "auto" depends on it."""
+    if recipe.engine.compile != "auto":
+        return recipe.engine.compile
+    return device == "cuda" and recipe.batch.shape != "exact" and recipe.engine.zero_stage < 3
+
+
+def choose_attention(model: PretrainingModel, precision: str) -> None:
+    """Let the model use the fastest attention that this rank's GPU has, and log which one it is."""
+    shape = model.shape
+    device = torch.device("cuda", torch.cuda.current_device())
+    like = torch.zeros((), dtype=DTYPES[precision], device=device)
+    head_size = shape.hidden_size // shape.num_attention_heads
+
+    capability = torch.cuda.get_device_capability(device)
+    if kernel_for(device.type, like.dtype, head_size, capability) != "packed":
+        logger.info("Attention: a padded grid; flash attention is for 16 bits, on GPUs from A100 on.")
+        return
+
+    kernel = choose_flash(shape.num_attention_heads, head_size, shape.attention_probs_dropout_prob, like)
+    model.encoder.use_flash(kernel.attend)
+    logger.info("Attention: %s.", kernel.name)
+    for fault in kernel.faults:
+        logger.info("Attention: not used: %s.", fault)
 
 
 def check_micro_batch(recipe: Recipe, longest: int) -> None:

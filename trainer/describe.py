@@ -1,12 +1,11 @@
 """Describes a recipe for `--describe`: its model's size, FLOPs per token and memory, before anything is built.
 
-Memory is what the method needs, not what an allocator rounds it up to: weights, gradients and optimizer state as in
-ZeRO (Rajbhandari et al., arXiv:1910.02054), and the activations that layers keep for the backward pass.
+Memory is what the method needs, not what an allocator rounds it up to (trainer/memory.py).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,42 +13,19 @@ from torch import nn
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
+from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.schema import Recipe
+from trainer.memory import RANKS, activation_bytes, bucket_bytes, largest_micro_batch, state_bytes
 from trainer.models.encoder import EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.pretraining import PretrainingModel
 
-RANKS = (1, 8)
-"""World sizes that memory per rank is given for."""
+CARDS = {"80 GB": 80e9, "141 GB": 141e9}
+"""Memory of the GPUs that micro-batches are given for: A100 and H100, and H200."""
 
-
-class BytesPerParameter(NamedTuple):
-    """What training keeps for one parameter.
-
-    gradient: summed in float32 whatever the precision is (trainer/distributed/gradients.py).
-    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one.
-    """
-
-    weight: int
-    gradient: int
-    optimizer: int
-
-
-BYTES = {
-    "fp32": BytesPerParameter(weight=4, gradient=4, optimizer=8),
-    "bf16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
-    "fp16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
-}
-
-REDUCE_BUCKET_SIZE = 500_000_000
-"""Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
-
-VECTORS_PER_LAYER = 8
-"""Vectors of the hidden size that a layer keeps: its input, query, key, value, the heads' output, two sums, a norm."""
-
-LOGIT_BYTES = 3 * 4
-"""Per vocabulary entry at a masked token, in float32: logits, their logarithms, and in the backward pass gradients."""
+CONTEXT_BYTES = 3e9
+"""What CUDA, its libraries and NCCL take of a GPU before training allocates anything."""
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -66,7 +42,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     parameters = count_parameters(model)
 
     longest, mean_seen = row_lengths(recipe)
-    tokens = micro_batch_tokens(recipe, longest)
+    chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
+    tokens = described_micro_batch(recipe, longest, chosen)
     masked = recipe.masking.prob
 
     return {
@@ -80,7 +57,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "bytes_per_rank": state_bytes(parameters, recipe.engine.precision),
         "bucket_bytes": bucket_bytes(parameters, recipe),
         "micro_batch_tokens": tokens,
-        "activation_bytes": tokens * round(activation_bytes(shape, recipe)),
+        "activation_bytes": None if tokens is None else tokens * round(activation_bytes(shape, recipe)),
+        "micro_tokens_auto": chosen,
     }
 
 
@@ -128,69 +106,41 @@ def vocabulary_size(recipe: Recipe) -> int:
     )
 
 
-def state_bytes(parameters: int, precision: str) -> dict[str, dict[str, int]]:
-    """Return the bytes of weights, gradients and optimizer state on each rank, by ZeRO stage and number of ranks."""
-    by_stage: dict[str, dict[str, int]] = {}
-    for stage in range(4):
-        by_ranks = {str(ranks): _state_bytes_per_rank(parameters, precision, stage, ranks) for ranks in RANKS}
-        by_stage[f"zero_{stage}"] = by_ranks
-    return by_stage
-
-
-def _state_bytes_per_rank(parameters: int, precision: str, stage: int, ranks: int) -> int:
-    """Each stage shards one thing more: stage 1 optimizer state, stage 2 gradients, stage 3 weights."""
-    size = BYTES[precision]
-
-    def held(bytes_per_parameter: int, sharded_from_stage: int) -> int:
-        whole = bytes_per_parameter * parameters
-        if stage < sharded_from_stage:
-            return whole
-        # Shards are filled up to equal sizes, so the division rounds up.
-        return -(-whole // ranks)
-
-    return held(size.optimizer, 1) + held(size.gradient, 2) + held(size.weight, 3)
-
-
-def bucket_bytes(parameters: int, recipe: Recipe) -> int:
-    """Return the bytes of the buffers that gradients are reduced in, on each rank.
-
-    A float32 copy of at most one bucket of gradients. Stages 2 and 3 also have the bucket itself, which DeepSpeed
-    allocates in the model's precision and at its full size however small the model is.
-    """
-    settings = recipe.deepspeed.get("zero_optimization", {})
-    bucket_size = int(settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE))
-
-    float32_copy = 4 * min(parameters, bucket_size)
-    if recipe.engine.zero_stage < 2:
-        return float32_copy
-    return float32_copy + BYTES[recipe.engine.precision].weight * bucket_size
-
-
 def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
-    """Return the tokens of the largest micro-batch, if the longest row has `longest` tokens."""
-    batch = recipe.batch
-    if batch.micro_tokens:
-        return batch.micro_tokens
-    return (batch.micro_batch or 0) * longest
+    """Return the tokens of the largest micro-batch, if the longest row has `longest` tokens.
 
-
-def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
-    """Return the bytes that one token's activations keep for the backward pass.
-
-    A layer keeps VECTORS_PER_LAYER vectors of the hidden size and two of the feed-forward size, and for dropout one
-    byte for each element of two vectors. With engine.recompute each layer keeps its input, and one layer at a time
-    the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary entry at masked tokens.
+    Raises ValueError for batch.micro_tokens "auto", which a device decides.
     """
-    value_bytes = 4 if recipe.engine.precision == "fp32" else 2
-    input_bytes = shape.hidden_size * value_bytes
+    batch = recipe.batch
+    if batch.micro_batch:
+        return batch.micro_batch * longest
+    if not isinstance(batch.micro_tokens, int):
+        raise ValueError("batch.micro_tokens has no number yet.")
+    return batch.micro_tokens
 
-    layer_bytes = (VECTORS_PER_LAYER * shape.hidden_size + 2 * shape.intermediate_size) * value_bytes
-    if shape.hidden_dropout_prob:
-        layer_bytes += 2 * shape.hidden_size
 
-    if recipe.engine.recompute:
-        all_layers = shape.num_hidden_layers * input_bytes + layer_bytes
-    else:
-        all_layers = shape.num_hidden_layers * layer_bytes
+def chosen_micro_tokens(
+    recipe: Recipe, shape: EncoderShape, parameters: int, longest: int
+) -> dict[str, dict[str, int | None]]:
+    """Return what batch.micro_tokens "auto" comes to on GPUs of each size, by number of ranks; None: does not fit."""
+    smallest = smallest_micro_batch(recipe.batch, longest)
+    by_card: dict[str, dict[str, int | None]] = {}
+    for card, card_bytes in CARDS.items():
+        by_card[card] = {}
+        for ranks in RANKS:
+            limit = largest_micro_batch(shape, parameters, recipe, ranks, card_bytes - CONTEXT_BYTES)
+            fits = limit >= smallest
+            by_card[card][str(ranks)] = needed_tokens(recipe.batch, limit, longest, ranks) if fits else None
+    return by_card
 
-    return all_layers + recipe.masking.prob * shape.vocab_size * LOGIT_BYTES
+
+def described_micro_batch(recipe: Recipe, longest: int, chosen: dict[str, dict[str, int | None]]) -> int | None:
+    """Return the recipe's tokens of a micro-batch, or those chosen for the smallest GPU and the most ranks that fit."""
+    if not recipe.batch.chooses_micro_batch:
+        return micro_batch_tokens(recipe, longest)
+
+    for by_ranks in chosen.values():
+        for tokens in reversed(by_ranks.values()):
+            if tokens is not None:
+                return tokens
+    return None

@@ -18,6 +18,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
+from trainer.batch_limits import row_micro_batches, token_micro_batches
 from trainer.config.schema import EngineSection, Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
@@ -145,15 +146,20 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
     Raises UsageError if the global batch cannot be cut as the recipe says.
     """
     batch = recipe.batch
-    if batch.global_tokens and batch.micro_tokens:
-        longest = [folder.max_length for folder in folders]
-        if not longest:
-            longest = [recipe.model.max_position_embeddings]
+    longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
+    if batch.chooses_micro_batch:
+        raise ValueError("batch.micro_tokens has no number yet; see trainer/micro_batches.py.")
+
+    if batch.global_tokens and isinstance(batch.micro_tokens, int):
         micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
         return RankShare(rank, world_size, micro_batches, batch.global_tokens)
 
     # A valid recipe counts its batches in tokens or in rows.
     rows = batch.global_batch or 0
+    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
+        micro_batches = row_micro_batches(rows, batch.micro_tokens, max(longest), world_size)
+        return RankShare(rank, world_size, micro_batches, rows)
+
     rows_per_micro_batch = batch.micro_batch or 0
     rows_at_once = rows_per_micro_batch * world_size
     if rows % rows_at_once:
@@ -163,30 +169,6 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
             "micro_tokens)."
         )
     return RankShare(rank, world_size, rows // rows_at_once, rows)
-
-
-def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
-    """Return how many micro-batches each rank needs so that none exceeds `micro_tokens`.
-
-    `longest` has the tokens of the longest row of each folder. Raises UsageError if a single row is too long.
-    """
-    longest_row = max(longest)
-    if micro_tokens <= longest_row:
-        raise UsageError(
-            f"batch.micro_tokens {micro_tokens} is not enough for rows of up to {longest_row} tokens. "
-            f"Give at least {4 * longest_row}."
-        )
-
-    # A global batch ends with a whole row of each folder, so it may exceed its size by less than that. Rows are
-    # assigned so that the tokens of no two micro-batches differ by more than the longest row, so the largest
-    # micro-batch has at most the mean and one row.
-    max_tokens = global_tokens + sum(longest)
-    max_mean = micro_tokens - longest_row
-    return _divide_rounding_up(max_tokens, max_mean * world_size)
-
-
-def _divide_rounding_up(number: int, divisor: int) -> int:
-    return -(-number // divisor)
 
 
 # DeepSpeed's configuration

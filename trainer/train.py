@@ -32,6 +32,7 @@ from trainer.logs import logger
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
+from trainer.micro_batches import with_micro_batches
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 
@@ -142,7 +143,9 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
     """
     with contextlib.ExitStack() as resources:
         context.watchdog.at("opening the data")
-        data = open_data(phase, resources)
+        folders = open_folders(phase.recipe)
+        phase = with_micro_batches(phase, folders, device_of_rank())
+        data = open_data(phase, folders, resources)
 
         context.watchdog.at("building the engine")
         engine = open_engine(context, phase, data, begins=checkpoint is None)
@@ -166,9 +169,8 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
         return loop.run(state, min(phase.last_step, context.last_step))
 
 
-def open_data(phase: Phase, resources: contextlib.ExitStack) -> PhaseData:
+def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack) -> PhaseData:
     """Open the training and evaluation data of a phase until `resources` close."""
-    folders = open_folders(phase.recipe)
     share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
 
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
@@ -191,7 +193,7 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
-    model = build_initial_model(run_recipe, data.folders)
+    model = build_initial_model(run_recipe, data.folders, phase.recipe.batch)
     engine = build_engine(model, phase.recipe, data.share)
     if begins:
         context.watchdog.at("drawing initial weights")

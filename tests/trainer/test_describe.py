@@ -39,6 +39,18 @@ def test_every_recipe_is_described_without_pairs(capsys, name: str) -> None:
     assert told["activation_bytes"] > told["micro_batch_tokens"] > 0
 
 
+def test_micro_batches_of_published_recipes_are_described_by_gpu(capsys) -> None:
+    """What "auto" comes to on each GPU: null where the model does not fit, never more than a rank's part of a step."""
+    found = {}
+    for name in ("bert_base", "megatron_3.9b", "roberta_base"):
+        assert main(["--config", name, "--describe"]) == 0
+        found[name] = json.loads(capsys.readouterr().out)["micro_tokens_auto"]
+    assert found["bert_base"] == {card: {"1": 256 * 128, "8": 32 * 128} for card in ("80 GB", "141 GB")}
+    assert found["megatron_3.9b"]["80 GB"]["1"] is None
+    assert 4 * 512 < found["megatron_3.9b"]["80 GB"]["8"] < found["megatron_3.9b"]["141 GB"]["8"]
+    assert found["roberta_base"]["80 GB"]["8"] == 65_536
+
+
 def test_bert_large_s_figures_are_the_published_ones() -> None:
     """240.5 and 1,020 GFLOPs a sequence: 272 and 52 of them a second are DeepSpeed's record of 64 and 53 TFLOPs."""
     shape = encoder_shape(load_recipe("trainer/recipes/bert_large.toml", []).model, 30_522)

@@ -40,6 +40,7 @@ from trainer.logs import EVERY_RANK, logger
 UPLOADED = (
     "recipe.toml",
     "recipe_history.jsonl",
+    "micro_batches.json",
     "run_id",
     "metrics.jsonl",
     "report.html",

@@ -23,7 +23,16 @@ from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
 
-FILES = ("recipe.toml", "recipe_history.jsonl", "metrics.jsonl", "report.html", "run_id", RUN_LOCK_FILE, OWNER)
+FILES = (
+    "recipe.toml",
+    "recipe_history.jsonl",
+    "micro_batches.json",
+    "metrics.jsonl",
+    "report.html",
+    "run_id",
+    RUN_LOCK_FILE,
+    OWNER,
+)
 FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")

@@ -87,6 +87,9 @@ def _type_text(facts: dict[str, Any]) -> str:
         alternatives = [_type_text(option) for option in facts["anyOf"] if option.get("type") != "null"]
         return " or ".join(alternatives)
 
+    if "const" in facts:
+        return f"`{json.dumps(facts['const'])}`"
+
     if "enum" in facts:
         return ", ".join(f"`{json.dumps(value)}`" for value in facts["enum"])
 

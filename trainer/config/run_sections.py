@@ -101,10 +101,11 @@ class EngineSection(Section):
         description="Recompute each layer in the backward pass instead of keeping its activations: a third more "
         "computation, for models that do not fit otherwise.",
     )
-    compile: bool = Field(
+    compile: bool | Literal["auto"] = Field(
         default=False,
-        description="Fuse the operations of each layer with torch.compile, which takes about a minute at the start. "
-        'Needs batch.shape "fixed" or "padded".',
+        description="Fuse the operations of embeddings, layers and heads with torch.compile, which takes about a "
+        'minute at the start. Needs batch.shape "fixed" or "padded", and a zero_stage below 3. "auto": on GPUs, if '
+        "these are set.",
     )
     deterministic: bool = Field(
         default=False,

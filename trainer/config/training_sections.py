@@ -176,8 +176,9 @@ class ScheduleSection(Section):
 class BatchSection(Section):
     """What one step computes over all ranks, and how much of it each rank computes at once.
 
-    A batch is counted either in rows (global_batch and micro_batch) or, whatever the rows' lengths, in tokens
-    (global_tokens and micro_tokens). The micro-batches of a step are accumulated.
+    A batch is counted either in rows (global_batch) or, whatever the rows' lengths, in tokens (global_tokens). What a
+    rank computes at once is limited in rows (micro_batch, only with global_batch) or in tokens (micro_tokens). The
+    micro-batches of a step are accumulated.
     """
 
     global_batch: int | None = Field(
@@ -186,13 +187,14 @@ class BatchSection(Section):
     micro_batch: int | None = Field(
         default=None,
         gt=0,
-        description="Rows that a rank computes at once. Limited by memory; changes results by rounding only.",
+        description="Rows that a rank computes at once. Limited by memory; changes results by rounding only. Comes "
+        'before micro_tokens = "auto".',
     )
     global_tokens: int | None = Field(default=None, gt=0, description="Tokens per step over all ranks.")
-    micro_tokens: int | None = Field(
+    micro_tokens: Annotated[int, Field(gt=0)] | Literal["auto"] | None = Field(
         default=None,
-        gt=0,
-        description="Maximum tokens that a rank computes at once. Limited by memory; changes results by rounding only.",
+        description="Maximum tokens that a rank computes at once. Limited by memory; changes results by rounding only. "
+        '"auto": the largest that fits into the GPU\'s memory, and 4,096 on a CPU; RUN/micro_batches.json records it.',
     )
     shape: Literal["exact", "fixed", "padded"] = Field(
         default="exact",
@@ -200,6 +202,11 @@ class BatchSection(Section):
         'for all, of a multiple of 64 tokens, at most micro_tokens, as engine.compile needs it. "padded": each row up '
         "to the longest, in addition to micro_tokens, for comparison with other trainers.",
     )
+
+    @property
+    def chooses_micro_batch(self) -> bool:
+        """Whether the micro-batch is still to be chosen (trainer/micro_batches.py)."""
+        return self.micro_tokens == "auto" and self.micro_batch is None
 
     @property
     def size(self) -> int:

@@ -87,7 +87,8 @@ def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) 
 
 def check_compile(recipe: Recipe, path: str) -> None:
     """Check that compiled layers see one shape and hold their own weights."""
-    if not recipe.engine.compile:
+    # "auto" compiles only where it can.
+    if recipe.engine.compile is not True:
         return
 
     if recipe.batch.shape == "exact":
@@ -140,15 +141,20 @@ def check_masking(masking: MaskingSection, path: str) -> None:
 
 def check_batch(batch: BatchSection, path: str) -> None:
     """Check that a batch is counted in rows or in tokens, and that micro-batches of rows divide it."""
-    rows = (batch.global_batch, batch.micro_batch)
-    tokens = (batch.global_tokens, batch.micro_tokens)
+    is_in_rows = batch.global_batch is not None and batch.global_tokens is None
+    is_in_tokens = batch.global_tokens is not None and batch.global_batch is None
 
-    is_complete_in_rows = None not in rows
-    is_complete_in_tokens = None not in tokens
-    has_both = any(rows) and any(tokens)
-    if has_both or not (is_complete_in_rows or is_complete_in_tokens):
+    # A number of rows may stand beside "auto", so that it can be set for a recipe that ships.
+    has_row_limit = batch.micro_batch is not None
+    has_token_limit = batch.micro_tokens is not None
+    has_both_limits = has_row_limit and isinstance(batch.micro_tokens, int)
+
+    is_complete_in_rows = is_in_rows and (has_row_limit or has_token_limit) and not has_both_limits
+    is_complete_in_tokens = is_in_tokens and has_token_limit and not has_row_limit
+    if not (is_complete_in_rows or is_complete_in_tokens):
         raise UsageError(
-            f"{path}: [batch] needs global_batch and micro_batch (rows), or global_tokens and micro_tokens, not both."
+            f"{path}: [batch] needs global_batch and micro_batch (rows), or global_tokens and micro_tokens, not both. "
+            "global_batch also goes with micro_tokens in place of micro_batch."
         )
 
     if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from schemas.errors import DataError, UsageError
@@ -66,9 +68,10 @@ def check_pair_folder(folder: PairFolder, recipe: Recipe) -> None:
             "masking.stored."
         )
 
-    if recipe.batch.micro_tokens and recipe.batch.micro_tokens < 4 * folder.max_length:
+    batch = recipe.batch
+    if batch.global_tokens and isinstance(batch.micro_tokens, int) and batch.micro_tokens < 4 * folder.max_length:
         raise UsageError(
-            f"batch.micro_tokens {recipe.batch.micro_tokens} is too few for rows of up to {folder.max_length} tokens. "
+            f"batch.micro_tokens {batch.micro_tokens} is too few for rows of up to {folder.max_length} tokens. "
             f"Give at least {4 * folder.max_length}."
         )
 
@@ -110,11 +113,37 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> Bat
     rows = sum(folder.manifest.totals["rows"] for folder in folders)
     mask_prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
 
-    if batch.micro_batch is not None:
-        most_tokens = batch.micro_batch * longest
+    if batch.global_batch is not None:
+        # Few rows are as long as the longest, so nearly all batches fit into a smaller shape.
+        most_tokens = -(-share.size // share.micro_batches_per_step) * longest
+        usual_tokens = min(most_tokens, usual_row_tokens(folders, share) + longest)
     else:
         # A global batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more
         # than a row.
         most_tokens_per_step = share.size + sum(folder.max_length for folder in folders)
         most_tokens = -(-most_tokens_per_step // share.micro_batches_per_step) + longest
-    return shape_for(most_tokens, tokens / rows, longest, mask_prob, padded=batch.shape == "padded")
+        usual_tokens = most_tokens
+
+    shape = shape_for(usual_tokens, tokens / rows, longest, mask_prob, padded=batch.shape == "padded")
+    return replace(shape, most_tokens=max(most_tokens, shape.tokens))
+
+
+def usual_row_tokens(folders: list[PairFolder], share: RankShare) -> int:
+    """Return how many tokens a micro-batch of rows seldom exceeds by more than a row.
+
+    That is its part of the mean of a global batch and four standard deviations. The lengths of the rows of all folders
+    are in their manifests.
+    """
+    rows = 0
+    tokens = 0
+    squares = 0
+    for folder in folders:
+        for length, rows_of_length in enumerate(folder.manifest.statistics["lengths"]):
+            rows += rows_of_length
+            tokens += length * rows_of_length
+            squares += length * length * rows_of_length
+
+    mean = tokens / rows
+    deviation = max(0.0, squares / rows - mean**2) ** 0.5
+    tokens_of_step = share.size * mean + 4 * share.size**0.5 * deviation
+    return int(tokens_of_step / share.micro_batches_per_step)

@@ -26,7 +26,7 @@ class BatchShape:
 
     tokens, sequences, masked: how many of each. The last two are doubled for a batch that has more. longest: the
     maximum number of tokens in a sequence. padded: every row is filled up to `longest`, and the number of tokens
-    follows from that.
+    follows from that. most_tokens: for the rare batch that has more than `tokens`; None if there is none.
     """
 
     tokens: int
@@ -34,6 +34,7 @@ class BatchShape:
     masked: int
     longest: int
     padded: bool = False
+    most_tokens: int | None = None
 
 
 def shape_for(tokens: int, mean_length: float, longest: int, mask_prob: float, padded: bool) -> BatchShape:
@@ -95,7 +96,10 @@ def _filler_lengths(batch: PackedBatch, shape: BatchShape) -> Tensor:
         return (shape.longest - lengths_S)[lengths_S < shape.longest]
 
     # Otherwise as few fillers as possible: whole ones, and the rest.
-    whole, rest = divmod(shape.tokens - len(batch.ids_T), shape.longest)
+    tokens = shape.tokens
+    if shape.most_tokens is not None and len(batch.ids_T) > tokens:
+        tokens = shape.most_tokens
+    whole, rest = divmod(tokens - len(batch.ids_T), shape.longest)
     lengths = [shape.longest] * whole
     if rest > 0:
         lengths.append(rest)

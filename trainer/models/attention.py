@@ -3,6 +3,7 @@
 There are three kernels. They compute the same up to rounding, and all drop attention weights:
 
     packed      Flash attention takes the whole batch, given where its sequences end. Only CUDA, 16-bit numbers.
+                flash.py has it, in several implementations.
     padded      The sequences are copied into a grid, padded to the longest, and computed in one call with a mask.
                 For CUDA where flash attention does not work: float32, GPUs older than Ampere, large heads. Copies
                 nothing to the host, and takes one call a layer.
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.models.batch import SequenceOffsets
+from trainer.models.flash import AttendPacked, attend_with_torch
 
 Kernel = Literal["packed", "padded", "one by one"]
 
@@ -47,17 +49,19 @@ MUCH_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
 """Compute capabilities of A100, H100 and B200."""
 
 
-def attend(qkv_TN: Tensor, heads: int, offsets: SequenceOffsets, dropout: float) -> Tensor:
+def attend(
+    qkv_TN: Tensor, heads: int, offsets: SequenceOffsets, dropout: float, flash: AttendPacked = attend_with_torch
+) -> Tensor:
     """Return the heads' outputs side by side, (T, D), given queries, keys and values side by side, (T, 3D).
 
-    `dropout` is the probability of dropping an attention weight.
+    `dropout` is the probability of dropping an attention weight. `flash` computes it where flash attention can.
     """
     qkv_T3Hd = qkv_TN.view(len(qkv_TN), 3, heads, -1)
     head_size = qkv_T3Hd.shape[-1]
     kernel = kernel_for(qkv_TN.device.type, qkv_TN.dtype, head_size, capability_of(qkv_TN.device))
 
     if kernel == "packed":
-        return attend_packed(qkv_T3Hd, offsets, dropout)
+        return flash(qkv_T3Hd, offsets.ends_S1, offsets.longest, dropout)
     if kernel == "padded":
         return attend_padded(qkv_T3Hd, offsets, dropout)
     return attend_one_by_one(qkv_T3Hd, offsets, dropout)  # type: ignore[call-arg]
@@ -86,28 +90,6 @@ def capability_of(device: torch.device) -> tuple[int, int]:
 @torch.compiler.assume_constant_result
 def _gpu_capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
-
-
-def attend_packed(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:
-    """Compute (T, 3, H, d) -> (T, D) in one flash-attention kernel.
-
-    This calls the ATen operator because torch.nn.attention.varlen.varlen_attn has no dropout. The dropout mask comes
-    from the device's generator, so recomputed layers draw the same one again.
-    """
-    q_THd, k_THd, v_THd = qkv_T3Hd.unbind(1)
-    y_THd, *_ = torch.ops.aten._flash_attention_forward(
-        q_THd,
-        k_THd,
-        v_THd,
-        offsets.ends_S1,  # of the queries
-        offsets.ends_S1,  # of the keys
-        offsets.longest,
-        offsets.longest,
-        dropout,
-        False,  # not causal
-        False,  # no debug mask
-    )
-    return y_THd.flatten(1)
 
 
 def attend_padded(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.models.attention import attend
 from trainer.models.batch import PackedBatch, SequenceOffsets
+from trainer.models.flash import AttendPacked, attend_with_torch
 
 
 @dataclass(frozen=True)
@@ -68,28 +69,35 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.shape = shape
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Return (T, E)."""
-        segment = self.segment(batch.segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight
-        x_TE = self.token(batch.ids_T) + self.position(batch.positions_T + self.shape.first_position) + segment
+    def forward(self, ids_T: Tensor, segments_T: Tensor, positions_T: Tensor) -> Tensor:
+        """Return (T, E).
+
+        Takes tensors, not a batch: a compiled function is compiled again whenever a field of its arguments changes.
+        """
+        segment = self.segment(segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight
+        x_TE = self.token(ids_T) + self.position(positions_T + self.shape.first_position) + segment
         return self.dropout(self.norm(x_TE))
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: every token attends to all tokens of the same sequence."""
+    """Multi-head self-attention: every token attends to all tokens of the same sequence.
+
+    flash: which flash attention it uses where that works (flash.py).
+    """
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
         hidden_size = shape.hidden_size
         self.heads = shape.num_attention_heads
         self.dropout = shape.attention_probs_dropout_prob
+        self.flash: AttendPacked = attend_with_torch
         self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
         self.out = nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
         """Compute (T, D) -> (R, D)."""
         dropout = self.dropout if self.training else 0.0
-        y_TD = attend(self.qkv(x_TD), self.heads, offsets, dropout)
+        y_TD = attend(self.qkv(x_TD), self.heads, offsets, dropout, self.flash)
         return self.out(select_rows(y_TD, rows_R))
 
 
@@ -146,7 +154,7 @@ class Encoder(nn.Module):
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
         """Return the last layer's output, (T, D), or (R, D) at these rows: the others are then not computed."""
         offsets = SequenceOffsets(batch)
-        x_TD = self.widen(self.embeddings(batch))
+        x_TD = self.widen(self.embeddings(batch.ids_T, batch.segments_T, batch.positions_T))
 
         for i in range(self.depth):
             # With fewer layers than the depth (ALBERT's groups), each is applied several times in a row.
@@ -162,10 +170,19 @@ class Encoder(nn.Module):
                 x_TD = layer(x_TD, offsets, rows)
         return self.norm(x_TD)
 
-    def compile_layers(self) -> None:
-        """Let torch.compile fuse each layer's operations. Each number of tokens or rows is compiled separately."""
+    def compile_parts(self, backend: str = "inductor") -> None:
+        """Let torch.compile fuse the operations of the embeddings and of each layer.
+
+        Each number of tokens or rows is compiled separately.
+        """
+        self.embeddings.compile(dynamic=False, backend=backend)
         for layer in self.layers:
-            layer.compile(dynamic=False)
+            layer.compile(dynamic=False, backend=backend)
+
+    def use_flash(self, flash: AttendPacked) -> None:
+        """Let every layer use this flash attention."""
+        for layer in self.layers:
+            layer.attention.flash = flash  # type: ignore[union-attr, assignment]
 
     def pool(self, first_SD: Tensor) -> Tensor:
         """Compute the vector of each sequence, (S, D), from the last layer at its first token, (S, D)."""

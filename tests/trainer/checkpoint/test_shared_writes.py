@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,7 +104,7 @@ def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
     partial = layout.begin(str(tmp_path), 4)
     for name in ("model.safetensors", "state.json"):
         (partial / name).write_text("x")
-    entries = [describe_file(partial, partial / "state.json")]
+    entries: list[Any] = [describe_file(partial, partial / "state.json")]
     with pytest.raises(StorageError, match=r"holds model\.safetensors, state\.json, but the ranks have checked state"):
         sharded._publish(partial, str(tmp_path), 4, entries, keep=1)
     assert layout.steps_saved(str(tmp_path)) == []

@@ -1,7 +1,6 @@
 """The attention kernels against each other, and what a GPU would be asked to do: kernels registered here stand in."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +9,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.small_models import random_model, section
+from tests.trainer.models.flash_stand_ins import torch_flash
 from trainer.models import attention
-from trainer.models.attention import attend_one_by_one, attend_packed, attend_padded, kernel_for
+from trainer.models.attention import attend_one_by_one, attend_padded, kernel_for
 from trainer.models.batch import PackedBatch, SequenceOffsets
+from trainer.models.flash import attend_with_torch
 
 LENGTHS = [5, 9, 1, 7]
 
@@ -39,6 +40,10 @@ def batch_of(lengths: list[int], empty: int = 0) -> PackedBatch:
     )
 
 
+def attend_packed(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:
+    return attend_with_torch(qkv_T3Hd, offsets.ends_S1, offsets.longest, dropout)
+
+
 class Counts(TorchDispatchMode):
     """How often each ATen operator is called."""
 
@@ -52,84 +57,11 @@ class Counts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def kept_weights(seed: Tensor, shape: tuple[int, ...], dropout: float) -> Tensor:
-    generator = torch.Generator().manual_seed(int(seed[0]))
-    return (torch.rand(shape, generator=generator) >= dropout) / (1 - dropout)
-
-
-def weights_of(q: Tensor, k: Tensor) -> Tensor:
-    """(H, tokens, tokens): each token's attention weights, for q and k of (H, tokens, d)."""
-    return (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
-
-
-def heads_first(tensors: tuple[Tensor, ...], ends: Tensor) -> Iterator[list[Tensor]]:
-    """Of each sequence that has tokens, each tensor as (H, tokens, d) in float32."""
-    bounds = ends.tolist()
-    for a, b in pairwise(bounds):
-        if b > a:
-            yield [tensor[a:b].float().transpose(0, 1) for tensor in tensors]
-
-
-def packed_forward(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor) -> Tensor:
-    results = []
-    for q_HLd, k_HLd, v_HLd in heads_first((q, k, v), ends):
-        weights = weights_of(q_HLd, k_HLd)
-        kept = kept_weights(seed, tuple(weights.shape), dropout)
-        results.append((weights * kept @ v_HLd).transpose(0, 1))
-    return torch.cat(results)
-
-
-def packed_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor):
-    """The gradients of q, k and v, by hand: autograd does not work inside an operator's kernel."""
-    results = []
-    for g_HLd, q_HLd, k_HLd, v_HLd in heads_first((grad, q, k, v), ends):
-        weights = weights_of(q_HLd, k_HLd)
-        kept = kept_weights(seed, tuple(weights.shape), dropout)
-        of_weights = g_HLd @ v_HLd.transpose(1, 2) * kept
-        of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) / q_HLd.shape[-1] ** 0.5
-        found = (of_scores @ k_HLd, of_scores.transpose(1, 2) @ q_HLd, (weights * kept).transpose(1, 2) @ g_HLd)
-        results.append([gradient.transpose(0, 1) for gradient in found])
-    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
-
-
 @pytest.fixture(scope="module")
 def flash() -> Iterator[list[float]]:
-    """Stand-ins for flash attention's two operators, on the CPU. The list collects the forward calls' dropout_p."""
-    seen: list[float] = []
-
-    def forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, debug, **options):
-        assert cum_seq_q.dtype == torch.int32 and not is_causal and not debug
-        assert max_q >= int(cum_seq_q.diff().max())
-        seen.append(dropout_p)
-        seed = torch.randint(2**31, (2,))  # as on a GPU: from the device's generator
-        out = packed_forward(query, key, value, cum_seq_q, dropout_p, seed)
-        sums = torch.zeros(query.shape[1], query.shape[0])
-        return out.to(query), sums, seed, torch.zeros(()), torch.zeros(0)
-
-    def backward(
-        grad,
-        query,
-        key,
-        value,
-        out,
-        sums,
-        cum_seq_q,
-        cum_seq_k,
-        max_q,
-        max_k,
-        dropout_p,
-        causal,
-        seed,
-        *rest,
-        **options,
-    ):
-        return packed_backward(grad, query, key, value, cum_seq_q, dropout_p, seed)
-
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_flash_attention_forward", forward, "CPU")
-    library.impl("_flash_attention_backward", backward, "CPU")
-    yield seen
-    library._destroy()
+    """Stand-ins for torch's flash attention. The list collects the forward calls' dropout_p."""
+    with torch_flash() as seen:
+        yield seen
 
 
 def results(kernel, dropout: float = 0.0, empty: int = 0) -> tuple[Tensor, Tensor]:

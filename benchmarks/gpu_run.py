@@ -1,0 +1,99 @@
+"""`make gpu`: on one GPU, first the tests marked gpu, then the speed of the trainer itself beside transformers.
+
+    python benchmarks/gpu_run.py [--output out/gpu] [--minutes 20] [--dry]
+
+Every run is a process that trains on a folder of generated pairs (gpu_pairs.py) with the sizes of a published recipe:
+
+    ours           python -m trainer: loader, masks, DeepSpeed, anomaly guard, metrics, and all of the recipe
+    deepspeed      transformers' model in DeepSpeed
+    plain          transformers' model under autocast, compiled
+
+Writes OUTPUT/gpu.json and OUTPUT/gpu.md, after each run anew, so that what was measured is there whatever happens. Runs
+for which no time is left are listed as such. `--dry` does the same with tiny models on a CPU, to show that it works.
+
+Needs torch 2.10 or newer and numpy; everything else is in the folder that `make gpu_bundle` packs, and no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "site"  # the packages of a bundle
+sys.path[:0] = [str(path) for path in (ROOT, SITE) if path.exists()]
+
+if TYPE_CHECKING:
+    from benchmarks.gpu_bench import Bench
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run tests and benchmark. Returns 1 if a test failed or a run broke, 2 if there is no GPU."""
+    flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
+    flags.add_argument("--output", default=str(ROOT / "out/gpu"))
+    flags.add_argument("--minutes", type=float, default=20.0)
+    flags.add_argument("--dry", action="store_true", help="tiny models on a CPU")
+    options = flags.parse_args(arguments)
+
+    fault = machine_fault(options.dry)
+    if fault is not None:
+        print(f"gpu_run: {fault}", file=sys.stderr)
+        return 2
+
+    # These import torch and packages of the bundle, which are known to be there from here on.
+    from benchmarks.gpu_bench import CASES, SIDES, Bench, Figures, measure, write_case
+    from benchmarks.gpu_report import table_line, write_report
+
+    output = Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+    bench = Bench(output, time.monotonic() + 60 * options.minutes, options.dry)
+    tests = run_tests(bench)
+    print(f"tests: {tests}", flush=True)
+
+    figures: list[Figures] = []
+    for case in CASES[:1] if bench.dry else CASES:
+        pairs = write_case(bench, case)
+        for side in SIDES:
+            figures.append(measure(bench, case, side, pairs))
+            write_report(bench, tests, figures)
+            print(table_line(figures[-1]), flush=True)
+        shutil.rmtree(pairs)
+
+    is_broken = any(figure.note.startswith("failed") for figure in figures)
+    return int(is_broken or not tests.startswith("passed"))
+
+
+def machine_fault(dry: bool) -> str | None:
+    """Return what this machine lacks, in one line, or None."""
+    try:
+        import numpy  # noqa: F401
+        import torch
+    except ImportError as error:
+        return f"{error.name} is not installed. Use an image with PyTorch and numpy."
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 10):
+        return f"torch {torch.__version__} is too old. Use an image with 2.10 or newer."
+    if not dry and not torch.cuda.is_available():
+        return "this machine has no GPU that torch can use. --dry runs tiny models on the CPU."
+    return None
+
+
+def run_tests(bench: Bench) -> str:
+    """Run the tests marked gpu. Returns "passed" or "failed" and pytest's last line."""
+    from benchmarks.gpu_bench import environment
+
+    words = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=ROOT, env=environment(bench), capture_output=True, text=True)
+    (bench.output / "tests.log").write_text(done.stdout + done.stderr)
+    last_line = (done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]])[-1]
+    return f"{'passed' if done.returncode == 0 else 'failed'}: {last_line}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Flash attention's operators on a CPU, for tests: with the schemas, checks and results of the packages' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def kept_weights(seed: Tensor, shape: tuple[int, ...], dropout: float) -> Tensor:
+    generator = torch.Generator().manual_seed(int(seed[0]))
+    return (torch.rand(shape, generator=generator) >= dropout) / (1 - dropout)
+
+
+def weights_of(q: Tensor, k: Tensor) -> Tensor:
+    """(H, tokens, tokens): each token's attention weights, for q and k of (H, tokens, d)."""
+    return (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
+
+
+def heads_first(tensors: tuple[Tensor, ...], ends: Tensor) -> Iterator[list[Tensor]]:
+    """Of each sequence that has tokens, each tensor as (H, tokens, d) in float32."""
+    bounds = ends.tolist()
+    for a, b in pairwise(bounds):
+        if b > a:
+            yield [tensor[a:b].float().transpose(0, 1) for tensor in tensors]
+
+
+def packed_forward(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor) -> Tensor:
+    results = []
+    for q_HLd, k_HLd, v_HLd in heads_first((q, k, v), ends):
+        weights = weights_of(q_HLd, k_HLd)
+        kept = kept_weights(seed, tuple(weights.shape), dropout)
+        results.append((weights * kept @ v_HLd).transpose(0, 1))
+    return torch.cat(results)
+
+
+def packed_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor):
+    """The gradients of q, k and v, by hand: autograd does not work inside an operator's kernel."""
+    results = []
+    for g_HLd, q_HLd, k_HLd, v_HLd in heads_first((grad, q, k, v), ends):
+        weights = weights_of(q_HLd, k_HLd)
+        kept = kept_weights(seed, tuple(weights.shape), dropout)
+        of_weights = g_HLd @ v_HLd.transpose(1, 2) * kept
+        of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) / q_HLd.shape[-1] ** 0.5
+        found = (of_scores @ k_HLd, of_scores.transpose(1, 2) @ q_HLd, (weights * kept).transpose(1, 2) @ g_HLd)
+        results.append([gradient.transpose(0, 1) for gradient in found])
+    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+
+@contextmanager
+def torch_flash() -> Iterator[list[float]]:
+    """ATen's two operators. The list collects the forward calls' dropout_p."""
+    seen: list[float] = []
+
+    def forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, debug, **options):
+        assert cum_seq_q.dtype == torch.int32 and not is_causal and not debug
+        assert max_q >= int(cum_seq_q.diff().max())
+        seen.append(dropout_p)
+        seed = torch.randint(2**31, (2,))  # as on a GPU: from the device's generator
+        out = packed_forward(query, key, value, cum_seq_q, dropout_p, seed)
+        sums = torch.zeros(query.shape[1], query.shape[0])
+        return out.to(query), sums, seed, torch.zeros(()), torch.zeros(0)
+
+    def backward(
+        grad, query, key, value, out, sums, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, causal, seed, *rest
+    ):
+        return tuple(found.to(query) for found in packed_backward(grad, query, key, value, cum_seq_q, dropout_p, seed))
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_forward", forward, "CPU")
+    library.impl("_flash_attention_backward", lambda *args, **options: backward(*args), "CPU")
+    try:
+        yield seen
+    finally:
+        library._destroy()
+
+
+# From hopper/flash_api.cpp of the package, without the arguments that are never given here.
+FLASH_3_FORWARD = (
+    "fwd(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, int? max_seqlen_q=None, "
+    "int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, int num_splits=0) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+FLASH_3_BACKWARD = (
+    "bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(a!)? dq=None, "
+    "Tensor(b!)? dk=None, Tensor(c!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+    "int? max_seqlen_q=None, int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, "
+    "bool deterministic=False) -> Tensor"
+)
+
+
+@contextmanager
+def flash_3() -> Iterator[None]:
+    """The two operators of FlashAttention-3, with the checks of its C++ on layouts and types."""
+    no_seed = torch.zeros(2)
+
+    def check(q, k, v, ends) -> None:
+        assert ends.dtype == torch.int32 and ends.is_contiguous()
+        for tensor in (q, k, v):
+            assert tensor.stride(-1) == 1 and tensor.shape == q.shape
+
+    def forward(q, k, v, cu_seqlens_q, *rest, **options):
+        check(q, k, v, cu_seqlens_q)
+        out = packed_forward(q, k, v, cu_seqlens_q, 0.0, no_seed).to(q)
+        sums = torch.zeros(q.shape[1], q.shape[0])
+        return out, sums, torch.empty(0), torch.empty(0)
+
+    def backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, *rest, **options):
+        check(q, k, v, cu_seqlens_q)
+        assert dout.is_contiguous() and out.is_contiguous() and softmax_lse.dtype == torch.float32
+        found = packed_backward(dout, q, k, v, cu_seqlens_q, 0.0, no_seed)
+        for given, gradient in zip((dq, dk, dv), found, strict=True):
+            assert given.stride(-1) == 1 and given.dtype == q.dtype
+            given.copy_(gradient)
+        return softmax_lse.clone()
+
+    library = torch.library.Library("flash_attn_3", "DEF")
+    library.define(FLASH_3_FORWARD)
+    library.define(FLASH_3_BACKWARD)
+    library.impl("fwd", forward, "CPU")
+    library.impl("bwd", backward, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()

@@ -1,0 +1,70 @@
+"""Cuts a global batch, counted in rows or in tokens, into micro-batches that are all within a limit of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schemas.errors import UsageError
+from trainer.config.schema import BatchSection
+
+TOKEN_MULTIPLE = 64
+"""Micro-batches of one shape are padded to a multiple of this (trainer/data/padding.py)."""
+
+
+def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
+    """Return how many micro-batches each rank needs so that none exceeds `micro_tokens`.
+
+    `longest` has the tokens of the longest row of each folder. Raises UsageError if a single row is too long.
+    """
+    longest_row = max(longest)
+    if micro_tokens <= longest_row:
+        raise UsageError(
+            f"batch.micro_tokens {micro_tokens} is not enough for rows of up to {longest_row} tokens. "
+            f"Give at least {4 * longest_row}."
+        )
+
+    # A global batch ends with a whole row of each folder, so it may exceed its size by less than that. Rows are
+    # assigned so that the tokens of no two micro-batches differ by more than the longest row, so the largest
+    # micro-batch has at most the mean and one row.
+    max_tokens = global_tokens + sum(longest)
+    max_mean = micro_tokens - longest_row
+    return divide_rounding_up(max_tokens, max_mean * world_size)
+
+
+def smallest_micro_batch(batch: BatchSection, longest: int) -> int:
+    """Return the fewest tokens that a micro-batch may be limited to: one row, or four in batches counted in tokens."""
+    return longest if batch.global_batch else 4 * longest
+
+
+def needed_tokens(batch: BatchSection, limit: int, longest: int, ranks: int) -> int:
+    """Return the tokens that micro-batches within a limit need, so that those of a step are of equal size.
+
+    Example: 256 rows of up to 128 tokens on one rank, at most 20,000 tokens at once: two micro-batches of 128 rows,
+    which need 16,384.
+    """
+    if batch.global_batch:
+        micro_batches = row_micro_batches(batch.global_batch, limit, longest, ranks)
+        return divide_rounding_up(batch.global_batch, ranks * micro_batches) * longest
+
+    # Not more than the rank's part of the global batch, with room for two whole rows.
+    part = divide_rounding_up(batch.global_tokens or 0, ranks) + 2 * longest
+    limit = min(limit, max(part, 4 * longest))
+    return max(limit // TOKEN_MULTIPLE * TOKEN_MULTIPLE, 4 * longest)
+
+
+def row_micro_batches(rows: int, limit: int, longest: int, ranks: int) -> int:
+    """Return into how many micro-batches each rank cuts `rows` rows of all ranks, for at most `limit` tokens at once.
+
+    Raises UsageError if a single row is too long.
+    """
+    rows_at_once = limit // longest
+    if rows_at_once == 0:
+        raise UsageError(
+            f"batch.micro_tokens {limit} is not enough for rows of up to {longest} tokens. Give at least {longest}."
+        )
+    return divide_rounding_up(rows, rows_at_once * ranks)
+
+
+def divide_rounding_up(number: int, divisor: int) -> int:
+    """Return the smallest integer that is not below the quotient."""
+    return -(-number // divisor)

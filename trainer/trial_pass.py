@@ -1,0 +1,123 @@
+"""Tries whether one forward and backward pass of a micro-batch fits into a device's memory, and leaves no trace.
+
+The pass is that of a model of the same shape beside a block of memory as large as what training will hold: float32
+weights, sums of gradients, moments and buffers. The run's own weights, gradients and random numbers are not touched.
+
+The trial is not compiled. That takes a minute, and compiled layers keep less than eager ones, not more.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config.schema import Recipe
+from trainer.data.padding import pad_to_shape, shape_for
+from trainer.models.batch import PackedBatch
+from trainer.models.encoder import EncoderShape
+from trainer.models.pretraining import PretrainingModel
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def count_parameters(shape: EncoderShape) -> int:
+    """Return the number of parameters of a model with its heads, without building it."""
+    return sum(parameter.numel() for parameter in meta_model(shape).parameters())
+
+
+def meta_model(shape: EncoderShape) -> PretrainingModel:
+    """Return the model on the meta device: tensors there have shapes but no memory."""
+    with torch.device("meta"):
+        return PretrainingModel(shape)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU that this process could still use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free + cached
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A pass to try, whatever its number of tokens.
+
+    mean_length: tokens of a row on average. held_bytes: what the device holds besides activations: weights, gradients,
+    optimizer state and buffers.
+    """
+
+    shape: EncoderShape
+    recipe: Recipe
+    mean_length: float
+    held_bytes: int
+    device: torch.device
+
+    def fits(self, tokens: int) -> bool:
+        """Return whether a pass over `tokens` tokens fits into what is free on the device."""
+        is_cuda = self.device.type == "cuda"
+        try:
+            with torch.random.fork_rng([self.device] if is_cuda else []):
+                batch = trial_batch(self.shape, self.recipe, tokens, self.mean_length).to(self.device)
+                train_once(self.shape, self.recipe, batch, self.held_bytes)
+            if is_cuda:
+                torch.cuda.synchronize(self.device)
+            return True
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            # What the pass allocated goes back to the device, not to this process's cache.
+            gc.collect()
+            if is_cuda:
+                torch.cuda.empty_cache()
+
+
+def train_once(shape: EncoderShape, recipe: Recipe, batch: PackedBatch, held_bytes: int) -> None:
+    """Compute the gradients of one micro-batch in a model of zeros, on the batch's device."""
+    device = batch.ids_T.device
+    model = meta_model(shape).to(DTYPES[recipe.engine.precision]).to_empty(device=device).train()
+    model.encoder.recompute = recipe.engine.recompute
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+
+    # The model's own weights and gradients are part of what training holds.
+    own_bytes = 2 * _bytes_of(model)
+    ballast = torch.empty(max(0, held_bytes - own_bytes), dtype=torch.uint8, device=device)
+    losses = model(batch)
+    (losses.mlm_sum + losses.pair_sum).backward()
+    del ballast
+
+
+def _bytes_of(model: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def trial_batch(shape: EncoderShape, recipe: Recipe, tokens: int, mean_length: float) -> PackedBatch:
+    """Return a micro-batch of the size that one of `tokens` tokens is padded to, as large as it can get."""
+    mask_prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
+    longest = min(tokens, shape.positions - shape.first_position)
+    padded = shape_for(tokens, min(mean_length, longest), longest, mask_prob, padded=False)
+    return pad_to_shape(one_row(longest), padded, pad_id=0)
+
+
+def one_row(length: int) -> PackedBatch:
+    """Return a row of `length` tokens with its first one masked and a pair label."""
+    zeros = torch.zeros(length, dtype=torch.int64)
+    one: Tensor = zeros[:1]
+    return PackedBatch(
+        ids_T=zeros,
+        segments_T=zeros,
+        positions_T=torch.arange(length),
+        sequence_T=zeros,
+        sequence_starts_S=one,
+        longest=length,
+        masked_positions_K=one,
+        labels_K=one,
+        pair_labels_S=one,
+        tokens=length,
+        predicted=1,
+        paired=1,
+    )
