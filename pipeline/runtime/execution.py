@@ -11,7 +11,16 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import beam_internals, lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime import (
+    beam_internals,
+    lease_files,
+    leases,
+    progress,
+    publication,
+    runner,
+    shard_destination,
+    stop_signals,
+)
 from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
@@ -20,6 +29,7 @@ from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.terminal import print_lines
 from schemas import manifest as manifests
+from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -71,7 +81,7 @@ def execute(execution: Execution, command: str) -> Manifest | None:
 def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | None:
     pipeline = job.build()
     staging = execution.staging
-    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging):
+    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging), _truth_of(staging):
         shard_destination.decide(staging.output, staging.job)
         publication.begin(staging)
         execution.prepare()
@@ -91,6 +101,18 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
         manifest = read_manifest(staging.output, execution.kind)
         publication.clean_up(staging)
         return manifest
+
+
+@contextlib.contextmanager
+def _truth_of(staging: Staging) -> Iterator[None]:
+    """Have a stop inside the block say whether this job's result was in place by then."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not publication.is_in_place(staging):
+            raise
+        with stop_signals.told_as_finished(storage.printable(staging.output)):
+            raise interrupt from None
 
 
 @contextlib.contextmanager
