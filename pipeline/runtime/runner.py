@@ -198,13 +198,13 @@ def _run_remotely(
     job: BeamJob, pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None
 ) -> Any:
     runner = runner_as_written(job.options)
-    result = remote_jobs.submit(pipeline, runner)
+    submission = remote_jobs.submit(pipeline, runner)
     if submitted is not None:
-        submitted(result)
+        submitted(submission.result)
 
     # Not the pipeline's options: Beam changes them when it submits the job.
-    if leaves_job(job.options):
-        remote_jobs.leave(result, runner, job.options)
+    if leaves_job(job.options) and submission.asked is None:
+        remote_jobs.leave(submission.result, runner, job.options)
     else:
-        remote_jobs.follow(result, runner, job.options, reported)
-    return result
+        remote_jobs.follow(submission, runner, job.options, reported)
+    return submission.result
