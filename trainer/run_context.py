@@ -14,7 +14,7 @@ import torch.distributed as dist
 from schemas import storage
 from schemas.errors import ClozelineError
 from trainer.checkpoint.node_folders import NodeFolders, claim_folders
-from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
+from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest, send_what_is_left
 from trainer.checkpoint.remote_sync import RemoteRun
 from trainer.checkpoint.sharded import find_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint
@@ -146,7 +146,10 @@ def open_remote(run_recipe: Recipe, folders: NodeFolders) -> RemoteRun | None:
         remote = RemotePartOfRun(run.output, run.folder, keep, timeout, folders.of_ranks[rank])
 
     run_on_all_ranks(lambda: remote.fetch() if folders.leads(rank) else None)
-    return remote if folders.leads(rank) else None
+    leader = remote if folders.leads(rank) else None
+    if folders.several:
+        send_what_is_left(leader if isinstance(leader, RemotePartOfRun) else None, folders.of_ranks[rank])
+    return leader
 
 
 def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:

@@ -12,6 +12,8 @@
 #
 # To stop and save: kill -TERM or -USR1 one rank (pgrep -f 'trainer --local_rank'), on any machine; all save and end
 #                   with 75. Do not use Ctrl-C with ssh: DeepSpeed's launcher then kills the ranks.
+# Exit codes:       those of the ranks, but 0 too if a launcher is killed by a signal (the memory killer's, for one). A
+#                   run that has reached its end says so: "step 1000 of 1000 is saved".
 # To resume:        start it again. If a machine is lost, delete its line from the hostfile first.
 
 set -euo pipefail
@@ -34,6 +36,9 @@ export GLOO_SOCKET_IFNAME=$interface NCCL_SOCKET_IFNAME=$interface
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}  # says why a connection failed; INFO shows which network NCCL uses
 cd "$(dirname "$0")"
 echo "GLOO_SOCKET_IFNAME=$interface" >.deepspeed_env
+
+# SIGUSR1 would end DeepSpeed's launchers, and not the ranks. Ranks replace this setting, which they inherit.
+trap '' USR1
 
 without_ssh=()
 if [ $# -gt 0 ]; then

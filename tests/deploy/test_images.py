@@ -147,7 +147,7 @@ def in_image(image: Build, folder: Path, words: list[str], **variables: str) -> 
         env=environment(image) | variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=200,  # before the whole test is given up, so that it can say what its workers did
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -212,6 +212,10 @@ def worker_pool(image: Build, folder: Path) -> Iterator[str]:
             assert process.poll() is None and time.monotonic() < deadline, (folder / "pool.log").read_text()
             time.sleep(0.1)
         yield f"localhost:{port}"
+    except BaseException as error:
+        # A worker that does not connect within a minute ends, and Beam's job service waits for it forever.
+        error.add_note(f"The pool and its workers said:\n{(folder / 'pool.log').read_text()}")
+        raise
     finally:
-        process.terminate()
+        process.kill()
         process.wait()

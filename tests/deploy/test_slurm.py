@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import Command
@@ -140,6 +141,31 @@ def test_a_job_that_is_signaled_is_requeued_and_ends_as_an_unbroken_one(
     assert output.index("asked to stop") < output.index("Resuming from") < output.index(f"step {STEPS} of {STEPS}")
     logs = [log.relative_to(script.parent).parts[2:4] for log in script.parent.rglob("stdout.log")]
     assert sorted(logs) == [(f"start-{start}", f"node-{node}") for start in (0, 1) for node in (0, 1)]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_launcher_of_deepspeeds_that_is_killed_fails_the_job(cluster: Cluster, tmp_path: Path, pairs: Path) -> None:
+    """The outer launcher takes no notice of it and ends with 0."""
+    script = train_script(tmp_path, pairs)
+    metrics = tmp_path / "run/metrics.jsonl"
+    job = cluster.submit(script, "--set", "run.max_steps=5000", LAUNCHER="deepspeed", PYTHONPATH=str(ROOT))
+    cluster.wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 5, 600)
+
+    launchers = [process for process in psutil.process_iter(["cmdline"]) if is_inner_launcher(process, tmp_path)]
+    assert len(launchers) == 2
+    for launcher in launchers:
+        ranks = launcher.children()
+        launcher.kill()
+        for rank in ranks:  # as Slurm does where it has cgroups
+            rank.kill()
+    cluster.wait_until(lambda: cluster.job(job)["JobState"] == "FAILED", 120)
+    assert "A launcher was killed. Submit the job again" in (tmp_path / f"clozeline-train-{job}.out").read_text()
+
+
+def is_inner_launcher(process: psutil.Process, folder: Path) -> bool:
+    words = process.info["cmdline"] or []
+    return "deepspeed.launcher.launch" in words and any(str(folder) in word for word in words)
 
 
 @pytest.mark.timeout(1500)

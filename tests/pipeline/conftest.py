@@ -33,7 +33,7 @@ def beam_job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             time.sleep(0.05)
         yield f"localhost:{port_file.read_text()}"
     finally:
-        process.terminate()
+        process.kill()  # when it is asked to stop, it waits for its jobs, also for one that will never end
         process.wait()
 
 

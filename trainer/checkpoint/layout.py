@@ -198,15 +198,17 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 # Removing
 
 
-def prune(run: str, keep: int) -> None:
+def prune(run: str, keep: int, newest: int) -> None:
     """Remove old checkpoints and what unfinished saves left behind.
 
     What stays: the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
+
+    newest: the step that was just saved or resumed from. Checkpoints after it do not count as complete: they were
+    passed over when the run began, and may have their full sizes and other contents.
     """
     # Sizes suffice here: hashing every kept checkpoint at each save would take minutes for a large model.
-    complete = [
-        step for step in steps_saved(run) if fault_of_checkpoint(checkpoint_path(run, step), hashes=False) is None
-    ]
+    candidates = [step for step in steps_saved(run) if step <= newest]
+    complete = [step for step in candidates if fault_of_checkpoint(checkpoint_path(run, step), hashes=False) is None]
     kept = complete[-keep:]
     step_to_keep = best_step(run)
 

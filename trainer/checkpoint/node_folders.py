@@ -68,7 +68,9 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
     run_on_all_ranks(lambda: _check_shared(run, mark_name, rank, folders.leader(rank) if is_remote else 0))
 
     run_on_all_ranks(lambda: Path(run, mark_name).unlink(missing_ok=True) if folders.leads(rank) else None)
-    run_on_all_ranks(lambda: remove_parts(run) if folders.leads(rank) else None)
+    if not (folders.several and is_remote):
+        # Otherwise parts may complete a checkpoint (remote_parts.py).
+        run_on_all_ranks(lambda: remove_parts(run) if folders.leads(rank) else None)
     return folders
 
 

@@ -14,7 +14,16 @@ from trainer.checkpoint.disk_errors import read_errors_of, write_errors_of
 from trainer.checkpoint.layout import EVALUATION, STATE
 from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file
 from trainer.checkpoint.node_folders import NodeFolders
-from trainer.checkpoint.parts import PARTS_FOLDER, Part, joined, length_of, manifest_of, part_name, saved_parts
+from trainer.checkpoint.parts import (
+    NODE,
+    PARTS_FOLDER,
+    Part,
+    joined,
+    length_of,
+    manifest_of,
+    part_name,
+    saved_parts,
+)
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.verification import read_back
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
@@ -47,7 +56,7 @@ def save_parts(
 
     kept = Path(run, PARTS_FOLDER, f"{step_name}.{save}")
     try:
-        run_on_all_ranks(lambda: publish_parts(partial, kept, manifest) if leads else None)
+        run_on_all_ranks(lambda: publish_parts(partial, kept, manifest, folders.of_ranks[rank]) if leads else None)
     except ClozelineError:
         # A node that cannot keep its parts would leave the others waiting for them.
         run_on_all_ranks(lambda: shutil.rmtree(kept, ignore_errors=True) if leads else None)
@@ -98,10 +107,11 @@ def read_back_parts(
     return parts
 
 
-def publish_parts(partial: Path, kept: Path, manifest: bytes) -> None:
-    """Give a node's written files their name, RUN/parts/STEP.SAVE. Raises StorageError."""
+def publish_parts(partial: Path, kept: Path, manifest: bytes, number: int) -> None:
+    """Give the files that node `number` has written their name, RUN/parts/STEP.SAVE. Raises StorageError."""
     with write_errors_of(partial):
         kept.parent.mkdir(exist_ok=True)
+        (partial / NODE).write_text(str(number))
         storage.publish(str(partial / MANIFEST), manifest)
         os.replace(partial, kept)
 

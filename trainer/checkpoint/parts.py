@@ -10,30 +10,34 @@ SAVE is a random name of the attempt, so that parts of a killed attempt are neve
 manifest lists under `files` what is whole, as in version 1, and under `assembled` each tensor file with its size, its
 parts, their sizes and SHA-256, and the ranges of the file that they hold. Ranges of all parts cover a file once.
 
-On its disk a node keeps RUN/parts/step-00000100.SAVE/ until it is uploaded: the manifest, and files of full size that
-are empty where other nodes wrote.
+On its disk a node keeps RUN/parts/step-00000100.SAVE/ until it is uploaded: the manifest, the node's number, and files
+of full size that are empty where other nodes wrote.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.disk_errors import write_errors_of
-from trainer.checkpoint.manifest import ManifestEntry
+from trainer.checkpoint.manifest import MANIFEST, ManifestEntry
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.write_plan import Range
 from trainer.distributed.watchdog import progress
 
 PARTS_FOLDER = "parts"
+NODE = "node"
+"""In a folder of parts, the number of the node that wrote it: after a restart, nodes may have other numbers."""
+
 PARTS_VERSION = 2
 
 PLAIN_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -129,6 +133,11 @@ def part_name(file: str, number: int, count: int, save: str) -> str:
     return f"{file}.part-{number}-of-{count}.{save}"
 
 
+def is_of_node(part: Part, number: int) -> bool:
+    """Return whether node `number` wrote a part."""
+    return f".part-{number}-of-" in part.path
+
+
 def joined(pieces: list[WrittenPiece]) -> list[Range]:
     """Return the ranges of pieces in file order, adjacent ones as one."""
     ranges: list[Range] = []
@@ -160,18 +169,41 @@ def saved_parts(run: str) -> list[Path]:
     return sorted(Path(run, PARTS_FOLDER).glob("step-*"))
 
 
-def remove_parts(run: str) -> None:
-    """Delete the parts of a run that ended before it uploaded them: other nodes may have lost theirs."""
-    shutil.rmtree(Path(run, PARTS_FOLDER), ignore_errors=True)
+def parts_of_node(run: str, number: int) -> list[str]:
+    """Return the names of the folders of parts that a node has written as node `number`, oldest first."""
+    names = []
+    for folder in saved_parts(run):
+        with contextlib.suppress(OSError):
+            if (folder / NODE).read_text() == str(number) and (folder / MANIFEST).exists():
+                names.append(folder.name)
+    return names
 
 
-def gather(source: Path, part: Part, target: Path) -> None:
-    """Write a part into a file of its own. Raises OSError."""
-    with source.open("rb") as full, target.open("wb") as file:
-        for begin, end in part.ranges:
-            full.seek(begin)
-            for data in _chunks(full, end - begin):
-                file.write(data)
+def remove_parts(run: str, kept: Collection[str] = ()) -> None:
+    """Delete the parts of a run that ended before it uploaded them, besides the folders whose names are `kept`."""
+    for folder in saved_parts(run):
+        if folder.name not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def gather(source: Path, part: Part, target: Path) -> str | None:
+    """Write a part into a file of its own. Returns what is wrong with the part, or None.
+
+    Raises StorageError, and FileNotFoundError if the folder is removed meanwhile.
+    """
+    sha256 = hashlib.sha256()
+    try:
+        with source.open("rb") as full, target.open("wb") as file:
+            for begin, end in part.ranges:
+                full.seek(begin)
+                for data in _chunks(full, end - begin):
+                    sha256.update(data)
+                    file.write(data)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{target} could not be written: {error.strerror or error}.") from error
+    return None if sha256.hexdigest() == part.sha256 else f"{source} was cut or changed"
 
 
 def scatter(source: Path, part: Part, target: Path) -> str | None:

@@ -7,6 +7,8 @@ between ranks, so training goes on meanwhile.
 
 Nothing is resumed from a node's own parts. Where a run begins, begins its next phase or rolls back, all nodes first
 finish what they upload, and then each leader brings the newest checkpoint from the URL, whose step rank 0 chooses.
+What an earlier run could not upload, because the store was out of reach as it ended, is uploaded as a run begins, if
+all parts of a checkpoint are still on the nodes' disks or at the URL.
 
 Any node may have rank 0 next time, or train alone, and the metrics of a run are kept by rank 0. So a node never brings
 a checkpoint without the metrics up to it.
@@ -21,11 +23,20 @@ from pathlib import Path
 import torch.distributed as dist
 
 from schemas import storage
-from schemas.errors import StorageError
+from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
-from trainer.checkpoint.parts import PartsManifest, gather, manifest_in_parts, saved_parts
+from trainer.checkpoint.parts import (
+    PARTS_FOLDER,
+    PartsManifest,
+    gather,
+    is_of_node,
+    manifest_in_parts,
+    parts_of_node,
+    remove_parts,
+    saved_parts,
+)
 from trainer.checkpoint.remote_sync import RemoteRun
 from trainer.checkpoint.run_dir import RUN_LOCK_FILE
 from trainer.checkpoint.url_checkpoints import (
@@ -53,17 +64,17 @@ class RemotePartOfRun(RemoteRun):
         super().__init__(url, folder, keep, timeout)
         self._number = number
         self._sent: set[str] = set()  # folders whose parts of this node are at the URL
+        self._damaged: set[str] = set()  # folders that hold something else by now than was written
         self._begun = False
         self._has_other_files = False
 
     def fetch(self) -> None:
-        """Check that this node can write to the URL, and start the thread; on rank 0 remove what killed runs left.
+        """Check that this node can write to the URL, and start the thread.
 
         Without this check, a node without credentials would train up to its first checkpoint, and none would count.
         """
         with storage.storage_errors_of(self._url):
             if self._number == 0:
-                remove_unfinished(self._url)
                 upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
             else:
                 probe = storage.join(self._url, f"node-{self._number}")
@@ -76,6 +87,56 @@ class RemotePartOfRun(RemoteRun):
         if self._begun:
             super().settle()
         self._begun = True
+
+    def left(self) -> list[str]:
+        """Return the names of the folders of parts that an earlier run has left here."""
+        return parts_of_node(self._folder, self._number)
+
+    def choose_left(self, left: dict[int, list[str]]) -> list[str]:
+        """Return which of the folders that are left on nodes, by the nodes' numbers, make a whole and newer checkpoint.
+
+        Removes at the URL what killed runs left of others. Rank 0 alone calls this. Raises StorageError.
+        """
+        with storage.storage_errors_of(self._url):
+            newest_at_url = max(steps_saved(self._url), default=-1)
+            chosen = []
+            for name in left[0]:
+                folder = Path(self._folder, PARTS_FOLDER, name)
+                holders = [number for number, names in left.items() if name in names]
+                if _step_of(folder) > newest_at_url and self._can_be_completed(folder, holders):
+                    chosen.append(name)
+            remove_unfinished(self._url, [_step_of(Path(name)) for name in chosen])
+        return chosen
+
+    def _can_be_completed(self, folder: Path, holders: list[int]) -> bool:
+        try:
+            manifest, target = self._read(folder)
+        except (OSError, ValueError, CheckpointError):
+            return False
+
+        sizes = storage.sizes(target)
+        for file in manifest.assembled:
+            for part in file.parts:
+                is_here = any(is_of_node(part, number) for number in holders)
+                if not is_here and sizes.get(part.path) != part.bytes:
+                    return False
+        return True
+
+    def send_left(self, names: list[str]) -> None:
+        """Upload folders of parts that are left and remove all others. Raises StorageError.
+
+        The metrics of rank 0 go with them: they are newer than those at the URL, as the checkpoints are.
+        """
+        remove_parts(self._folder, names)
+        if names:
+            logger.info("Sending what an earlier run could not: %s.", ", ".join(names))
+            super().settle()
+
+    def give_up_left(self) -> None:
+        """Remove what could not be published of an earlier run. Rank 0 alone calls this."""
+        if self._unpublished():
+            logger.warning("%s Resuming from an older checkpoint.", self._unpublished())
+            remove_parts(self._folder)
 
     def close(self) -> None:
         """As for RemoteRun, and log which checkpoints could not be published."""
@@ -112,10 +173,12 @@ class RemotePartOfRun(RemoteRun):
                 step = newest_local_step(self._folder)
                 logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
 
+            self._pass_over_after(step)
             if step >= 0:
                 upload_checkpoint(self._folder, self._url, step, self._transfers)
         self._has_other_files = True
-        layout.prune(self._folder, self._keep)
+        if step >= 0:
+            layout.prune(self._folder, self._keep, step)
         return step
 
     def bring(self, step: int) -> None:
@@ -130,10 +193,13 @@ class RemotePartOfRun(RemoteRun):
                 return
             layout.discard(path)
             bring_run(self._url, self._folder, step)
-        layout.prune(self._folder, self._keep)
+        layout.prune(self._folder, self._keep, step)
 
     def _advice(self) -> str:
-        return "The same command resumes from the newest checkpoint there."
+        return (
+            "The same command resumes from the newest checkpoint there; on the same machines it first sends what is "
+            "missing."
+        )
 
     # In the thread
 
@@ -144,6 +210,7 @@ class RemotePartOfRun(RemoteRun):
     def _update_url(self) -> None:
         folders = saved_parts(self._folder)
         self._sent &= {folder.name for folder in folders}
+        self._damaged &= {folder.name for folder in folders}
         if self._number == 0:
             self._send_other_files()
             self._send_checkpoints()
@@ -156,16 +223,24 @@ class RemotePartOfRun(RemoteRun):
             self._publish_complete()
 
     def _send_parts(self, folder: Path) -> None:
-        """Upload this node's parts of a checkpoint, unless they are at the URL."""
-        if folder.name not in self._sent:
+        """Upload this node's parts of a checkpoint, unless they are at the URL or damaged.
+
+        A damaged checkpoint is left out, and later ones are published. On rank 0 its folder stays until then, so that
+        a run that ends with it ends with an error.
+        """
+        if folder.name not in self._sent | self._damaged:
             manifest, target = self._read(folder)
             if self._number == 0:
                 # A damaged checkpoint of the same step must not look published while its files are replaced.
                 storage.remove(storage.join(target, MANIFEST))
                 for whole in manifest.files:
                     upload_file(folder / whole.path, storage.join(target, whole.path), self._transfers)
-            self._send_own_parts(folder, manifest, target)
-            self._sent.add(folder.name)
+            fault = self._send_own_parts(folder, manifest, target)
+            if fault is None:
+                self._sent.add(folder.name)
+            else:
+                self._damaged.add(folder.name)
+                logger.warning("%s. This checkpoint is left out; check the disk.", fault, extra=EVERY_RANK)
 
         if self._number > 0:
             shutil.rmtree(folder)
@@ -189,30 +264,58 @@ class RemotePartOfRun(RemoteRun):
                 text = (folder / MANIFEST).read_bytes()
                 _, target = self._read(folder)
                 storage.publish(storage.join(target, MANIFEST), text)
+                self._passed_over.discard(_step_of(folder))
                 shutil.rmtree(folder)
         if complete:
-            prune_url(self._url, self._keep, spare_newer=True)
+            prune_url(self._url, self._keep, self._passed_over, spare_newer=True)
 
     def _read(self, folder: Path) -> tuple[PartsManifest, str]:
         """Return the manifest of a checkpoint that waits, and where it goes."""
         manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
         assert manifest is not None  # this run has written it
-        return manifest, location(self._url, int(folder.name.split(".")[0].removeprefix("step-")))
+        return manifest, location(self._url, _step_of(folder))
 
-    def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> None:
+    def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> str | None:
+        """Upload this node's parts. Returns what is wrong with one, or None.
+
+        Other contents of full size would look complete at the URL, and older checkpoints would be removed for them.
+        """
         for file in manifest.assembled:
             for part in file.parts:
-                if f".part-{self._number}-of-" in part.path:
+                if is_of_node(part, self._number):
                     gathered = folder / part.path
-                    gather(folder / file.path, part, gathered)
+                    fault = gather(folder / file.path, part, gathered)
+                    if fault is not None:
+                        return fault
                     upload_file(gathered, storage.join(target, part.path), self._transfers)
                     gathered.unlink()
+        return None
+
+
+def _step_of(folder: Path) -> int:
+    """Return the step of a folder with parts."""
+    return int(folder.name.split(".")[0].removeprefix("step-"))
 
 
 def _is_complete(manifest: PartsManifest, target: str) -> bool:
     """Return whether all parts of a checkpoint are at the URL. One that is being uploaded is absent, or too short."""
     sizes = storage.sizes(target)
     return all(sizes.get(part.path) == part.bytes for file in manifest.assembled for part in file.parts)
+
+
+def send_what_is_left(remote: RemotePartOfRun | None, number: int) -> None:
+    """Publish what an earlier run left on the nodes' disks, as far as it makes whole checkpoints. A collective call.
+
+    remote: None on ranks that do not lead in their folder. number: of the folder that this rank sees.
+    """
+    rank = dist.get_rank()
+    left_by_rank = run_on_all_ranks(lambda: (number, remote.left()) if remote is not None else None)
+    left = dict(found for found in left_by_rank if found is not None)
+
+    chosen = run_on_rank_0(lambda: remote.choose_left(left) if remote is not None else [])
+    run_on_all_ranks(lambda: remote.send_left(chosen) if remote is not None and rank > 0 else None)
+    run_on_rank_0(lambda: remote.send_left(chosen) if remote is not None else None)
+    run_on_rank_0(lambda: remote.give_up_left() if remote is not None else None)
 
 
 def bring_newest(remote: RemotePartOfRun | None) -> None:

@@ -63,6 +63,9 @@ class RemoteRun:
         # By path, the modification time (ns) that a file besides the checkpoints had at its last upload.
         self._uploaded: dict[str, int] = {}
 
+        # Checkpoints at the URL that are newer than the one that the run has resumed from: they did not verify.
+        self._passed_over: set[int] = set()
+
         self._work_waiting = Event()
         self._settled: list[Event] = []
         self._closing = False
@@ -85,7 +88,12 @@ class RemoteRun:
                     logger.info("Passed over a checkpoint: %s.", fault)
                 step = newest_local_step(self._folder)
                 logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
+                self._pass_over_after(step)
         self._thread.start()
+
+    def _pass_over_after(self, step: int) -> None:
+        """Remember that checkpoints at the URL after `step` are damaged, until the run saves them again."""
+        self._passed_over = {other for other in steps_saved(self._url) if other > step}
 
     def follow(self) -> None:
         """Copy what is new, in the background."""
@@ -161,10 +169,10 @@ class RemoteRun:
         """Copy everything that is new. Raises ClozelineError."""
         self._send_other_files()
         self._send_checkpoints()
-        prune_url(self._url, self._keep)
+        prune_url(self._url, self._keep, self._passed_over)
 
     def _send_checkpoints(self) -> None:
-        at_url = steps_saved(self._url)
+        at_url = [step for step in steps_saved(self._url) if step not in self._passed_over]
         newest_at_url = max(at_url, default=-1)
 
         for step in steps_saved(self._folder):
@@ -175,6 +183,7 @@ class RemoteRun:
     def _send(self, step: int) -> None:
         try:
             upload_checkpoint(self._folder, self._url, step, self._transfers)
+            self._passed_over.discard(step)
         except FileNotFoundError:
             # The run prunes its folder while this thread copies. A step that is still there should be complete.
             if step in steps_saved(self._folder):

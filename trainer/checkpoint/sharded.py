@@ -261,7 +261,7 @@ def _publish(partial: Path, run: str, step: int, entries: list[ManifestEntry], k
 
     seal(partial, entries)
     layout.publish_checkpoint(partial, layout.checkpoint_path(run, step))
-    layout.prune(run, keep)
+    layout.prune(run, keep, step)
 
 
 # Loading

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from time import monotonic
 
@@ -162,24 +163,25 @@ def _bring_other_files(url: str, run: str) -> None:
         download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
 
 
-def remove_unfinished(url: str) -> None:
-    """Remove what unfinished copies left at a URL, before new ones begin."""
+def remove_unfinished(url: str, going_on: Collection[int] = ()) -> None:
+    """Remove what unfinished copies left at a URL, before new ones begin, besides the steps that are `going_on`."""
     folder = storage.join(url, layout.CHECKPOINTS_FOLDER)
-    published = {Path(location(url, step)).name for step in steps_saved(url)}
+    kept = {Path(location(url, step)).name for step in [*steps_saved(url), *going_on]}
     for name in storage.names(folder):
-        if name not in published:
+        if name not in kept:
             storage.remove(storage.join(folder, name))
 
 
-def prune_url(url: str, keep: int, spare_newer: bool = False) -> None:
+def prune_url(url: str, keep: int, passed_over: Collection[int] = (), spare_newer: bool = False) -> None:
     """Remove all but the newest `keep` checkpoints and the best one, and files of unfinished copies.
 
+    passed_over: checkpoints that do not verify. They stay until they are saved again, and do not count.
     spare_newer: leave what is newer than the newest checkpoint, because other nodes are copying it.
 
     A checkpoint's manifest goes first, so that a kill leaves nothing that looks like a checkpoint.
     """
-    saved = steps_saved(url)
-    kept_steps = set(saved[-keep:])
+    saved = [step for step in steps_saved(url) if step not in passed_over]
+    kept_steps = {*saved[-keep:], *passed_over}
     best_step = layout.best_step(url)
     if best_step is not None:
         kept_steps.add(best_step)

@@ -90,11 +90,23 @@ def test_pruning_keeps_the_newest_that_are_whole(tmp_path: Path) -> None:
         saved(tmp_path, step)
     written(tmp_path, 50)
     (checkpoint_path(str(tmp_path), 30) / "model.safetensors").unlink()
-    prune(str(tmp_path), keep=2)
+    prune(str(tmp_path), keep=2, newest=40)
     assert names(tmp_path) == ["step-00000020", "step-00000030", "step-00000040"]
     (checkpoint_path(str(tmp_path), 40) / "model.safetensors").unlink()
-    prune(str(tmp_path), keep=1)
+    prune(str(tmp_path), keep=1, newest=40)
     assert "step-00000020" in names(tmp_path), "the last whole one stays"
+
+
+def test_what_a_run_has_passed_over_does_not_displace_what_it_saves(tmp_path: Path) -> None:
+    """Step 30 has its full size and other contents, so the run resumes from 20, and is stopped and saves after 25."""
+    for step in (20, 30):
+        saved(tmp_path, step)
+    weights = checkpoint_path(str(tmp_path), 30) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    saved(tmp_path, 25)
+    prune(str(tmp_path), keep=1, newest=25)
+    newest = newest_sound_checkpoint(str(tmp_path))
+    assert newest is not None and newest.path.name == "step-00000025"
 
 
 def test_saving_a_step_again_leaves_a_good_one_and_replaces_a_bad_one(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
     kept = []
     for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
         saved(tmp_path, step, loss)
-        prune(run, keep=1)
+        prune(run, keep=1, newest=step)
         kept.append((best_step(run), steps_saved(run)))
     assert kept == [
         (1, [1]),

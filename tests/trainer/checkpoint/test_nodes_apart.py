@@ -49,6 +49,9 @@ class Nodes:
         for disk in self._disks:
             shutil.rmtree(disk / "local", ignore_errors=True)
 
+    def disk(self, node: int) -> Path:
+        return self._disks[node]
+
     def files(self, node: int, pattern: str) -> list[Path]:
         return sorted((self._disks[node] / "local").rglob(pattern))
 
@@ -120,6 +123,33 @@ def test_parts_that_the_store_refuses_are_sent_again(apart: Nodes, store: Object
     assert done.returncode == 0, done.stderr
     assert "Training continues, and the next checkpoint tries again" in done.stdout + done.stderr
     assert steps_saved(URL) == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("refused", "lost", "resumed_from"),
+    [
+        pytest.param(1, None, 8, id="sent by the node that still has them"),
+        pytest.param(0, 1, 8, id="the others are at the URL"),
+        pytest.param(1, 1, 4, id="lost with their disk"),
+    ],
+)
+def test_parts_that_an_outage_has_left_on_disks_are_sent_by_the_next_start(
+    apart: Nodes, store: ObjectStore, tmp_path: Path, refused: int, lost: int | None, resumed_from: int
+) -> None:
+    """The store takes nothing more of one node after step 4, and the run ends after step 8."""
+    assert apart.train(tmp_path / "straight").returncode == 0
+    assert apart.train(URL, run__stop_at=4).returncode == 0
+    store.fail(503, f"step-00000008/model.safetensors.part-{refused}-of-2", method="PUT")
+    assert apart.train(URL, run__stop_at=8).returncode == 5
+    assert steps_saved(URL) == [4]
+
+    store.reset()
+    if lost is not None:
+        shutil.rmtree(apart.disk(lost) / "local")
+    done = apart.train(URL)
+    assert done.returncode == 0 and f"step {resumed_from}, row" in done.stdout, done.stderr
+    assert not apart.files(0, "parts/*") and not apart.files(1, "parts/*")
+    assert_equal(tmp_path / "end", tmp_path / "straight", 12)
 
 
 def test_a_node_that_may_not_write_ends_the_run_before_its_first_step(apart: Nodes, store: ObjectStore) -> None:

@@ -16,7 +16,7 @@ from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, describe_file, fault_of_checkpoint
 from trainer.checkpoint.part_writes import prune_parts, publish_parts, read_back_parts
-from trainer.checkpoint.parts import manifest_in_parts, manifest_of, saved_parts
+from trainer.checkpoint.parts import gather, manifest_in_parts, manifest_of, saved_parts
 from trainer.checkpoint.remote_parts import RemotePartOfRun
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
 from trainer.checkpoint.shared_writes import WrittenPiece
@@ -52,8 +52,8 @@ def save(folders: list[Path], nodes: list[int], owners: list[int], step: int = 4
     ]
     sizes = {name: len(data) for name, data in whole.items()}
     manifest = manifest_of([describe_file(state.parent, state)], sizes, parts)
-    for folder in folders:
-        publish_parts(folder / "partial", folder / f"parts/step-{step:08d}.ab", manifest)
+    for number, folder in enumerate(folders):
+        publish_parts(folder / "partial", folder / f"parts/step-{step:08d}.ab", manifest, number)
         (folder / "lock").write_text("")
     return whole
 
@@ -190,3 +190,100 @@ def test_the_manifest_is_as_docs_formats_describes_it(tmp_path: Path) -> None:
     assert text == (tmp_path / "1/parts/step-00000004.ab" / MANIFEST).read_bytes()
     assert text == (Path(__file__).parent / "parts_manifest.json").read_bytes()
     assert manifest_in_parts(text, "here") is not None
+
+
+def test_a_damaged_checkpoint_does_not_displace_older_and_later_ones(tmp_path: Path) -> None:
+    """Step 8 has its full size and other contents, so the nodes resume from 4, and are stopped after 6."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for step in (4, 8):
+        save(folders, [0, 1], [0, 1], step)
+        upload(folders, url)
+    storage.publish(storage.join(location(url, 8), "model.safetensors.part-1-of-2.ab"), bytes(10))
+
+    first = RemotePartOfRun(url, str(folders[0]), 1, 60.0, 0)
+    first.fetch()
+    assert first.choose_step() == 4
+    save(folders, [0, 1], [0, 1], 6)
+    second = RemotePartOfRun(url, str(folders[1]), 1, 60.0, 1)
+    second.fetch()
+    second.close()
+    first.close()
+    bring_run(url, str(tmp_path / "there"), None)
+    assert steps_saved(str(tmp_path / "there")) == [6]
+
+
+def test_what_a_node_kept_of_a_later_step_does_not_displace_what_it_brings(tmp_path: Path) -> None:
+    """The node has trained alone and could not copy its checkpoints; another node has begun the run again."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    save(folders, [0, 1], [0, 1], 8)
+    upload(folders, url)
+    bring_run(url, str(folders[1]), 8)
+    checkpoint_path(str(folders[1]), 8).rename(checkpoint_path(str(folders[1]), 12))
+    storage.remove(location(url, 8))
+    save(folders, [0, 1], [0, 1], 4)
+    upload(folders, url)
+
+    RemotePartOfRun(url, str(folders[1]), 1, 60.0, 1).bring(4)
+    assert 4 in steps_saved(str(folders[1]))
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_what_changed_on_a_nodes_disk_is_not_published(tmp_path: Path, node: int) -> None:
+    """Parts of full size look complete at the URL. Later ones are published, and the older stays till then."""
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for step in (4, 8):
+        save(folders, [0, 1], [0, 1], step)
+        if step == 8:
+            file = folders[node] / "parts/step-00000008.ab/model.safetensors"
+            file.write_bytes(file.read_bytes()[::-1])
+        upload(folders, url)
+
+    assert steps_saved(url) == [4]
+    with pytest.raises(StorageError, match="does not hold all parts of step-00000008"):
+        RemotePartOfRun(url, str(folders[0]), 1, 60.0, 0).check_published()
+    save(folders, [0, 1], [0, 1], 12)
+    upload(folders, url)
+    assert steps_saved(url) == [4, 12] and saved_parts(str(folders[0])) == []
+
+
+def left(folders: list[Path], url: str) -> list[str]:
+    """Which folders of parts the first node takes up again, as nodes that restart agree on it."""
+    remotes = [RemotePartOfRun(url, str(folder), 2, 60.0, number) for number, folder in enumerate(folders)]
+    return remotes[0].choose_left({number: remote.left() for number, remote in enumerate(remotes)})
+
+
+def test_parts_that_are_left_on_disks_are_taken_up_if_all_of_them_are_there(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path}"
+    folders = [tmp_path / "0", tmp_path / "1"]
+    save(folders, [0, 1], [0, 1], 4)
+    save(folders, [0, 1], [0, 1], 8)
+    assert left(folders, url) == ["step-00000004.ab", "step-00000008.ab"]
+    assert left(folders[::-1], url) == [], "nodes that have changed places"
+    assert left(folders[:1], url) == []
+
+    second = RemotePartOfRun(url, str(folders[1]), 2, 60.0, 1)
+    second.fetch()
+    second.close()
+    assert left(folders[:1], url) == ["step-00000004.ab", "step-00000008.ab"], "what is at the URL is not needed here"
+    storage.remove(storage.join(location(url, 4), "model.safetensors.part-1-of-2.ab"))
+    assert left(folders[:1], url) == ["step-00000008.ab"]
+    assert not storage.names(location(url, 4)) and storage.names(location(url, 8))
+
+    save([tmp_path / "3", tmp_path / "4"], [0, 1], [0, 1], 12)
+    upload([tmp_path / "3", tmp_path / "4"], url)
+    assert left(folders[:1], url) == [], "a later one is there"
+
+
+def test_a_full_disk_of_a_node_is_not_taken_for_a_store_out_of_reach(tmp_path: Path) -> None:
+    save([tmp_path / "0", tmp_path / "1"], [0, 1], [0, 1])
+    folder = tmp_path / "1/parts/step-00000004.ab"
+    manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
+    assert manifest is not None
+    file = manifest.assembled[0]
+    with pytest.raises(StorageError, match="/dev/full could not be written: No space left on device"):
+        gather(folder / file.path, file.parts[1], Path("/dev/full"))
+    with pytest.raises(FileNotFoundError):
+        gather(tmp_path / "removed" / file.path, file.parts[1], tmp_path / "removed/part")

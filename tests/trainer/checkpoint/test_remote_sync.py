@@ -153,7 +153,7 @@ def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
     follow(second, keep=1)
     assert steps_saved(str(second)) == [3]
     saved(second, 4)
-    layout.prune(str(second), keep=1)
+    layout.prune(str(second), keep=1, newest=4)
     follow(second, keep=1)
     assert steps_saved(URL) == [2, 4]
     assert not [name for name in keys(bucket) if "step-00000003" in name]
@@ -172,7 +172,7 @@ def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_
         saved(second, step, loss=2.0 if step == 2 else None)
         for path in (second / "checkpoints/step-00000001").glob("*"):
             path.unlink()
-        layout.prune(str(second), keep=1)
+        layout.prune(str(second), keep=1, newest=step)
     follow(second, keep=1)
     assert steps_saved(str(second)) == [2, 4] and steps_saved(URL) == [1, 4]
     assert store.count("step-00000002/manifest.json", "PUT") == 1
@@ -218,3 +218,27 @@ def test_the_same_step_with_other_content_takes_its_place(bucket, tmp_path) -> N
     assert (checkpoint_path(str(tmp_path / "third"), 7) / "model.safetensors").read_bytes() == b"b" * 100
     manifest = json.loads(storage.read(f"{URL}/checkpoints/step-00000007/manifest.json"))
     assert [entry["path"] for entry in manifest["files"]] == ["model.safetensors", "state.json"]
+
+
+def test_a_damaged_checkpoint_there_does_not_displace_older_and_later_ones(bucket, tmp_path) -> None:
+    """Step 8 has its full size and other contents, so another machine resumes from 4, and is stopped after 6."""
+    first = tmp_path / "first"
+    second = tmp_path / "second"
+    for step in (4, 8):
+        saved(first, step)
+    follow(first)
+    bucket.put_object(Key="a/checkpoints/step-00000008/model.safetensors", Body=b"WEIGHTS" * 100)
+
+    second.mkdir()
+    (second / "lock").write_text("")
+    remote = RemoteRun(URL, str(second), keep=1)
+    remote.fetch()
+    saved(second, 6)
+    remote.close()
+    bring_run(URL, str(tmp_path / "third"), None)
+    assert steps_saved(str(tmp_path / "third")) == [6]
+
+    saved(second, 8, b"others.")
+    follow(second, keep=1)
+    assert steps_saved(URL) == [8]
+    bring_run(URL, str(tmp_path / "fourth"), 8)
