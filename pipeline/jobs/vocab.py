@@ -17,7 +17,7 @@ from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_flags, is_dry_run, leaves_job
+from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED, Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
@@ -40,7 +40,7 @@ COUNT_VERSION = 1  # of the rules by which text is counted
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    check_flags(beam_arguments)
+    check_launch(beam_arguments, known_flags)
     if job.counts is not None:
         _check_counts_folder(job.counts)
     if job.text is not None:

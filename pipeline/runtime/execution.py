@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from pipeline.runtime import (
     beam_internals,
+    cloud_access,
     lease_files,
     leases,
     progress,
@@ -24,7 +25,7 @@ from pipeline.runtime import (
 from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
-from pipeline.runtime.launch import is_dry_run, leaves_job
+from pipeline.runtime.launch import is_dataflow, is_dry_run, leaves_job
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.terminal import print_lines
@@ -69,10 +70,12 @@ def execute(execution: Execution, command: str) -> Manifest | None:
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
     if is_dry_run(execution.options):
-        _check(job, execution.estimate, command)
+        _check(job, execution, command)
         return None
 
     check_engine(execution.options)
+    if is_dataflow(execution.options):
+        cloud_access.check_buckets(_folders(execution))
     files = contextlib.nullcontext() if job.failures is None else beam_internals.temporary_files_removed()
     with files:
         return _run(execution, job, command)
@@ -128,14 +131,25 @@ def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
         raise
 
 
-def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:
+def _folders(execution: Execution) -> dict[str, str]:
+    """The folders that the job writes, by flag."""
+    folders = {"--output": execution.staging.output}
+    if is_dataflow(execution.options):
+        folders["--temp_location"] = str(execution.options.view_as(GoogleCloudOptions).temp_location)
+    return folders
+
+
+def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
     """Build a job as it would be submitted, and print what can be said about it."""
     with beam_internals.no_temporary_files():
         pipeline = job.build()
         graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
         runner.check_only(pipeline)
+    unknown = cloud_access.check_buckets(_folders(execution))
 
-    print_lines(estimate.lines(command, graph))
+    print_lines(execution.estimate.lines(command, graph))
+    for line in unknown:
+        print(f"clozeline: {line}", file=sys.stderr)
     print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
 
 

@@ -105,8 +105,10 @@ def supervised() -> Iterator[str]:
     try:
         yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
-        # An error of ours is the cause: after it, the workers that remain may end in any way.
-        if is_carried(str(error)):
+        # An error of ours is the cause: after it, the workers that remain may end in any way. And who asks the command
+        # to stop does not want another attempt, whatever became of its workers meanwhile.
+        is_of_user = isinstance(error, KeyboardInterrupt) and not watch.interrupts
+        if is_carried(str(error)) or is_of_user:
             raise
 
         # Beam may report the loss before the thread that waits for the worker has seen its end.
@@ -148,6 +150,7 @@ class _WorkerWatch:
         self.attempt = attempt
         self.lost = threading.Event()
         self.done = threading.Event()
+        self.interrupts = False
         self.previous_hook = threading.excepthook
 
     def on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
@@ -163,5 +166,6 @@ class _WorkerWatch:
 
     def _interrupt_a_hang(self) -> None:
         if not self.done.wait(GRACE_SECONDS):
+            self.interrupts = True
             _remove(self.attempt)  # Beam waits for the other workers as well, and some may wait for Beam
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

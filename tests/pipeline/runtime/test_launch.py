@@ -22,7 +22,7 @@ CLOUD = {
     "project": "my-project",
     "region": "us-central1",
     "temp_location": "gs://bucket/tmp",
-    "sdk_container_image": "image",
+    "sdk_container_image": "host.example.com/clozeline:1",
 }
 SERVICE = ["--runner=portable", "--job_endpoint=localhost:1"]
 
@@ -34,7 +34,7 @@ def dataflow(**changes: str) -> list[str]:
 
 def test_all_that_dataflow_needs_is_enough() -> None:
     check_flags(dataflow())
-    check_flags([*dataflow(sdk_container_image=""), "--worker_harness_container_image=image"])
+    check_flags([*dataflow(sdk_container_image=""), "--worker_harness_container_image=host.example.com/clozeline:1"])
 
 
 @pytest.mark.parametrize("missing", CLOUD)
