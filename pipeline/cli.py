@@ -147,9 +147,10 @@ def _run_shard(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
-    for line in warning_lines(manifest):
-        print(f"clozeline: warning: {line}", file=sys.stderr)
+    with stop_signals.told_as_finished(storage.printable(job.output)):
+        print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
+        for line in warning_lines(manifest):
+            print(f"clozeline: warning: {line}", file=sys.stderr)
 
 
 def _run_vocab(invocation: Invocation) -> None:
@@ -163,7 +164,8 @@ def _run_vocab(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    print_lines(_result_lines(manifest, job.output))
+    with stop_signals.told_as_finished(storage.printable(job.output)):
+        print_lines(_result_lines(manifest, job.output))
     tokens = manifest.totals["tokens"]
     if tokens < job.size:
         print(f"Note: the text filled {tokens:,} of the {job.size:,} tokens requested; the vocabulary has that size.")
@@ -177,7 +179,8 @@ def _run_pairs(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    print_lines(_result_lines(manifest, job.output))
+    with stop_signals.told_as_finished(storage.printable(job.output)):
+        print_lines(_result_lines(manifest, job.output))
     if "removed_dropout" in manifest.options:
         print(
             f"Note: the tokenizer's BPE dropout of {manifest.options['removed_dropout']} is turned off, here and in "

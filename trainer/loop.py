@@ -193,6 +193,8 @@ class Loop:
     def preempted(self, step: int) -> PreemptedError:
         """Return the error that ends a run which saved `step` and stops."""
         run = self.run_recipe.run
+        # At once: whoever asked may kill the ranks before the last of them has ended (Slurm after KillWait).
+        logger.info("Step %d is saved in %s. The ranks end now.", step, run.folder)
         return PreemptedError(
             f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
         )

@@ -27,18 +27,55 @@ import sys
 
 from pipeline.cli import main
 
-STEPS = ("shard", "vocab", "pairs")
+STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "vocab": "pairs"}
+"""Which parameter only one of the templates has, which requires it, and the command of the pipeline that it runs."""
+
+USAGE = """\
+launch.py --PARAMETER=VALUE ...
+
+Started by Dataflow with the parameters of a Flex Template: those in shard.json, vocab.json or pairs.json next to this
+file. Which step it is follows from them: shard has `input`, vocab has `model`, pairs has `vocab`."""
+
+SWITCHES = ("lowercase", "overwrite")
+"""Parameters whose flags take no value. `false` is --no_lowercase, and leaves --overwrite out."""
 
 
 def command_of(arguments: list[str]) -> list[str]:
-    """Return the command of the pipeline for the flags that the template's launcher passes: --step, and the step's."""
-    steps = [argument.partition("=")[2] for argument in arguments if argument.startswith("--step=")]
-    if len(steps) != 1 or steps[0] not in STEPS:
-        raise SystemExit(f"clozeline: the template's parameter `step` must be one of {', '.join(STEPS)}, once.")
+    """Return the command of the pipeline for the flags that the template's launcher passes.
 
-    others = [argument for argument in arguments if not argument.startswith("--step=")]
-    return [steps[0], *others, "--no_wait"]
+    Raises ValueError when they are not those of one step.
+    """
+    names = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+    steps = [step for parameter, step in STEP_BY_PARAMETER.items() if parameter in names]
+    if len(steps) != 1:
+        found = " and ".join(steps) or "no step"
+        raise ValueError(f"the parameters are those of {found}. Give `input`, `model` or `vocab`, one of them.")
+
+    flags = [flag for argument in arguments for flag in _flags_of(argument)]
+    return [steps[0], *flags, "--no_wait"]
+
+
+def _flags_of(argument: str) -> list[str]:
+    name, _, value = argument.removeprefix("--").partition("=")
+    if name not in SWITCHES or value not in ("true", "false"):
+        return [argument]
+    if value == "true":
+        return [f"--{name}"]
+    return ["--no_lowercase"] if name == "lowercase" else []
+
+
+def run(arguments: list[str]) -> int:
+    """Submit the step and return the process's exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    try:
+        command = command_of(arguments)
+    except ValueError as error:
+        print(f"clozeline: {error}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    return main(command)
 
 
 if __name__ == "__main__":
-    sys.exit(main(command_of(sys.argv[1:])))
+    sys.exit(run(sys.argv[1:]))

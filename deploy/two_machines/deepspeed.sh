@@ -24,7 +24,9 @@ first=10.0.0.1
 interface=eth0
 
 # change: the environment with clozeline[trainer].
+trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' ERR
 source /shared/clozeline/.venv/bin/activate
+trap - ERR
 
 # change: the recipe, the pairs, and a folder for the run that all machines see (NFS will do).
 recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)
@@ -45,5 +47,12 @@ if [ $# -gt 0 ]; then
     without_ssh=(--no_ssh --node_rank "$1")
     shift
 fi
+for program in pdsh ssh; do
+    if [ ${#without_ssh[@]} -eq 0 ] && ! command -v "$program" >/dev/null; then
+        echo "deepspeed.sh: there is no $program on this machine, which is needed to start the others by ssh. Install" \
+            "it, or start this file on every machine with its place in the hostfile: ./deepspeed.sh 0" >&2
+        exit 2
+    fi
+done
 exec deepspeed --hostfile hostfile --master_addr "$first" --master_port "${PORT:-29500}" "${without_ssh[@]}" \
     --module trainer "${recipe[@]}" "$@"

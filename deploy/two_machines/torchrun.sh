@@ -10,9 +10,11 @@
 #                       MACHINES=1 ./torchrun.sh 0
 #                   with as many ranks as both had together, for the very same numbers: MACHINES=1 RANKS=16 (on CPUs;
 #                   a GPU takes one rank), or with its own, for the same rows and losses that differ by rounding.
-# To look inside:   clozeline report RUN
+# To look inside:   RUN/report.html, in a browser
 
 set -euo pipefail
+machine=${1:?Say which machine this is: ./torchrun.sh 0 on the first, ./torchrun.sh 1 on the second}
+shift
 
 # change: the first machine's address on the network that connects the machines, that network's interface
 # (`ip -brief address`), and the GPUs per machine (or ranks, on CPUs). Ranks talk without encryption or passwords, so it
@@ -22,14 +24,14 @@ interface=eth0
 ranks=${RANKS:-8}
 
 # change: the environment with clozeline[trainer].
+trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' ERR
 source /shared/clozeline/.venv/bin/activate
+trap - ERR
 
 # change: the recipe, the pairs, and a folder for the run that both machines see (NFS will do), or a URL of a bucket.
 recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)
 
 machines=${MACHINES:-2}
-machine=${1:?Say which machine this is: ./torchrun.sh 0 on the first, ./torchrun.sh 1 on the second}
-shift
 
 # A machine on its own talks to itself: the first one may be the one that was lost, and the network with it.
 if [ "$machines" -eq 1 ]; then

@@ -13,7 +13,7 @@ from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import path_for_workers
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_flags, is_dry_run
+from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
@@ -32,7 +32,7 @@ MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    check_flags(beam_arguments)
+    check_launch(beam_arguments, known_flags)
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
     tokenizer_json, dropout, vocabulary = _read_tokenizer(job.vocab)

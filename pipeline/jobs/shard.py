@@ -13,7 +13,7 @@ from pipeline.options import ShardJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_flags, is_dry_run
+from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
@@ -42,7 +42,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
     when the input is too bad to publish, and StorageError when a disk or a store refuses.
     """
-    check_flags(beam_arguments)
+    check_launch(beam_arguments, known_flags)
     job = replace(
         job,
         encoding=canonical_encoding(job.encoding),

@@ -26,7 +26,7 @@ from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
 from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_flags, is_dry_run, leaves_job
+from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
@@ -42,7 +42,7 @@ from schemas.manifest import Input, Manifest, read_manifest, read_root
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
-    check_flags(beam_arguments)
+    check_launch(beam_arguments, known_flags)
     if job.counts is not None:
         check_counts_folder(job.counts)
 

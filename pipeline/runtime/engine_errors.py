@@ -83,6 +83,11 @@ CAUSES = (
     ),
     Cause(r"(?s)(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused", _REFUSED),
     Cause(
+        r"DefaultCredentialsError|RefreshError|Reauthentication is needed|invalid_grant",
+        "The credentials of Google Cloud are missing or no longer valid: `gcloud auth application-default login`.",
+        is_usage=True,
+    ),
+    Cause(
         r"You must specify a --job_endpoint",
         "PortableRunner needs --job_endpoint HOST:PORT, the address of a Beam job server.",
         is_usage=True,

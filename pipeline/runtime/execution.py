@@ -9,17 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-from pipeline.runtime import beam_internals, lease_files, leases, progress, publication, runner, shard_destination
+from pipeline.runtime import (
+    beam_internals,
+    cloud_access,
+    lease_files,
+    leases,
+    progress,
+    publication,
+    runner,
+    shard_destination,
+    stop_signals,
+)
 from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
-from pipeline.runtime.launch import is_dry_run, leaves_job
+from pipeline.runtime.launch import is_dataflow, is_dry_run, leaves_job
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.terminal import print_lines
 from schemas import manifest as manifests
+from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -59,10 +70,12 @@ def execute(execution: Execution, command: str) -> Manifest | None:
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
     if is_dry_run(execution.options):
-        _check(job, execution.estimate, command)
+        _check(job, execution, command)
         return None
 
     check_engine(execution.options)
+    if is_dataflow(execution.options):
+        cloud_access.check_buckets(_folders(execution))
     files = contextlib.nullcontext() if job.failures is None else beam_internals.temporary_files_removed()
     with files:
         return _run(execution, job, command)
@@ -71,7 +84,7 @@ def execute(execution: Execution, command: str) -> Manifest | None:
 def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | None:
     pipeline = job.build()
     staging = execution.staging
-    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging):
+    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging), _truth_of(staging):
         shard_destination.decide(staging.output, staging.job)
         publication.begin(staging)
         execution.prepare()
@@ -94,6 +107,18 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
 
 
 @contextlib.contextmanager
+def _truth_of(staging: Staging) -> Iterator[None]:
+    """Have a stop inside the block say whether this job's result was in place by then."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not publication.is_in_place(staging):
+            raise
+        with stop_signals.told_as_finished(storage.printable(staging.output)):
+            raise interrupt from None
+
+
+@contextlib.contextmanager
 def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
     """Remove staging that is made in the block if its job could not even be submitted. That of earlier jobs stays."""
     was_there = staging.is_begun()
@@ -106,14 +131,25 @@ def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
         raise
 
 
-def _check(job: runner.BeamJob, estimate: Estimate, command: str) -> None:
+def _folders(execution: Execution) -> dict[str, str]:
+    """The folders that the job writes, by flag."""
+    folders = {"--output": execution.staging.output}
+    if is_dataflow(execution.options):
+        folders["--temp_location"] = str(execution.options.view_as(GoogleCloudOptions).temp_location)
+    return folders
+
+
+def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
     """Build a job as it would be submitted, and print what can be said about it."""
     with beam_internals.no_temporary_files():
         pipeline = job.build()
         graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
         runner.check_only(pipeline)
+    unknown = cloud_access.check_buckets(_folders(execution))
 
-    print_lines(estimate.lines(command, graph))
+    print_lines(execution.estimate.lines(command, graph))
+    for line in unknown:
+        print(f"clozeline: {line}", file=sys.stderr)
     print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
 
 

@@ -8,7 +8,8 @@ job, cancels the job and raises the error.
     OUTPUT/_unfinished-<job>/failed-<token>/failed.json    exists as soon as any step has failed
     OUTPUT/_unfinished-<job>/failed-<token>/<hash>.json    one for each different error
 
-After Ctrl-C the launcher writes there itself: Flink, for one, goes on with a job that its job server has canceled.
+After Ctrl-C the launcher writes there itself: Flink goes on with a job that its job server calls canceled, and even
+begins one. With nothing left to do it comes to its last step soon, which ends it and gives the folder free.
 
 The token is the attempt's, so an attempt meets neither the errors of earlier ones nor those of their last workers.
 """
@@ -20,7 +21,7 @@ import errno
 import json
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.runtime import lease_files
 from pipeline.runtime.staging import Staging
@@ -98,6 +99,20 @@ class Failures:
 
         lease_files.remove(output, token)
         return self.first()
+
+    def end_job(self, error: ClozelineError) -> None:
+        """Called by the launcher: have a job that its engine does not cancel end itself. Nobody waits for it now."""
+        output = self.staging.output
+        owner = lease_files.read(output, self.staging.token)
+        if owner is not None:
+            lease_files.write(output, self.staging.token, replace(owner, left=True))
+        self.report(error)
+
+    def has_ended_job(self) -> bool:
+        """Whether the last step has ended the job after `end_job`: it has removed the lease. False if not known."""
+        with contextlib.suppress(ClozelineError):
+            return lease_files.read(self.staging.output, self.staging.token) is None
+        return False
 
     def remove(self) -> None:
         """Remove what was reported."""

@@ -6,6 +6,7 @@ Everything here is decided from flags alone, before a file is listed or an engin
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from apache_beam.options.pipeline_options import (
@@ -16,7 +17,8 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from pipeline.runtime import beam_internals
+from pipeline.arguments import unknown_flags
+from pipeline.runtime import beam_internals, cloud_access, cloud_flags
 from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name, worker_location
 from pipeline.runtime.runner_names import full_name
 from schemas.errors import UsageError
@@ -58,13 +60,28 @@ def makes_template(options: PipelineOptions) -> bool:
     return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
 
 
-def check_flags(arguments: list[str]) -> None:
-    """Check the flags that are not a command's own as far as that is possible without the job.
+def check_launch(arguments: list[str], known_flags: list[str]) -> None:
+    """As `check_flags`. Of a job that is to run on Dataflow, also that its client and credentials are there.
 
-    Raises UsageError for an unknown runner, for a flag that Dataflow needs and that was not given, and for
-    --no_wait where the job would end with its launcher. Unknown flags are refused later (`beam_options`).
+    Before the input is listed: Google's clients wait for minutes where there are none.
     """
-    given = beam_internals.flag_parser().parse_known_args(arguments)[0]
+    options = check_flags(arguments, known_flags)
+    if is_dataflow(options) and not is_dry_run(options):
+        check_client(options)
+        cloud_access.check_credentials(runner_as_written(options))
+
+
+def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
+    """Check the flags that are not a command's own, as far as that is possible without the job, and return them.
+
+    known_flags: the command's own, to suggest one for a misspelled flag.
+    Raises UsageError for a flag or a runner that nobody knows, for a flag of Dataflow's that is missing or cannot be
+    right, and for --no_wait where the job would end with its launcher.
+    """
+    parser = beam_internals.flag_parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise unknown_flags(unknown, [*known_flags, *beam_internals.flag_names(parser)])
     options = PipelineOptions(arguments)
     options.view_as(StandardOptions).runner = full_name(given.runner or "fnapi")
 
@@ -72,6 +89,7 @@ def check_flags(arguments: list[str]) -> None:
         _check_dataflow(options)
     if leaves_job(options):
         _check_leaving(options)
+    return options
 
 
 def _check_dataflow(options: PipelineOptions) -> None:
@@ -88,6 +106,11 @@ def _check_dataflow(options: PipelineOptions) -> None:
     temp = str(values["temp_location"])
     if not temp.startswith("gs://") or not temp.removeprefix("gs://").partition("/")[2]:
         raise UsageError(f"--temp_location {temp} is no folder in Cloud Storage. Give one such as gs://bucket/tmp.")
+    cloud_flags.check_region(str(values["region"]))
+    cloud_flags.check_image(str(values["sdk_container_image"]))
+    cloud_flags.check_labels(values["labels"] or [])
+    if worker.machine_type:
+        cloud_flags.check_machine_type(worker.machine_type)
     if makes_template(options) and not leaves_job(options) and not is_dry_run(options):
         raise UsageError(
             "--template_location writes the job to a file, and nothing runs that could be followed. Add --no_wait, and "

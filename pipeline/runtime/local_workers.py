@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.runtime import beam_internals
+from pipeline.runtime import beam_internals, stop_signals
 from pipeline.runtime.carried_errors import is_carried
 from schemas.errors import ClozelineError, UsageError
 
@@ -29,6 +29,7 @@ ATTEMPT = "CLOZELINE_ATTEMPT"
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt; two system calls
 REPARENTED_SECONDS = 1.0  # how long a worker that met an error waits to see whether its launcher is gone
+STOP_SECONDS = 0.5  # how long a lost worker may be part of a stop, whose signal has not reached the launcher yet
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
@@ -46,10 +47,11 @@ def worker_command(attempt: str) -> str:
     """Return the shell command of a worker; `attempt` is what `supervised` gives.
 
     `exec` makes the worker itself, not a shell, a child of the launcher. Ctrl-C in a terminal reaches all processes
-    there; the worker ignores it, because it ends with the launcher, and a worker that ends earlier counts as lost.
+    there, and so does SIGTERM of `timeout`, Slurm or systemd. The worker ignores them, because it ends with the
+    launcher, and a worker that ends earlier counts as lost.
     """
     variables = f"{LAUNCHER}={os.getpid()} {ATTEMPT}={shlex.quote(attempt)}"
-    return f"trap '' INT; {variables} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
+    return f"trap '' INT TERM HUP; {variables} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
 
 
 def end_with_launcher() -> None:
@@ -103,13 +105,16 @@ def supervised() -> Iterator[str]:
     try:
         yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
-        # An error of ours is the cause: after it, the workers that remain may end in any way.
-        if is_carried(str(error)):
+        # An error of ours is the cause: after it, the workers that remain may end in any way. And who asks the command
+        # to stop does not want another attempt, whatever became of its workers meanwhile.
+        is_of_user = isinstance(error, KeyboardInterrupt) and not watch.interrupts
+        if is_carried(str(error)) or is_of_user:
             raise
 
         # Beam may report the loss before the thread that waits for the worker has seen its end.
         if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise
+        _raise_if_stopped()
         raise WorkerLostError(
             f"A worker process was killed; when memory runs out, the system does that. {FINISHED_PIECES}, with fewer "
             "--direct_num_workers if memory is short."
@@ -118,6 +123,15 @@ def supervised() -> Iterator[str]:
         watch.done.set()
         threading.excepthook = watch.previous_hook
         _remove(attempt)
+
+
+def _raise_if_stopped() -> None:
+    """Raise Terminated when the command is asked to stop; whatever did that may have ended a worker first."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline and not stop_signals.is_requested():
+        time.sleep(0.02)  # the signal's handler raises here
+    if stop_signals.is_requested():
+        raise stop_signals.Terminated
 
 
 def _remove(path: str) -> None:
@@ -136,6 +150,7 @@ class _WorkerWatch:
         self.attempt = attempt
         self.lost = threading.Event()
         self.done = threading.Event()
+        self.interrupts = False
         self.previous_hook = threading.excepthook
 
     def on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
@@ -151,5 +166,6 @@ class _WorkerWatch:
 
     def _interrupt_a_hang(self) -> None:
         if not self.done.wait(GRACE_SECONDS):
+            self.interrupts = True
             _remove(self.attempt)  # Beam waits for the other workers as well, and some may wait for Beam
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

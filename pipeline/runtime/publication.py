@@ -106,6 +106,20 @@ def is_published(staging: Staging, manifest: Manifest) -> bool:
     return staging.token != "" and not lease_files.may_publish(staging.output, staging.token)
 
 
+def is_in_place(staging: Staging) -> bool:
+    """Whether this attempt's result is in place, as far as the disk or the store answers. Asked by the launcher."""
+    with contextlib.suppress(ClozelineError):
+        owner = lease_files.read(staging.output, staging.token)
+        if owner is not None and owner.published:
+            return True
+        if owner is None and not staging.is_begun():  # the job's last step has cleaned up
+            return storage.exists(storage.join(staging.output, manifests.NAME))
+
+        copy = _read_if_there(staging.url(manifests.NAME))
+        return copy is not None and copy == _read_if_there(storage.join(staging.output, manifests.NAME))
+    return False
+
+
 def _read_if_there(url: str) -> bytes | None:
     with contextlib.suppress(DataError):
         return storage.read(url)

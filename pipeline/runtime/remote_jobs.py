@@ -8,36 +8,53 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
+from pipeline.runtime import stop_signals
 from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, NotSubmittedError, RemoteJob
-from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.errors import ClozelineError, StorageError
 
+SUBMIT_SECONDS = 60.0  # how long a wish to stop waits for a job that is being submitted
 POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
 
 
-def submit(pipeline: beam.Pipeline, runner: str) -> Any:
-    """Hand a job to its engine and return Beam's result.
+@dataclass(frozen=True)
+class Submission:
+    """What `submit` returns. result: Beam's. asked: the wish to stop that came while the job was submitted."""
+
+    result: Any
+    asked: KeyboardInterrupt | None = None
+
+
+def submit(pipeline: beam.Pipeline, runner: str) -> Submission:
+    """Hand a job to its engine. A wish to stop waits until that is done: without its id a job cannot be canceled.
 
     Raises NotSubmittedError when nothing was started because something is missing, EngineError when the engine does not
-    take the job, and JobStoppedError on Ctrl-C, when it may have been taken.
+    take the job, and JobStoppedError when it was stopped and was not taken, or did not end within SUBMIT_SECONDS.
     """
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
     endpoint = pipeline.options.view_as(PortableOptions).job_endpoint  # Beam empties it once the job is submitted
 
+    notice = (
+        f"stopping once {job} has been submitted and can be canceled, which is waited for {SUBMIT_SECONDS:.0f} s at "
+        "most. Press Ctrl-C again not to wait."
+    )
+    deferral = stop_signals.Deferral(0, "")
     try:
-        with _own_interrupts():
-            return pipeline.run()
+        with _own_interrupts(), stop_signals.deferred(SUBMIT_SECONDS, notice) as deferral:
+            result = pipeline.run()
+        return Submission(result, deferral.asked)
     except KeyboardInterrupt:
         message = (
             f"stopped while {job} was submitted to {runner}. It has no id yet and may still run: look for {job} at "
@@ -45,6 +62,9 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Any:
         )
         raise JobStoppedError(message, still_runs=True) from None
     except Exception as error:
+        if deferral.asked is not None:
+            message = f"stopped; {runner} did not take {job}. Run the same command again to continue."
+            raise JobStoppedError(message, still_runs=False) from error
         _raise_if_ours(error)
         explained = explain(error)
         kind = NotSubmittedError if explained.is_usage else EngineError
@@ -79,23 +99,22 @@ def leave(result: Any, runner: str, options: PipelineOptions) -> None:
     )
 
 
-def follow(result: Any, runner: str, options: PipelineOptions, failures: Failures) -> None:
-    """Wait for a submitted job; `result` is what `submit` returned.
+def follow(submission: Submission, runner: str, options: PipelineOptions, failures: Failures) -> None:
+    """Wait for a submitted job, or stop it at once if that was asked for already.
 
     Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError when the job
     fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
     """
-    job = RemoteJob(result, runner, options)
+    job = RemoteJob(submission.result, runner, options)
     job.announce()
     try:
+        if submission.asked is not None:
+            raise submission.asked
         with _quiet_messages():
             end = _JobEnd(job)
             failed = _wait(end, failures)
     except KeyboardInterrupt as interrupt:
-        stopped = job.stop(interrupt)
-        if not stopped.still_runs:
-            failures.report(UsageError(f"{job} was stopped by its user."))  # for engines that cancel in name only
-        raise stopped from None
+        raise job.stop(interrupt, failures) from None
 
     if failed is not None:
         job.cancel_quietly()

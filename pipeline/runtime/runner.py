@@ -97,12 +97,18 @@ class BeamJob:
         try:
             pipeline = beam.Pipeline(options=options)
         except (ImportError, ValueError) as error:  # a package is missing, or flags do not fit together
-            raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {error}") from error
+            raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {_in_one_line(error)}") from error
 
         graph = copy.copy(self.graph)  # Beam ties a transform to the first pipeline that it is applied to
         with failures.collected(self.failures):
             _ = pipeline | self.label >> graph
         return pipeline
+
+
+def _in_one_line(error: Exception) -> str:
+    """What Beam says about flags, each fault of which it puts on a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)
 
 
 def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
@@ -128,7 +134,9 @@ def check_only(pipeline: beam.Pipeline) -> None:
     try:
         pipeline.run()
     except (ImportError, ValueError) as error:
-        raise UsageError(f"--runner {runner_as_written(pipeline.options)} cannot be used: {error}") from error
+        raise UsageError(
+            f"--runner {runner_as_written(pipeline.options)} cannot be used: {_in_one_line(error)}"
+        ) from error
 
 
 def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
@@ -198,13 +206,13 @@ def _run_remotely(
     job: BeamJob, pipeline: beam.Pipeline, reported: Failures, submitted: Callable[[Any], None] | None
 ) -> Any:
     runner = runner_as_written(job.options)
-    result = remote_jobs.submit(pipeline, runner)
+    submission = remote_jobs.submit(pipeline, runner)
     if submitted is not None:
-        submitted(result)
+        submitted(submission.result)
 
     # Not the pipeline's options: Beam changes them when it submits the job.
-    if leaves_job(job.options):
-        remote_jobs.leave(result, runner, job.options)
+    if leaves_job(job.options) and submission.asked is None:
+        remote_jobs.leave(submission.result, runner, job.options)
     else:
-        remote_jobs.follow(result, runner, job.options, reported)
-    return result
+        remote_jobs.follow(submission, runner, job.options, reported)
+    return submission.result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -14,7 +15,8 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from pipeline import terminal
 from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import worker_location
+from pipeline.runtime.engines import short_runner_name, worker_location
+from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import console_url, is_dataflow, makes_template
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.stop_signals import Terminated
@@ -24,6 +26,7 @@ LOOK_SECONDS = 2.0
 """How often the launcher looks for errors that steps have reported, and asks a lost job server again; one request."""
 
 CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
+CONFIRM_SECONDS = 60.0  # how long the launcher waits for a job that its user has stopped to end
 RECONNECT_SECONDS = 120.0  # how long a job server may be out of reach, while it is restarted for example
 
 
@@ -47,7 +50,10 @@ class NotSubmittedError(EngineError):
 
 
 class JobStoppedError(KeyboardInterrupt):
-    """Ctrl-C while a job ran elsewhere. The message says what became of it. still_runs: it could not be canceled."""
+    """Ctrl-C while a job ran elsewhere. The message says what became of it.
+
+    still_runs: the engine may go on with it.
+    """
 
     def __init__(self, message: str, still_runs: bool):
         super().__init__(message)
@@ -72,14 +78,14 @@ class RemoteJob:
             url = console_url(job_identifier(self.result), self.options)
             print(f"clozeline: its page is {url}", file=sys.stderr, flush=True)
 
-    def stop(self, interrupt: KeyboardInterrupt) -> JobStoppedError:
+    def stop(self, interrupt: KeyboardInterrupt, failures: Failures) -> JobStoppedError:
         """Cancel the job, or leave it running if a user at a terminal wants that. Return the error to raise.
 
         The user is not asked after SIGTERM, or where the job would end with the launcher in any case.
         """
         can_run_on = worker_location(self.options) != "here" and not isinstance(interrupt, Terminated)
         if not can_run_on or not terminal.can_ask() or self._is_to_be_canceled():
-            return self.cancel()
+            return self.cancel(failures)
 
         message = f"{self} was left running; it publishes and cleans up on its own. {self.how_to_cancel()}"
         return JobStoppedError(message, still_runs=True)
@@ -92,8 +98,12 @@ class RemoteJob:
             return True
         return not answer.strip().lower().startswith("l")
 
-    def cancel(self) -> JobStoppedError:
-        """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running."""
+    def cancel(self, failures: Failures) -> JobStoppedError:
+        """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running.
+
+        Beam's job servers of Flink and Spark call a job canceled at once, and the engine goes on with it. So the job is
+        also made to end itself (`Failures.end_job`), and counts as canceled once it has.
+        """
         try:
             # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
             print(f"clozeline: canceling {self}. Press Ctrl-C again to leave it running.", file=sys.stderr, flush=True)
@@ -103,8 +113,50 @@ class RemoteJob:
             message = f"{self} was not canceled ({reason}) and may still run. {self.how_to_cancel()}"
             return JobStoppedError(message, still_runs=True)
 
-        message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
-        return JobStoppedError(message, still_runs=False)
+        try:
+            has_ended = self._has_ended(failures)
+        except (Exception, KeyboardInterrupt):  # the connection broke, or the user does not want to wait
+            has_ended = False
+        if has_ended:
+            message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
+            return JobStoppedError(message, still_runs=False)
+
+        message = (
+            f"{self} was asked to end, has not ended yet and may still run. It makes no result, and gives the output "
+            f"folder free when it ends by itself. {self.how_to_cancel()}"
+        )
+        return JobStoppedError(message, still_runs=True)
+
+    def _has_ended(self, failures: Failures) -> bool:
+        """Wait until a canceled job has ended, for CONFIRM_SECONDS at most, and return whether it has."""
+        stopped = UsageError(f"{self} was stopped by its user.")
+        if worker_location(self.options) == "here":  # it ends with this process, or before
+            failures.report(stopped)
+            return True
+        if is_dataflow(self.options) or short_runner_name(self.options) == "prism":  # whose word can be trusted
+            return self._comes_true(lambda: self.result.state in ENDED_STATES)
+
+        failures.end_job(stopped)
+        return self._comes_true(failures.has_ended_job)
+
+    def _comes_true(self, condition: Callable[[], bool]) -> bool:
+        """Wait until a condition is true, for CONFIRM_SECONDS at most, and return whether it is."""
+        began = monotonic()
+        is_told = False
+        while not condition():
+            waited = monotonic() - began
+            if waited > CONFIRM_SECONDS:
+                return False
+            if waited > LOOK_SECONDS and not is_told:
+                print(
+                    f"clozeline: waiting until it has ended, for {CONFIRM_SECONDS:.0f} s at most. Press Ctrl-C again "
+                    "not to wait.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                is_told = True
+            sleep(0.2)
+        return True
 
     def cancel_quietly(self) -> None:
         """Cancel a job that has failed. One that cannot be canceled does nothing more, and publishes nothing."""

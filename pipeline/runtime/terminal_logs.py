@@ -27,6 +27,9 @@ BEAM_LOGGER = "apache_beam"
 OWN_LOGGER = "clozeline"
 """The parent of all of the pipeline's loggers."""
 
+RETRYING_LOGGERS = ("gcsfs", "google.auth", "urllib3")
+"""Loggers of clients that warn at each attempt; the launcher reports the last one."""
+
 FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -84,7 +87,13 @@ def _handler(beam_arguments: list[str], verbose: bool) -> logging.Handler:
     handler.setFormatter(logging.Formatter(FORMAT) if verbose else LastLineOfTracebacks(FORMAT))
     if is_job_of_a_service(beam_arguments) and not verbose:
         handler.addFilter(logging.Filter(OWN_LOGGER))
+    elif not verbose:
+        handler.addFilter(_is_no_retry)
     return handler
+
+
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    return not record.name.startswith(RETRYING_LOGGERS)
 
 
 def is_local_job(beam_arguments: list[str]) -> bool:

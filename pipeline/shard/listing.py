@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
-from schemas.storage_errors import unreadable
+from schemas.storage_errors import unreachable, unreadable
 
 MAX_NAME_PARTS = 8
 """How many members of a comma list are tried as the name of one file that has commas in it."""
@@ -231,4 +231,6 @@ def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
+        if not storage.is_local(pattern):
+            raise unreachable(f"--input {pattern}", error) from error
         raise unreadable(f"--input {pattern}", error) from error

@@ -21,6 +21,7 @@ from pipeline.runtime.launch import check_flags
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "deploy/dataflow"
 STEPS = ("shard", "vocab", "pairs")
+SWITCHES = {"lowercase", "overwrite"}
 OF_BEAM = {"temp_location", "sdk_container_image"}
 
 GOOD = {
@@ -29,7 +30,13 @@ GOOD = {
     "text": ["gs://bucket/text"],
     "vocab": ["gs://bucket/vocab"],
     "temp_location": ["gs://bucket/tmp", "gs://bucket/tmp/"],
-    "sdk_container_image": ["us-docker.pkg.dev/p/images/clozeline:0.1.0", "host:5000/a/b@sha256:" + "0" * 64],
+    "sdk_container_image": [
+        "us-docker.pkg.dev/p/images/clozeline:0.1.0",
+        "host:5000/a/b@sha256:" + "0" * 64,
+        "gcr.io/example.com:proj/img:1",
+    ],
+    "overwrite": ["true", "false"],
+    "lowercase": ["true", "false"],
     "num_shards": ["1", "100000"],
     "max_bad_ratio": ["0", "0.01", "1", "1.0"],
     "seed": ["0", "-3", "123456789012345678"],
@@ -37,7 +44,8 @@ GOOD = {
     "text_key": ["text", "body.text"],
 }
 BAD = {
-    "step": ["", "shard ", "Shard", "train"],
+    "overwrite": ["yes", "True", ""],
+    "lowercase": ["no"],
     "input": ["/data/x.jsonl", "gs://", "gs://bucket", "gs://corpus/a, gs://corpus/b", "hdfs://a/b", "gs://corpus/a,"],
     "output": ["gs://bucket", "out", "gs://Bucket/x", "gs://bucket/a*", "gs://bucket/a b", "file:///x", "gs:///x"],
     "text": ["text"],
@@ -96,8 +104,8 @@ def job_parser(step: str) -> Any:
 def test_parameters_are_flags_of_the_step_and_required_where_the_flag_is(step: str) -> None:
     actions = {action.dest: action for action in job_parser(step)._actions}
     parameters = {parameter["name"]: parameter for parameter in template(step)["parameters"]}
-    assert set(parameters) - {"step"} <= set(actions) | OF_BEAM
-    required = {name for name, action in actions.items() if action.required} | OF_BEAM | {"step"}
+    assert set(parameters) <= set(actions) | OF_BEAM
+    required = {name for name, action in actions.items() if action.required} | OF_BEAM
     if step == "vocab":
         required |= {"text"}  # a template runs one job, so there are no --counts
     assert {name for name, parameter in parameters.items() if not parameter.get("isOptional")} == required
@@ -134,7 +142,6 @@ def test_patterns_take_good_values_and_refuse_bad_ones(step: str) -> None:
             assert not accepts(parameter, value), (name, value)
             tried += 1
     assert tried >= 10
-    assert accepts(template(step)["parameters"][0], step)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -151,17 +158,57 @@ def launch(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
 
 
-def test_the_launcher_needs_a_step() -> None:
-    done = launch("--output=gs://bucket/text")
-    assert done.returncode == 1 and "`step` must be one of shard, vocab, pairs" in done.stderr
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--output=gs://bucket/text"], "those of no step"),
+        (["--input=gs://a/b", "--vocab=gs://b/vocab"], "those of shard and pairs"),
+    ],
+)
+def test_the_launcher_needs_the_parameters_of_one_step(flags: list[str], named: str) -> None:
+    done = launch(*flags)
+    assert done.returncode == 2 and named in done.stderr, done.stderr
+    assert "shard has `input`, vocab has `model`, pairs has `vocab`" in done.stderr
+
+
+def test_the_launcher_says_what_it_takes() -> None:
+    done = launch("--help")
+    assert done.returncode == 0 and "shard.json, vocab.json or pairs.json" in done.stdout
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_step_follows_from_what_its_template_requires(step: str, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from launch import command_of  # type: ignore[import-not-found]
+
+    required = [parameter["name"] for parameter in template(step)["parameters"] if not parameter.get("isOptional")]
+    assert command_of([f"--{name}=x" for name in required])[0] == step
+
+
+def test_switches_become_flags_without_a_value(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from launch import command_of  # type: ignore[import-not-found]
+
+    on = command_of(["--model=wordpiece", "--lowercase=true", "--overwrite=true"])
+    off = command_of(["--model=wordpiece", "--lowercase=false", "--overwrite=false"])
+    assert on == ["vocab", "--model=wordpiece", "--lowercase", "--overwrite", "--no_wait"]
+    assert off == ["vocab", "--model=wordpiece", "--no_lowercase", "--no_wait"]
+    offered = {parameter["name"] for step in STEPS for parameter in template(step)["parameters"]}
+    assert offered >= SWITCHES
 
 
 def test_the_launcher_submits_without_waiting(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     from launch import command_of  # type: ignore[import-not-found]
 
-    flags = ["--step=pairs", "--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t"]
+    flags = [
+        "--vocab=gs://b/vocab",
+        "--runner=DataflowRunner",
+        "--project=p",
+        "--region=us-central1",
+        "--temp_location=gs://b/t",
+    ]
     flags += ["--sdk_container_image=i", "--template_location=gs://b/job"]
     command = command_of(flags)
-    assert command == ["pairs", *flags[1:], "--no_wait"]
-    check_flags(command[1:])
+    assert command == ["pairs", *flags, "--no_wait"]
+    check_flags(command[2:])

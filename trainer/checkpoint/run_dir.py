@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -59,6 +60,15 @@ def claim(run: str) -> RunLock:
 
     layout.remove_partial(run)
     return lock
+
+
+def remove_unused(run: str) -> None:
+    """Remove a folder in which nothing lies but what `claim` creates, of a run that could not start at its URL."""
+    with contextlib.suppress(OSError, StorageError):
+        if Path(run).is_dir() and _is_of_a_run_killed_at_once(run, os.listdir(run)):
+            Path(run, layout.CHECKPOINTS_FOLDER).rmdir()
+            Path(run, RUN_LOCK_FILE).unlink(missing_ok=True)
+            Path(run).rmdir()
 
 
 def check_run_folder(run: str) -> None:

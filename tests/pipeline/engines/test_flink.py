@@ -117,3 +117,34 @@ def test_a_task_manager_killed_in_pairs_leaves_no_trace(
     job = [*pairs(local_text, vocab, output), *own_flink.flags]
     run_and_disturb(job, output, "pairs-*.json", lambda: own_flink.kill_task_manager(1))
     check_equal(output, local_pairs, "pairs")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_job_that_is_stopped_while_flink_gets_it_ends_before_its_folder_is_free(
+    own_flink: Flink, large_corpus: Path, local_text: Path, tmp_path: Path
+) -> None:
+    """Beam's job server calls it canceled while it submits it, and Flink then runs it. A busy machine takes long."""
+    output = tmp_path / "text"
+    job = [sys.executable, "-m", "pipeline", *shard(large_corpus, output), *own_flink.flags]
+    process = subprocess.Popen(job, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "has been submitted" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    told = process.communicate(timeout=2 * SECONDS)[1]
+
+    assert process.returncode == 130 and "Traceback" not in told, told
+    if "was canceled" not in told:
+        assert "of flink was asked to end, has not ended yet and may still run" in told, told
+        refused = subprocess.run(job, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert refused.returncode == 2 and "may still run on its engine" in refused.stderr, refused.stderr
+        deadline = time.monotonic() + 3 * SECONDS
+        while list(output.glob("_lease-*")):
+            assert time.monotonic() < deadline, "the job does not end itself"
+            time.sleep(0.5)
+
+    assert not list(output.glob("_lease-*")) and not (output / "manifest.json").exists()
+    done = subprocess.run(job, capture_output=True, text=True, timeout=3 * SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    check_equal(output, local_text, "text")

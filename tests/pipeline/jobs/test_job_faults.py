@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import apache_beam as beam
 import pytest
 
-from pipeline.runtime import remote_jobs, terminal_logs
+from pipeline.runtime import remote_jobs, stop_signals, terminal_logs
 from pipeline.runtime import runner as beam_runner
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
@@ -139,7 +140,7 @@ def test_an_error_of_an_engine_names_the_job_and_its_last_message(tmp_path) -> N
     failures = Failures(Staging(str(tmp_path), "job"))
     pipeline = Submitting(FailedJob())
     with pytest.raises(EngineError, match=r"job-7 of PrismRunner failed: RuntimeError: something that nob") as caught:
-        remote_jobs.follow(pipeline.run(), "PrismRunner", pipeline.options, failures)
+        remote_jobs.follow(remote_jobs.Submission(pipeline.run()), "PrismRunner", pipeline.options, failures)
     assert caught.value.exit_code == 1 and not caught.value.may_pass
     assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
 
@@ -154,9 +155,53 @@ def test_what_an_engine_logs_has_no_traceback() -> None:
         assert shown.format(logging.LogRecord("engine", logging.ERROR, "", 0, text, (), None)) == expected
 
 
-def test_ctrl_c_during_submission_says_that_the_job_may_still_run() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that runs tests in the background has them ignore Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+class Interrupted(Submitting):
+    """A pipeline that gets signals while it is submitted, which takes a moment longer than that."""
+
+    def __init__(self, end: object, *signals: signal.Signals):
+        super().__init__(end)
+        self._signals = signals
+
+    def run(self) -> object:
+        for number in self._signals:
+            signal.raise_signal(number)
+        time.sleep(0.2)
+        return super().run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_while_it_is_submitted_gets_its_id_first(number, interruptible) -> None:
+    """Without an id nobody could cancel it. `timeout` sends its signal twice."""
+    twice = [number] * (2 if number == signal.SIGTERM else 1)
+    with stop_signals.as_interrupts():
+        submission = remote_jobs.submit(Interrupted("the job", *twice), "PrismRunner")  # type: ignore[arg-type]
+    assert submission.result == "the job"
+    assert isinstance(submission.asked, stop_signals.Terminated) == (number == signal.SIGTERM)
+    assert isinstance(submission.asked, KeyboardInterrupt)
+
+
+def test_a_job_that_is_stopped_and_not_taken_runs_nowhere(interruptible) -> None:
+    pipeline = Interrupted(RuntimeError("no"), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=r"stopped; PrismRunner did not take the job corpus") as caught:
+        remote_jobs.submit(pipeline, "PrismRunner")  # type: ignore[arg-type]
+    assert not getattr(caught.value, "still_runs", True)
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGINT]], ids=["twice", "out of time"])
+def test_a_submission_that_is_not_waited_for_says_that_the_job_may_still_run(
+    signals, interruptible, monkeypatch
+) -> None:
+    monkeypatch.setattr(remote_jobs, "SUBMIT_SECONDS", 0.05)
     with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*the engine") as caught:
-        remote_jobs.submit(Submitting(KeyboardInterrupt()), "PrismRunner")  # type: ignore[arg-type]
+        remote_jobs.submit(Interrupted("the job", *signals), "PrismRunner")  # type: ignore[arg-type]
     assert getattr(caught.value, "still_runs", False)
 
 

@@ -111,6 +111,77 @@ def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large
     assert ended(workers, within=10)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_signal_to_the_process_group_stops_the_command(
+    number: signal.Signals, large_corpus: Path, tmp_path: Path
+) -> None:
+    """As a terminal, `timeout`, scancel and systemd send it. `timeout` sends it to the command twice."""
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    workers = wait_for_workers(process, output)
+
+    process.send_signal(number)
+    os.killpg(process.pid, number)
+    told, _ = process.communicate(timeout=TIMEOUT)
+
+    assert process.returncode == 130, told
+    assert told.splitlines()[-1] == (
+        "clozeline: stopped. Run the same command again to continue; finished pieces are reused."
+    )
+    assert "was killed" not in told and "Traceback" not in told
+    assert ended(workers, within=10)
+    assert not (output / NAME).exists() and not list(output.glob("_lease-*"))
+
+
+@pytest.mark.parametrize("victims", ["one worker", "all workers"])
+def test_a_command_that_is_stopped_while_it_loses_workers_stops(
+    victims: str, large_corpus: Path, tmp_path: Path
+) -> None:
+    """A worker's end may be seen before the signal: something that ends a whole group begins anywhere in it."""
+    output = tmp_path / "text"
+    process = start(large_corpus, output)
+    workers = wait_for_workers(process, output)
+
+    for worker in workers[-1:] if victims == "one worker" else workers:
+        worker.kill()
+    time.sleep(0.1)
+    process.terminate()
+    told, _ = process.communicate(timeout=TIMEOUT)
+
+    assert process.returncode == 130, told
+    assert "was killed" not in told and "Traceback" not in told
+    assert told.strip().splitlines()[-1].startswith("clozeline: stopped."), told
+    assert ended(workers, within=10)
+
+
+def test_a_command_that_is_stopped_after_its_result_is_in_place_says_so(documents: list[str], tmp_path: Path) -> None:
+    """It has much to remove, which earlier jobs have left."""
+    (tmp_path / "small.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    output = tmp_path / "text"
+    left = output / "_unfinished-0123456789abcdef"
+    left.mkdir(parents=True)
+    for number in range(20_000):
+        (left / f"piece-{number}").touch()
+    process = start(tmp_path, output)
+    deadline = time.monotonic() + TIMEOUT
+    while not (output / NAME).exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+
+    os.killpg(process.pid, signal.SIGTERM)
+    told, _ = process.communicate(timeout=TIMEOUT)
+
+    assert process.returncode == 130, told
+    assert told.splitlines()[-1] == (
+        f"clozeline: stopped once {output} was finished: its manifest.json is in place. The same command does only "
+        "what is left to do."
+    )
+    process = start(tmp_path, output)
+    told, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0 and "is already finished by this command" in told, told
+    assert not list(output.glob("_*"))
+
+
 def test_a_killed_command_leaves_no_worker_and_is_finished_by_the_next(
     large_corpus: Path, undisturbed: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import check_flags, console_url, leaves_job, makes_template
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.stop_signals import Terminated
-from pipeline.runtime.submitted_job import RemoteJob
+from pipeline.runtime.submitted_job import JobStoppedError, RemoteJob
 from schemas.errors import DataError, UsageError
 
 CLOUD = {
     "project": "my-project",
     "region": "us-central1",
     "temp_location": "gs://bucket/tmp",
-    "sdk_container_image": "image",
+    "sdk_container_image": "host.example.com/clozeline:1",
 }
 SERVICE = ["--runner=portable", "--job_endpoint=localhost:1"]
 
@@ -33,7 +34,7 @@ def dataflow(**changes: str) -> list[str]:
 
 def test_all_that_dataflow_needs_is_enough() -> None:
     check_flags(dataflow())
-    check_flags([*dataflow(sdk_container_image=""), "--worker_harness_container_image=image"])
+    check_flags([*dataflow(sdk_container_image=""), "--worker_harness_container_image=host.example.com/clozeline:1"])
 
 
 @pytest.mark.parametrize("missing", CLOUD)
@@ -181,8 +182,16 @@ class Result:
     job_id = "job-1"
     canceled = False
 
+    @property
+    def state(self) -> str:
+        return "CANCELLED" if self.canceled else "RUNNING"
+
     def cancel(self) -> None:
         self.canceled = True
+
+
+def nothing_failed(folder: Path) -> Failures:
+    return Failures(Staging(str(folder), "job", "token"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +205,7 @@ class Result:
         ("l\n", Terminated(), True),
     ],
 )
-def test_ctrl_c_at_a_terminal_asks(answer, interrupt, canceled, monkeypatch, capsys) -> None:
+def test_ctrl_c_at_a_terminal_asks(answer, interrupt, canceled, monkeypatch, tmp_path) -> None:
     """stdin and stderr are a real terminal. SIGTERM asks nobody."""
     controller, terminal = os.openpty()
     os.write(controller, answer.encode() or b"\x04")  # Ctrl-D, the end of the input
@@ -204,13 +213,53 @@ def test_ctrl_c_at_a_terminal_asks(answer, interrupt, canceled, monkeypatch, cap
     with os.fdopen(os.dup(terminal)) as stdin, os.fdopen(terminal, "w") as stderr:
         monkeypatch.setattr("sys.stdin", stdin)
         monkeypatch.setattr("sys.stderr", stderr)
-        stopped = RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(interrupt)
+        stopped = RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(
+            interrupt, nothing_failed(tmp_path)
+        )
     os.close(controller)
     assert result.canceled == canceled and stopped.still_runs == (not canceled)
     assert ("was left running" in str(stopped)) == (not canceled)
 
 
-def test_without_a_terminal_ctrl_c_cancels() -> None:
+def test_without_a_terminal_ctrl_c_cancels(tmp_path) -> None:
     result = Result()
-    RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(KeyboardInterrupt())
+    RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(KeyboardInterrupt(), nothing_failed(tmp_path))
     assert result.canceled and submitted_job.terminal.can_ask() is False
+
+
+FLINK = ["--runner=flink", "--job_endpoint=far:8099", "--environment_type=EXTERNAL", "--environment_config=far:50000"]
+
+
+def stopped_job_of_flink(output: Path, waits_for: float, monkeypatch) -> tuple[JobStoppedError, bool]:
+    """Stop a job whose server calls it canceled at once, and whose last step comes so many seconds later, or never.
+
+    Returns the error, and whether the output folder is free after that.
+    """
+    monkeypatch.setattr(submitted_job, "CONFIRM_SECONDS", 3.0)
+    failures = Failures(Staging(str(output), "job", "token"))
+    last_step = threading.Timer(waits_for, failures.end_job_left_alone)
+    with leases.held(str(output), "token") as lease:
+        lease.keep_if_killed()
+        last_step.start()
+        stopped = RemoteJob(Result(), "flink", PipelineOptions(FLINK)).stop(Terminated(), failures)
+        lease.keep = stopped.still_runs
+    last_step.cancel()
+    assert failures.exist(), "steps that run after this do nothing"
+    return stopped, not list(output.glob("_lease-*"))
+
+
+def test_a_job_of_flink_is_canceled_once_its_last_step_has_come(tmp_path, monkeypatch) -> None:
+    stopped, is_free = stopped_job_of_flink(tmp_path, 1.0, monkeypatch)
+    assert "was canceled" in str(stopped) and not stopped.still_runs and is_free
+
+
+def test_a_job_of_flink_that_does_not_end_in_time_may_still_run_and_keeps_the_folder(tmp_path, monkeypatch) -> None:
+    stopped, is_free = stopped_job_of_flink(tmp_path, 1000.0, monkeypatch)
+    assert "job job-1 of flink was asked to end, has not ended yet and may still run" in str(stopped)
+    assert stopped.still_runs and not is_free
+    with pytest.raises(UsageError, match="may still run on its engine"), leases.held(str(tmp_path), "second"):
+        pass
+
+    Failures(Staging(str(tmp_path), "job", "token")).end_job_left_alone()  # its last step comes at last
+    with leases.held(str(tmp_path), "second"):
+        pass

@@ -60,9 +60,10 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
     cloud = (
         "--runner=DataflowRunner",
         "--project=p",
-        "--region=r",
+        "--region=us-central1",
         "--temp_location=gs://b/t",
         "--sdk_container_image=i",
+        "--dry_run",
     )
     done = command("shard", *(word for pair in names.items() for word in pair), *cloud)
     assert done.returncode == 2 and "would not see it" in done.stderr, done.stderr

@@ -101,6 +101,7 @@ def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, 
     done = training.run("python", Path("-"), run__output=URL, run__local=tmp_path)
     assert done.returncode == 5 and "Traceback" not in done.stderr and "step 1" not in done.stdout
     assert "s3://runs/a/lock cannot be reached" in done.stderr and "credentials" in done.stderr
+    assert not list(tmp_path.glob("run-*")), "a start that failed leaves no empty run behind"
 
 
 def test_an_export_names_a_store_that_refuses(store, bucket, tmp_path, capsys) -> None:
