@@ -24,9 +24,9 @@ first=10.0.0.1
 interface=eth0
 
 # change: the environment with clozeline[trainer].
-trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' ERR
+trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' EXIT
 source /shared/clozeline/.venv/bin/activate
-trap - ERR
+trap - EXIT
 
 # change: the recipe, the pairs, and a folder for the run that all machines see (NFS will do).
 recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)

@@ -13,7 +13,11 @@
 # To look inside:   RUN/report.html, in a browser
 
 set -euo pipefail
-machine=${1:?Say which machine this is: ./torchrun.sh 0 on the first, ./torchrun.sh 1 on the second}
+if [ $# -eq 0 ]; then
+    echo "Say which machine this is: ./torchrun.sh 0 on the first, ./torchrun.sh 1 on the second" >&2
+    exit 2
+fi
+machine=$1
 shift
 
 # change: the first machine's address on the network that connects the machines, that network's interface
@@ -24,9 +28,9 @@ interface=eth0
 ranks=${RANKS:-8}
 
 # change: the environment with clozeline[trainer].
-trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' ERR
+trap 'echo "$0: change the lines below each \"change:\" in this file first." >&2; exit 2' EXIT
 source /shared/clozeline/.venv/bin/activate
-trap - ERR
+trap - EXIT
 
 # change: the recipe, the pairs, and a folder for the run that both machines see (NFS will do), or a URL of a bucket.
 recipe=(--config bert_base --set data.pairs=/shared/pairs --set run.output=/shared/run)

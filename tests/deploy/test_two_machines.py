@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.changes import adapted
+from tests.deploy.changes import DEPLOY, adapted
 from tests.deploy.hosts import ADDRESSES, Host, connect, why_not
 from tests.trainer.conftest import SHRUNK, Training
 
@@ -102,3 +102,11 @@ def test_a_start_without_its_place_says_what_is_missing(name: str, message: str,
         ["bash", str(made)], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0 and message in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("name", "machine"), [("torchrun.sh", ["0"]), ("deepspeed.sh", [])])
+def test_a_script_that_nobody_has_changed_says_so(name: str, machine: list[str]) -> None:
+    done = subprocess.run(
+        ["bash", str(DEPLOY / "two_machines" / name), *machine], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and 'change the lines below each "change:"' in done.stderr, done.stderr
