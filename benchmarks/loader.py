@@ -31,7 +31,7 @@ from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, RankShare, Stream
-from trainer.data.mixture import build_sources, rows_of_step
+from trainer.data.mixture import build_sources
 
 ROWS_PER_RANK = 256
 
@@ -48,11 +48,11 @@ def decoding(folder: Path) -> None:
     pairs = PairFolder(str(folder))
     numbers = tuple(range(8))
     tokens = sum(shard.tokens for shard in pairs.manifest.shards[:8])
-    pairs._read_block(numbers)  # type: ignore[attr-defined]
+    pairs.decode_block(numbers)
     times = []
     for _ in range(3):
         started = time.process_time()
-        pairs._read_block(numbers)  # type: ignore[attr-defined]
+        pairs.decode_block(numbers)
         times.append(time.process_time() - started)
     pairs.close()
     print(f"| decoding a block of 8 shards | {1e9 * min(times) / tokens:.1f} ns a token |", flush=True)
@@ -68,18 +68,18 @@ def own_work(folder: Path, world: int, steps: int) -> None:
         sources = build_sources([pairs], None, 0, by_tokens)
         stream = Stream(sources, RankShare(0, world, 1, per_step), MaskingSchedule(Masking("whole_word")), 0)
         with closing(stream):
-            seconds, tokens = timed_steps(stream, per_step, steps)
+            seconds, tokens = timed_steps(stream, steps)
         unit = "tokens" if by_tokens else "rows"
         share = f"{1e3 * seconds / steps:.2f} ms a step, {tokens / steps:,.0f} tokens of its own"
         print(f"| one rank of {world}, batches in {unit}, blocks in memory | {share} |", flush=True)
 
 
-def timed_steps(stream: Stream, per_step: int, steps: int) -> tuple[float, int]:
+def timed_steps(stream: Stream, steps: int) -> tuple[float, int]:
     """Return (this thread's CPU seconds, the rank's own tokens) of steps, apart from waiting for blocks."""
     seconds = 0.0
     tokens = 0
     for step in range(steps):
-        bounds = rows_of_step(stream._sources, step, per_step)
+        bounds = stream.bounds_of(step)
         stream.micro_batches_at(bounds, step)  # the blocks are read here
         started = time.thread_time()
         batches = stream.micro_batches_at(bounds, step)
@@ -176,7 +176,7 @@ def be_many(folder: Path) -> None:
     stream = build_stream(recipe, folders, RankShare(0, 32, 1, recipe.batch.size))
     marks.append(time.process_time())
     for step in (0, 100_000):
-        bounds = rows_of_step(stream._sources, step, recipe.batch.size)
+        bounds = stream.bounds_of(step)
         stream.micro_batches_at(bounds, step)
         marks.append(time.process_time())
     seconds = dict(zip(("open", "first", "resume"), np.diff(marks).tolist(), strict=True))

@@ -55,7 +55,9 @@ ACCEPTED = {
     "_run_exitfuncs": "atexit has no public way to run the handlers early",
     "_flash_attention_forward": "an operator of ATen; torch's public function for it has no dropout",
     "_foreach_copy_": "in a benchmark; the public way is a loop over tensors",
+    "_python_dispatch": "where torch documents TorchDispatchMode",
     "_replace": "a documented method of named tuples",
+    "_schema": "in a benchmark; ATen's operators have no public name",
 }
 """Names that may be used anywhere, and why."""
 

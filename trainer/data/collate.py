@@ -35,7 +35,7 @@ def pack(rows: PairRows, masks: Masks) -> PackedBatch:
         longest=int(lengths_B.max()),
         masked_positions_K=torch.from_numpy(masks.positions_K),
         labels_K=torch.from_numpy(labels_K),
-        pair_labels_S=torch.from_numpy(rows.labels_B),
+        pair_labels_S=torch.from_numpy(rows.labels_B.astype(np.int64, copy=False)),
         tokens=len(rows.ids_T),
         predicted=len(labels_K),
         paired=int((rows.labels_B != IGNORE_INDEX).sum()),

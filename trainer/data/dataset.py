@@ -100,7 +100,7 @@ class PairFolder:
         """Start reading these blocks in the background, in this order, unless they are in memory or being read."""
         for shard_numbers in blocks:
             if shard_numbers not in self._blocks:
-                self._blocks[shard_numbers] = self._thread.submit(self._read_block, shard_numbers)
+                self._blocks[shard_numbers] = self._thread.submit(self.decode_block, shard_numbers)
                 self._fetch_unread()
             self._blocks.move_to_end(shard_numbers)
 
@@ -139,7 +139,7 @@ class PairFolder:
             self._node_blocks.close()
             self._node_blocks = None
 
-    def _read_block(self, shard_numbers: tuple[int, ...]) -> ReadBlock:
+    def decode_block(self, shard_numbers: tuple[int, ...]) -> ReadBlock:
         def decode(place: int) -> ShardRows:
             return self._rows_of_shard(shard_numbers[place])
 

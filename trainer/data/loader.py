@@ -154,8 +154,12 @@ class Stream:
             source.folder.close()
 
     def _prepare(self, step: int) -> SentBatches:
-        bounds = rows_of_step(self._sources, step, self._share.size)
+        bounds = self.bounds_of(step)
         return self._feed.send(self.micro_batches_at(bounds, step))
+
+    def bounds_of(self, step: int) -> list[tuple[int, int]]:
+        """Return each source's part of global batch `step`, as `micro_batches_at` takes it."""
+        return rows_of_step(self._sources, step, self._share.size)
 
     def micro_batches_at(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
         """Return this rank's micro-batches of some rows, masked as at `step`, on the CPU.

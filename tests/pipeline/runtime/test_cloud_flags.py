@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import fsspec
 import pytest
 
 from pipeline.runtime import cloud_access
@@ -84,6 +85,8 @@ def test_a_bucket_that_does_not_exist_is_refused_and_one_that_does_is_not(store,
     store.reset()
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
+    # s3fs would take the connection of an earlier test, to a server that may be gone.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     store.bucket("corpora")
     assert cloud_access.check_buckets({"--output": "s3://corpora/text", "--text": "a/b"}) == []
     with pytest.raises(UsageError, match="--output s3://nobucket/text cannot be written: there is no bucket nobucket"):
@@ -110,7 +113,6 @@ def test_dataflow_without_credentials_is_refused_before_anything_is_asked_or_wri
 
 def test_a_fault_of_the_network_is_not_blamed_on_the_disk(monkeypatch) -> None:
     """As s3fs and gcsfs raise it: an OSError, without an answer of the store."""
-    import fsspec
 
     class Unreachable(fsspec.AbstractFileSystem):
         protocol = "nowhere"

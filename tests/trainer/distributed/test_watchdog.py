@@ -129,7 +129,7 @@ def test_a_save_in_the_background_that_is_stuck_is_found_while_training_advances
         time.sleep(BEAT)
         first.at("step 6, computing")
         second.at("step 6, computing")
-    assert "nothing has happened for" in ends[0] and "while saving step 4: all live" in ends[0]
+    assert "nothing has happened for" in ends[0] and "saving step 4: all live" in ends[0]
 
 
 def test_a_save_that_has_ended_is_not_missed(start) -> None:
