@@ -83,7 +83,8 @@ def assert_equal(brought_to: Path, straight: Path, step: int) -> None:
     assert Training.tensors(brought_to, step) == Training.tensors(straight, step)
 
 
-@pytest.mark.parametrize("stage", [3, *(pytest.param(stage, marks=pytest.mark.thorough) for stage in (0, 1, 2))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_every_zero_stage_resumes_from_parts(apart: Nodes, stage: int, bucket, tmp_path: Path) -> None:  # noqa: F811
     """First the disks are lost, then the nodes share a folder, as the ranks of one node do."""
     settings: dict[str, Any] = {"engine__zero_stage": stage} | (STAGE_3 if stage == 3 else {})
@@ -129,8 +130,8 @@ def test_parts_that_the_store_refuses_are_sent_again(apart: Nodes, store: Object
     ("refused", "lost", "resumed_from"),
     [
         pytest.param(1, None, 8, id="sent by the node that still has them"),
-        pytest.param(0, 1, 8, id="the others are at the URL"),
-        pytest.param(1, 1, 4, id="lost with their disk"),
+        pytest.param(0, 1, 8, id="the others are at the URL", marks=pytest.mark.thorough),
+        pytest.param(1, 1, 4, id="lost with their disk", marks=pytest.mark.thorough),
     ],
 )
 def test_parts_that_an_outage_has_left_on_disks_are_sent_by_the_next_start(

@@ -89,7 +89,7 @@ def updates_of(engine: Any) -> int:
     return max(int(state["step"]) for state in basic_optimizer(engine).state.values())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_step_reads_the_device_once(tmp_path: Path, ranks: int) -> None:
     """For the step before, whatever stage, precision and optimizer; and a bf16 step of stage 1 has few collectives."""
     out = tmp_path / "waits.json"

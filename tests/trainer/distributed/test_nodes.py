@@ -14,6 +14,7 @@ def on_two_nodes(training, hostfile: Path, outputs: tuple[Path, Path]) -> list[t
     return [(launcher.returncode, text) for launcher, text in zip(launchers, told, strict=True)]
 
 
+@pytest.mark.thorough
 def test_a_run_on_two_nodes_equals_one_on_one(training, straight, tmp_path) -> None:
     out = tmp_path / "run"
     for code, told in on_two_nodes(training, tmp_path / "hostfile", (out, out)):
