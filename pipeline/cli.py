@@ -167,8 +167,9 @@ def _run_vocab(invocation: Invocation) -> None:
     with stop_signals.told_as_finished(storage.printable(job.output)):
         print_lines(_result_lines(manifest, job.output))
     tokens = manifest.totals["tokens"]
-    if tokens < job.size:
-        print(f"Note: the text filled {tokens:,} of the {job.size:,} tokens requested; the vocabulary has that size.")
+    size = manifest.options["size"]
+    if tokens < size:
+        print(f"Note: the text filled {tokens:,} of the {size:,} tokens requested; the vocabulary has that size.")
 
 
 def _run_pairs(invocation: Invocation) -> None:

@@ -1,4 +1,4 @@
-"""The options of the three jobs: each field is a flag, its default and its help (see flags.py).
+"""The options of the jobs, each field a flag with its default and help (see flags.py); those of `vocab` are beside it.
 
 The command line builds its flags from these classes, so nothing here may import Beam: `--help` answers at once.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.flags import OneOf, folder, option, positive, share, switch, switch_pair
+from pipeline.flags import OneOf, folder, option, positive, share
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
+from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag, text_flag
+from pipeline.vocab_options import VocabJob as VocabJob
 from schemas.errors import UsageError
 from schemas.masking import KINDS
 
@@ -23,32 +25,6 @@ if TYPE_CHECKING:
     from pipeline.shard.records import TextLayout
     from pipeline.shard.sentences import Splitter
     from schemas.masking import Kind
-    from schemas.vocabulary import Model
-
-
-def _output() -> Any:
-    return option(help="folder to write, local or a URL (s3://, gs://)", check=folder, recorded=False)
-
-
-def _text() -> Any:
-    return option(help="folder written by shard", check=folder, recorded=False)
-
-
-def _shuffle(what: str) -> Any:
-    return option(
-        "auto",
-        check=OneOf(("auto", "files", "merged", "service")),
-        help=f"how {what}: in files, in files that are merged first, or by the engine's own shuffle; auto decides by "
-        "the runner",
-        recorded=False,
-    )
-
-
-def _overwrite() -> Any:
-    return switch(
-        help="replace a finished result, which is kept until the new one is ready",
-        recorded=False,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +35,7 @@ class ShardJob:
         help="files, patterns or a comma-separated list of them; .gz .bz2 .xz .zst are decompressed",
         recorded=False,
     )
-    output: str = _output()
+    output: str = output_flag()
     format: Format | Literal["auto"] = option(
         "auto",
         check=OneOf(("auto", "text", "jsonl", "parquet", "wikiextractor")),
@@ -92,7 +68,7 @@ class ShardJob:
         help="number of text shards (default: one per 8 MB of text; in a large corpus, per --shard_megabytes)",
     )
     shard_megabytes: int = option(64, check=positive, help="maximum mean size of a shard, in MB of text")
-    shuffle: Shuffle | Literal["auto"] = _shuffle("documents travel to their shards")
+    shuffle: Shuffle | Literal["auto"] = shuffle_flag("documents travel to their shards")
     max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
     max_undecodable_ratio: float = option(
         MAX_UNDECODABLE_RATIO,
@@ -110,72 +86,20 @@ class ShardJob:
         help="how many times its compressed size a file may grow to; below 256 MB any growth is allowed",
     )
     seed: int = option(0, check=int, help="seed for shuffling", recorded=False)
-    overwrite: bool = _overwrite()
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocabJob:
-    """Options of `vocab`: text shards to word counts to a vocabulary."""
-
-    text: str | None = option(
-        None, help="folder written by shard; not needed with finished --counts", check=folder, recorded=False
-    )
-    counts: str | None = option(
-        None,
-        help="folder of word counts: written when --text is given and it is not finished, then read; vocabularies of "
-        "other sizes and kinds can be learned from it",
-        check=folder,
-        recorded=False,
-    )
-    output: str = _output()
-    model: Model = option(check=OneOf(("wordpiece", "bytebpe")), help="BERT's kind or RoBERTa's")
-    size: int = option(check=positive, help="number of tokens, special tokens included")
-    lowercase: bool = switch_pair(
-        help="ignore case and accents: wordpiece only, and its default",
-        off_help="keep case and accents: the default of bytebpe",
-    )
-    min_frequency: int = option(2, check=positive, help="pairs that occur less often are not merged")
-    min_word_count: int = option(
-        1,
-        check=positive,
-        help="words that occur less often are left out of learning, to save memory; the ledger says how many",
-    )
-    max_alphabet: int | None = option(
-        None,
-        check=positive,
-        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: no maximum)",
-    )
-    pad_to_multiple: int = option(
-        1,
-        check=positive,
-        help="round the size up to a multiple with [unusedN] tokens",
-    )
-    shuffle: Shuffle | Literal["auto"] = _shuffle("the counts of a word are brought together")
-    overwrite: bool = _overwrite()
-
-    @classmethod
-    def from_flags(cls, given: dict[str, Any]) -> VocabJob:
-        """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
-        if "text" not in given and "counts" not in given:
-            raise UsageError("vocab needs --text, a folder written by shard, or --counts, a folder of word counts.")
-
-        is_wordpiece = given["model"] == "wordpiece"
-        if given.get("lowercase") and not is_wordpiece:
-            raise UsageError("--lowercase changes nothing with --model bytebpe, which keeps every byte. Leave it out.")
-        return cls(**{"lowercase": is_wordpiece, **given})
+    overwrite: bool = overwrite_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairsJob:
     """Options of `pairs`: text shards and a vocabulary to pair shards."""
 
-    text: str = _text()
+    text: str = text_flag()
     vocab: str = option(
         check=folder,
         help="folder written by vocab, or a published tokenizer's folder",
         recorded=False,
     )
-    output: str = _output()
+    output: str = output_flag()
     objective: Objective = option(
         check=OneOf(("nsp", "sop", "full_sentences", "doc_sentences")),
         help="BERT's or ALBERT's pairs, or RoBERTa's rows",
@@ -211,7 +135,7 @@ class PairsJob:
         help="seed for the pairs, the order of rows and the static masks",
         recorded=False,
     )
-    overwrite: bool = _overwrite()
+    overwrite: bool = overwrite_flag()
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> PairsJob:

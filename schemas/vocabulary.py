@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.extension import EXTENSION_FILE, Extension
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_FILES = {
@@ -27,6 +29,7 @@ TOKENIZER_FILES = {
     "vocab.json",
     "merges.txt",
     "spiece.model",
+    EXTENSION_FILE,
 }
 """The files of a tokenizer's folder, ours or a published one."""
 
@@ -37,7 +40,10 @@ VOCABULARY_FOLDER = "vocabulary"
 """Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
 
 Model = Literal["wordpiece", "bytebpe", "unigram"]
-"""BERT's, RoBERTa's and ALBERT's. A Unigram vocabulary is read when it is published; `vocab` does not train one."""
+"""BERT's, RoBERTa's, and ALBERT's or XLNet's."""
+
+Family = Literal["albert", "xlnet"]
+"""Whose special tokens a Unigram vocabulary has."""
 
 MODEL_BY_TYPE: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
 """The names that the `tokenizers` library gives models, and ours."""
@@ -45,6 +51,10 @@ MODEL_BY_TYPE: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "
 BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 ALBERT_SPECIALS = BERT_SPECIALS | {"pad": "<pad>", "unk": "<unk>"}
+XLNET_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>"}
+XLNET_FIRST = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+"""The first tokens of XLNet's vocabulary, all of them special."""
+
 SPECIALS: dict[Model, dict[str, str]] = {
     "wordpiece": BERT_SPECIALS,
     "bytebpe": ROBERTA_SPECIALS,
@@ -74,13 +84,14 @@ class Vocabulary:
     """A vocabulary: `tokens[i]` is the token of id i.
 
     fingerprint: a hash of tokens, ids and normalization rules together. added: ids of the tokens, other than special
-    ones, that a published tokenizer finds in the text before it cuts words.
+    ones, that a published tokenizer finds in the text before it cuts words. extension: when it extends another one.
     """
 
     model: Model
     tokens: tuple[str, ...]
     fingerprint: str
     added: frozenset[int] = frozenset()
+    extension: Extension | None = None
 
     @property
     def size(self) -> int:
@@ -93,7 +104,7 @@ class Vocabulary:
 
     @cached_property
     def _special_by_role(self) -> dict[str, int]:
-        return {role: self.tokens.index(token) for role, token in SPECIALS[self.model].items()}
+        return {role: self.tokens.index(token) for role, token in specials_of(self.model, self.tokens).items()}
 
     def readable(self, token_id: int) -> str:
         """Return a token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
@@ -111,7 +122,15 @@ class Vocabulary:
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """The ids that are never masked and never put in the place of a masked token."""
-        return tuple(sorted(self._special_by_role.values()))
+        special = set(self._special_by_role.values())
+        if self.is_xlnet:
+            special |= {self.tokens.index(token) for token in XLNET_FIRST if token in self.tokens}
+        return tuple(sorted(special))
+
+    @property
+    def is_xlnet(self) -> bool:
+        """Whether the special tokens are XLNet's."""
+        return specials_of(self.model, self.tokens) is XLNET_SPECIALS
 
     @cached_property
     def ordinary_ids(self) -> NDArray[np.int64]:
@@ -150,7 +169,13 @@ def read_vocabulary(folder: str) -> Vocabulary:
         raise DataError(
             f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `python -m pipeline vocab`."
         )
-    return parse_vocabulary(storage.read(url), url)
+    vocabulary = parse_vocabulary(storage.read(url), url)
+
+    extension_url = storage.join(folder, EXTENSION_FILE)
+    if not storage.exists(extension_url):
+        return vocabulary
+    extension = Extension.from_json(storage.read(extension_url), vocabulary.size, extension_url)
+    return replace(vocabulary, extension=extension)
 
 
 def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
@@ -167,12 +192,19 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
 
-    missing = [token for token in SPECIALS[model].values() if token not in vocab]
+    missing = [token for token in specials_of(model, vocab).values() if token not in vocab]
     if missing:
         raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
 
     tokens = tuple(sorted(vocab, key=vocab.__getitem__))
     return Vocabulary(model, tokens, _fingerprint(content), found_in_text)
+
+
+def specials_of(model: Model, tokens: Container[str]) -> dict[str, str]:
+    """Return the special tokens of a vocabulary by their roles. A Unigram vocabulary has ALBERT's or XLNet's."""
+    if model == "unigram" and "[CLS]" not in tokens and "<cls>" in tokens:
+        return XLNET_SPECIALS
+    return SPECIALS[model]
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:

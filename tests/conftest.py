@@ -199,8 +199,21 @@ def byte_rows(command: Command, text: Path, byte_vocab: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def unigram_vocab(command: Command, text: Path) -> Path:
+    """A finished Unigram vocabulary with ALBERT's special tokens."""
+    return made(command, text.parent / "unigram_vocab", "vocab", "--text", text, "--model", "unigram", "--size", 160)
+
+
+@pytest.fixture(scope="session")
+def xlnet_vocab(command: Command, text: Path) -> Path:
+    """A finished Unigram vocabulary with XLNet's special tokens, and so with case."""
+    flags = ("--model", "unigram", "--special_tokens", "xlnet", "--size", 180, "--pad_to_multiple", 64)
+    return made(command, text.parent / "xlnet_vocab", "vocab", "--text", text, *flags)
+
+
+@pytest.fixture(scope="session")
 def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Unigram vocabulary as transformers writes ALBERT's, for none is learnt here."""
+    """A Unigram vocabulary as transformers writes ALBERT's, of the library's own trainer."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import AlbertTokenizer
 

@@ -21,14 +21,14 @@ from pipeline.steps.provenance import Provenance
 from pipeline.steps.word_counts import LOT_NOTES, CountPlan
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, PublishCounts
 from pipeline.vocab.counting import reported_sources
-from pipeline.vocab.cut_runs import ALL_RULES, Rules
+from pipeline.vocab.cut_runs import ALL_RULES, Rules, rules_of
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest
 
 NO_SEED = 0  # nothing here is random
-COUNT_VERSION = 1  # of the rules by which text is counted
+COUNT_VERSION = 2  # of the rules by which text is counted; 1 had none of Unigram's words
 
 
 def check_counts_folder(folder: str) -> None:
@@ -52,7 +52,11 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
         return True
 
     counts = read_manifest(folder, "counts")
-    if counts.inputs and counts.inputs[0].fingerprint == text.fingerprint:
+    is_of_text = bool(counts.inputs) and counts.inputs[0].fingerprint == text.fingerprint
+    has_rules = rules_of(job.model, job.lowercase).name in counts.statistics["tallies"]
+    if is_of_text and job.overwrite and not has_rules:
+        return True
+    if is_of_text:
         print(f"clozeline: {storage.printable(folder)} holds the counts of this text already.", file=sys.stderr)
         return False
 

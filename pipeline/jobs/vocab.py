@@ -6,6 +6,7 @@ from it. Without, a single job counts what this vocabulary needs, and keeps the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -22,6 +23,7 @@ from pipeline.jobs.counts import (
     run_counts,
 )
 from pipeline.jobs.finished import Wanted, finished_manifest
+from pipeline.jobs.vocab_extension import resolve_extension
 from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
@@ -34,7 +36,7 @@ from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
-from pipeline.vocab.cut_runs import Rules
+from pipeline.vocab.cut_runs import rules_of
 from pipeline.vocab.rare_words import all_words, estimated_memory
 from schemas import storage
 from schemas.manifest import Input, Manifest, read_manifest, read_root
@@ -45,12 +47,13 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     check_launch(beam_arguments, known_flags)
     if job.counts is not None:
         check_counts_folder(job.counts)
+    job, extended = resolve_extension(job)
 
     if job.text is not None:
         text = read_root(job.text, "text")
         options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
         if job.counts is None:
-            return _run_from_text(job, text, options)
+            return _run_from_text(job, text, extended, options)
 
         if must_count(job, text):
             if leaves_job(options) and not is_dry_run(options):
@@ -64,20 +67,20 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     counts = read_manifest(str(job.counts), "counts")
     bytes_of_counts = sum(shard.bytes for shard in counts.shards)
     options = beam_options(beam_arguments, known_flags, bytes_of_counts)
-    return _run_from_counts(job, counts, options)
+    return _run_from_counts(job, counts, extended, options)
 
 
-def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
+def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options: PipelineOptions) -> Manifest | None:
     """Count what this vocabulary needs, and learn it, in one job."""
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
-    provenance = Provenance(recorded_options(job), [source], NO_SEED)
-    staging = _plan_staging(job, {"text": text.fingerprint}, options)
+    provenance = Provenance(_recorded_options(job), [source, *extended], NO_SEED)
+    staging = _plan_staging(job, {"text": text.fingerprint, **_fingerprint_of(extended)}, options)
 
     finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
     if finished is not None:
         return finished
 
-    rules = Rules(job.model, job.lowercase)
+    rules = rules_of(job.model, job.lowercase)
     count_plan = plan_counts(job, text, (rules,), options)
     count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
 
@@ -90,11 +93,11 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
         staging=staging,
     )
     graph = MakeVocabulary(
-        plan=VocabularyPlan(job, place, count_plan.sources, staging),
+        plan=VocabularyPlan(_for_workers(job, options), place, count_plan.sources, staging),
         provenance=provenance,
         count=count,
         tally=[],  # known once the text is counted
-        min_ram=_min_ram(estimated_memory(count_plan.text_bytes), options),
+        min_ram=_min_ram(estimated_memory(count_plan.text_bytes, job.model), options),
     )
     execution = Execution(
         kind="vocab",
@@ -108,18 +111,20 @@ def _run_from_text(job: VocabJob, text: Manifest, options: PipelineOptions) -> M
     return execute(execution, "vocab")
 
 
-def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) -> Manifest | None:
+def _run_from_counts(
+    job: VocabJob, counts: Manifest, extended: list[Input], options: PipelineOptions
+) -> Manifest | None:
     """Learn from a finished folder of counts."""
     folder = str(job.counts)
     source = Input(path=storage.printable(folder), fingerprint=counts.fingerprint)
-    provenance = Provenance(recorded_options(job), [*counts.inputs, source], NO_SEED)
-    staging = _plan_staging(job, {"counts": counts.fingerprint}, options)
+    provenance = Provenance(_recorded_options(job), [*counts.inputs, source, *extended], NO_SEED)
+    staging = _plan_staging(job, {"counts": counts.fingerprint, **_fingerprint_of(extended)}, options)
 
     finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
     if finished is not None:
         return finished
 
-    rules = Rules(job.model, job.lowercase)
+    rules = rules_of(job.model, job.lowercase)
     tally = tally_of(counts, folder, rules)
     place = CountsPlace(
         folder=path_for_workers("--counts", folder, options),
@@ -129,11 +134,11 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
         staging=staging,
     )
     graph = MakeVocabulary(
-        plan=VocabularyPlan(job, place, counts.statistics["sources"], staging),
+        plan=VocabularyPlan(_for_workers(job, options), place, counts.statistics["sources"], staging),
         provenance=provenance,
         count=None,
         tally=tally.tolist(),
-        min_ram=_min_ram(all_words(tally).bytes_needed(), options),
+        min_ram=_min_ram(all_words(tally).bytes_needed(job.model), options),
     )
     execution = Execution(
         kind="vocab",
@@ -147,10 +152,32 @@ def _run_from_counts(job: VocabJob, counts: Manifest, options: PipelineOptions) 
     return execute(execution, "vocab")
 
 
+def _recorded_options(job: VocabJob) -> dict[str, Any]:
+    """What the manifest records. Options of Unigram alone are left out of other vocabularies, which existed before."""
+    options = recorded_options(job)
+    if job.model != "unigram":
+        del options["special_tokens"]
+        del options["keep_accents"]
+    if job.extend is None:
+        del options["add"]
+    return options
+
+
+def _fingerprint_of(extended: list[Input]) -> dict[str, str]:
+    return {f"extended {i}": str(source.fingerprint) for i, source in enumerate(extended)}
+
+
+def _for_workers(job: VocabJob, options: PipelineOptions) -> VocabJob:
+    """Return the job with a path of the extended folder that workers can open."""
+    if job.extend is None:
+        return job
+    return replace(job, extend=path_for_workers("--extend", job.extend, options))
+
+
 def _plan_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
     """Plan the staging of a vocabulary. `made_from` is the fingerprint of the text or of the counts."""
     output = path_for_workers("--output", job.output, options)
-    identity: dict[str, Any] = {"options": recorded_options(job), **made_from}
+    identity: dict[str, Any] = {"options": _recorded_options(job), **made_from}
     return plan_staging(output, "vocab", identity)
 
 

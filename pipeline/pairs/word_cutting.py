@@ -2,7 +2,8 @@
 
 Printable ASCII, most of most European text, is cut by a table of byte classes: BERT's words are runs of letters and
 digits, and every other character alone; GPT-2's are runs of letters, of digits or of other characters, and English
-contractions. All other pieces go through the tokenizer's own rules one by one. At its start a cutter compares both on
+contractions; sentencepiece's are whole pieces, unless two equal quotation marks stand side by side, which ALBERT and
+XLNet replace. All other pieces go through the tokenizer's own rules one by one. At its start a cutter compares both on
 every pair of ASCII characters, and uses the table only if they agree.
 
 Shape suffixes: P pieces, W words, T bytes. P1 has one element more than P.
@@ -21,16 +22,21 @@ from tokenizers import Tokenizer
 
 from pipeline.pairs.pieces import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, string_array
 from pipeline.vocab.pretokenize import cutter_of
-from schemas.vocabulary import SPACE, Model
+from schemas.vocabulary import SENTENCEPIECE_SPACE, SPACE, Model
 
 _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 _PROBES = ["".join(left + right for left in _PRINTABLE for right in _PRINTABLE), "'s't're've'm'll'd", "a'sb'rec'lld'x"]
 """Every pair of printable ASCII characters, and contractions. They show any difference between two sets of rules."""
 
+_UNIGRAM_PROBES = [
+    "".join(left + right for right in _PRINTABLE if left + right not in ("``", "''")) for left in _PRINTABLE
+]
+
 _LETTER = 1
 _DIGIT = 2
 _OTHER = 3
 _APOSTROPHE = ord("'")
+_GRAVE = ord("`")
 
 
 def _byte_classes() -> NDArray[np.uint8]:
@@ -61,9 +67,10 @@ class WordCutter:
 
     def __init__(self, tokenizer: Tokenizer, model: Model):
         self._cut = cutter_of(tokenizer, model)
+        self._model = model
         self._keeps_spaces = model == "bytebpe"
         self._lowercases = False
-        self._has_ascii_rules = model != "unigram" and self._find_ascii_rules()
+        self._has_ascii_rules = self._find_ascii_rules(_UNIGRAM_PROBES if model == "unigram" else _PROBES)
 
     def is_plain(self, pieces: pa.Array) -> Bools:
         """Return (P,) true for the pieces that `cut_plain` can cut. Pieces are not empty."""
@@ -77,6 +84,9 @@ class WordCutter:
             # One piece for a whole sentence (see pieces.py): its white space belongs to words.
             is_plain_T &= text != SPACE_BYTE
             is_plain_T[offsets_P1[:-1]] |= text[offsets_P1[:-1]] == SPACE_BYTE
+        if self._model == "unigram":
+            is_quote_T = (text == _APOSTROPHE) | (text == _GRAVE)
+            is_plain_T[1:] &= ~(is_quote_T[1:] & (text[1:] == text[:-1]))
         return np.logical_and.reduceat(is_plain_T, offsets_P1[:-1])
 
     def cut_plain(self, pieces: pa.Array) -> Words:
@@ -84,7 +94,10 @@ class WordCutter:
         runs = pc.utf8_trim(pieces, characters=" ")  # type: ignore[attr-defined]
         if self._keeps_spaces:
             return _cut_like_gpt2(runs)
-        return _cut_like_bert(pc.ascii_lower(runs) if self._lowercases else runs)  # type: ignore[attr-defined]
+
+        if self._lowercases:
+            runs = pc.ascii_lower(runs)  # type: ignore[attr-defined]
+        return _cut_like_sentencepiece(runs) if self._model == "unigram" else _cut_like_bert(runs)
 
     def cut_any(self, pieces: list[str]) -> list[list[str]]:
         """Cut pieces of any characters, one by one."""
@@ -96,12 +109,12 @@ class WordCutter:
             return pieces
         return [piece.strip(" ") for piece in pieces]
 
-    def _find_ascii_rules(self) -> bool:
+    def _find_ascii_rules(self, probes: list[str]) -> bool:
         """Find out whether the table gives the tokenizer's own words, in lower case or not."""
-        expected = list(chain.from_iterable(self._cut(probe) for probe in _PROBES))
+        expected = list(chain.from_iterable(self._cut(probe) for probe in probes))
         for lowercases in (False, True):
             self._lowercases = lowercases
-            if self.cut_plain(pa.array(_PROBES)).strings.to_pylist() == expected:
+            if self.cut_plain(pa.array(probes)).strings.to_pylist() == expected:
                 return True
         return False
 
@@ -114,6 +127,13 @@ def _cut_like_bert(runs: pa.Array) -> Words:
     begins_T = is_other_T.copy()
     begins_T[1:] |= is_other_T[:-1]
     return _words(text, begins_T, offsets_P1)
+
+
+def _cut_like_sentencepiece(runs: pa.Array) -> Words:
+    """Return each run of printable ASCII without spaces as a word. An empty run, a space alone, has none."""
+    marked = pc.binary_join_element_wise(SENTENCEPIECE_SPACE, runs, "")  # type: ignore[attr-defined]
+    is_word_P = pc.greater(pc.binary_length(runs), 0)  # type: ignore[attr-defined]
+    return Words(marked.filter(is_word_P), is_word_P.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def _cut_like_gpt2(runs: pa.Array) -> Words:

@@ -34,7 +34,7 @@ from schemas.many_files import concurrently
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
-    "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe)-\d+-of-\d+\.arrow" + _PARTS,
+    "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe|unigram)-\d+-of-\d+\.arrow" + _PARTS,
     "vocab": r"vocab\.txt|vocab\.json|merges\.txt" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }

@@ -83,5 +83,7 @@ def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
     """Return the tally of a finished folder of counts. Raises DataError when it lacks these rules."""
     tallies = counts.statistics["tallies"]
     if rules.name not in tallies:
-        raise DataError(f"{folder} holds no {rules.name} words, only {', '.join(tallies)}. Count the text again.")
+        raise DataError(
+            f"{folder} holds no {rules.name} words, only {', '.join(tallies)}. Count the text again with --overwrite."
+        )
     return np.array(tallies[rules.name], dtype=np.int64)

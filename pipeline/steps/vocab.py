@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.steps.counts_reader import CountsPlace, CountsReader
 from pipeline.steps.provenance import Provenance
+from pipeline.steps.vocab_files import extend_files, learn_files
 from pipeline.steps.word_counts import encode_entry
 from pipeline.vocab.counting import most_frequent_first
 from pipeline.vocab.rare_words import (
@@ -29,8 +31,6 @@ from pipeline.vocab.rare_words import (
     words_below,
 )
 from pipeline.vocab.statistics import Usage, VocabularyUse, describe_usage
-from pipeline.vocab.tokenizer_files import vocabulary_files
-from pipeline.vocab.train import VocabularyOptions, train_vocabulary
 from pipeline.vocab.words import Words
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
@@ -78,21 +78,18 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
 
     counts = _Partitions(plan.counts.open(), _readers(tally, plan.counts.partitions))
     left_out = _amounts_below(tally, job.min_word_count, counts)
-    check_fit(tally, left_out, available_memory())
+    check_fit(tally, left_out, available_memory(), job.model)
 
     listed_count = max(job.min_word_count, listed_from(tally, MAX_LISTED_WORDS))
     entries: list[Report] = []
-    options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple)
-    # The words have no name here, so that they can leave memory while the vocabulary is trained.
-    trained = train_vocabulary(_read_words(counts, listed_count, plan, entries), options)
-    for name, data in vocabulary_files(trained, job.model, job.lowercase).items():
-        entries.append(_keep_file(name, data, len(trained.tokens), plan.staging))
+    words = partial(_read_words, counts, listed_count, plan, entries)
+    made = learn_files(job, words) if job.extend is None else extend_files(job, words)
+    for name, data in made.files.items():
+        entries.append(_keep_file(name, data, made.facts["tokens"], plan.staging))
 
     report = {
         "entries": entries,
-        "tokens": len(trained.tokens),
-        "merges": len(trained.merges),
-        "cut_characters": sum(trained.cut_characters.values()),
+        **made.facts,
         "listed_count": listed_count,
         "words": asdict(all_words(tally)),
         "left_out": asdict(left_out),
@@ -194,6 +191,7 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
     entries = sorted(learned["entries"], key=lambda entry: entry["path"])
 
     statistics = describe_usage(vocabulary, usage, plan.sources)
+    extension = {"extension": learned["extension"]} if "extension" in learned else {}
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         kind="vocab",
@@ -203,7 +201,7 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
         fingerprint=vocabulary.fingerprint,
         shards=[Shard(**entry) for entry in entries],
         totals=totals_of(learned),
-        statistics={**statistics, "listed_from_count": learned["listed_count"]},
+        statistics={**statistics, **extension, "listed_from_count": learned["listed_count"]},
         ledger=ledger_of(learned),
     )
     publish_output(plan.staging, manifest)

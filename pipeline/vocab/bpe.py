@@ -38,11 +38,20 @@ def join_wordpieces(left: str, right: str) -> str:
 class BPETrainer:
     """Learns merges. `tokens[i]` spells symbol i: first the alphabet, then one token per merge."""
 
-    def __init__(self, words: WordSymbols, alphabet: Sequence[str], join: Join, max_pairs: int = MAX_PAIRS):
+    def __init__(
+        self,
+        words: WordSymbols,
+        alphabet: Sequence[str],
+        join: Join,
+        max_pairs: int = MAX_PAIRS,
+        forbidden: frozenset[str] = frozenset(),
+    ):
         """Prepare to merge the symbols of words, which are indices into `alphabet`.
 
-        The alphabet's order decides ties. `max_pairs` bounds memory and changes no result.
+        The alphabet's order decides ties. `max_pairs` bounds memory and changes no result. Pairs that spell one of
+        `forbidden` are not merged.
         """
+        self._forbidden = forbidden
         self.tokens = list(alphabet)
         self.merges: list[tuple[str, str]] = []
         self._join = join
@@ -56,12 +65,16 @@ class BPETrainer:
         while len(self.tokens) < size:
             key = self._pairs.pop_most_frequent()
             if key is not None:
-                self._merge(*pair_of(key))
+                if self._may_merge(*pair_of(key)):
+                    self._merge(*pair_of(key))
             elif self._pairs.floor > min_frequency:
                 # The kept pairs are used up, but rarer ones were left out when they were counted.
                 self._count_all_pairs(min_frequency)
             else:
                 break
+
+    def _may_merge(self, left: int, right: int) -> bool:
+        return not self._forbidden or self._join(self.tokens[left], self.tokens[right]) not in self._forbidden
 
     def _count_all_pairs(self, min_frequency: int) -> None:
         keys = []

@@ -29,7 +29,10 @@ BYTES_OF_IDEOGRAPH = 3  # in UTF-8
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides how text is cut into words. Vocabularies with equal rules can be learned from the same counts."""
+    """What decides how text is cut into words. Vocabularies with equal rules can be learned from the same counts.
+
+    Unigram's words are counted with case and accents, so that all of its vocabularies can (see fold_steps).
+    """
 
     model: Model
     lowercase: bool
@@ -37,8 +40,8 @@ class Rules:
     @property
     def name(self) -> str:
         """As the files of counts are named."""
-        if self.model == "bytebpe":
-            return "bytebpe"
+        if self.model != "wordpiece":
+            return self.model
         return "wordpiece_uncased" if self.lowercase else "wordpiece_cased"
 
 
@@ -46,7 +49,13 @@ ALL_RULES = (
     Rules("wordpiece", lowercase=True),
     Rules("wordpiece", lowercase=False),
     Rules("bytebpe", lowercase=False),
+    Rules("unigram", lowercase=False),
 )
+
+
+def rules_of(model: Model, lowercase: bool) -> Rules:
+    """Return the rules by which a vocabulary's words are counted."""
+    return Rules(model, lowercase and model == "wordpiece")
 
 
 def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:

@@ -4,6 +4,7 @@ Which runs are plain depends on the rules:
 
     BERT's rules    runs of printable ASCII
     GPT-2's rules   runs of characters whose class char_classes.py knows, which are those of most languages
+    sentencepiece's runs of printable ASCII without two equal quotation marks side by side, which are replaced
 
 The bytes of all runs lie end to end in one array, and a boolean for each byte says whether a word begins there.
 
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.vocab.arrow_strings import bytes_of_strings, offsets_of_strings, slices_of_strings, strings_of
 from pipeline.vocab.char_classes import BYTE_SPELLINGS, CLASSES, LOWERED, OTHER, UNKNOWN, classes_of
 from schemas.ragged import offsets_of
-from schemas.vocabulary import SPACE, Model
+from schemas.vocabulary import SENTENCEPIECE_SPACE, SPACE, Model
 
 CONTRACTIONS = (b"s", b"t", b"re", b"ve", b"m", b"ll", b"d")
 """What may follow an apostrophe in GPT-2's pattern to make a word of the two."""
@@ -34,6 +36,7 @@ _FIRST_BYTE_BEYOND_ASCII = 0x80
 
 _SPACE = np.frombuffer(SPACE.encode(), np.uint8)
 _APOSTROPHE = ord("'")
+_GRAVE = ord("`")
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,11 @@ def are_plain(runs: pa.StringArray, model: Model) -> NDArray[np.bool_]:
         return np.zeros(0, dtype=bool)
 
     text_B = bytes_of_strings(runs)
-    if model == "wordpiece":
+    if model != "bytebpe":
         is_strange_B = (text_B < _FIRST_PRINTABLE) | (text_B > _LAST_PRINTABLE)
+        if model == "unigram":
+            # Also where one run ends and the next begins, which only makes the library cut two runs more.
+            is_strange_B[1:] |= ((text_B[1:] == _APOSTROPHE) | (text_B[1:] == _GRAVE)) & (text_B[1:] == text_B[:-1])
     else:
         is_strange_B = classes_of(text_B) == UNKNOWN
 
@@ -78,6 +84,10 @@ def _cut_slice(runs: pa.StringArray, model: Model, lowercase: bool) -> CutRuns:
     text_B = bytes_of_strings(runs)
     lengths_R = np.diff(offsets_of_strings(runs))
     starts_R = offsets_of(lengths_R)[:-1]
+
+    if model == "unigram":
+        words_K = pc.binary_join_element_wise(SENTENCEPIECE_SPACE, runs, "")  # type: ignore[attr-defined]
+        return CutRuns(words_K, np.arange(len(runs)))
 
     if model == "wordpiece":
         if lowercase:

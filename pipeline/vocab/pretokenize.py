@@ -1,4 +1,4 @@
-"""What counts as a word: BERT's basic tokens, or GPT-2's pre-tokens over bytes.
+"""What counts as a word: BERT's basic tokens, GPT-2's pre-tokens over bytes, or sentencepiece's runs of non-spaces.
 
 The rules are `tokenizers`' own objects, and the finished tokenizer.json holds the same ones, so counting and encoding
 cannot disagree. The text of a published tokenizer is cut by the rules in its file, whatever they are.
@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from schemas.errors import DataError
-from schemas.vocabulary import SPACE, TOKENIZER_FILE, Model
+from schemas.vocabulary import SENTENCEPIECE_SPACE, SPACE, TOKENIZER_FILE, Model
 
 Cut = Callable[[str], list[str]]
 """A function from a run of non-spaces to its words."""
@@ -41,11 +41,40 @@ def normalizer(lowercase: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
 
 
-def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
-    """Return BERT's split at spaces and punctuation, or GPT-2's pattern over bytes.
+def count_steps() -> list[normalizers.Normalizer]:
+    """Return what is done to text before Unigram's words are counted; `fold_steps` is done to words afterwards.
 
-    A word in GPT-2's pattern includes the space before it.
+    This is sentencepiece's nmt_nfkc (control characters leave, other white space becomes spaces, then NFKC), after the
+    two quotation marks that ALBERT and XLNet replace before it.
     """
+    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.Nmt(), normalizers.NFKC()]
+    return steps  # type: ignore[return-value]
+
+
+def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normalizer]:
+    """Return how case and accents are removed from Unigram's text, as ALBERT does. The text ends as NFKC again."""
+    steps: list[Any] = []
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    return [*steps, normalizers.NFKC()] if steps else []
+
+
+def unigram_normalizer(lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
+    """Return sentencepiece's normalization as ALBERT and XLNet use it."""
+    steps: Any = [*count_steps(), *fold_steps(lowercase, keep_accents)]
+    return normalizers.Sequence(steps)  # type: ignore[return-value]
+
+
+def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
+    """Return BERT's split at spaces and punctuation, GPT-2's pattern over bytes, or sentencepiece's split at spaces.
+
+    A word in GPT-2's pattern includes the space before it; sentencepiece's begins with a mark for it.
+    """
+    if model == "unigram":
+        metaspace = pre_tokenizers.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always", split=True)
+        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])  # type: ignore[return-value]
     if model == "wordpiece":
         # tokenizers' list of ideographs begins this block 256 characters later than Google's.
         missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
@@ -55,6 +84,8 @@ def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
 
 def word_cutter(model: Model, lowercase: bool) -> Cut:
     """Return a function from a run of non-spaces to its words. Example: `"It's"` -> `["it", "'", "s"]` in BERT."""
+    if model == "unigram":
+        return library_cutter(model, lowercase)
     return _with_fast_path(library_cutter(model, lowercase), _ascii_cutter(model, lowercase))
 
 
@@ -160,7 +191,8 @@ def library_cutter(model: Model, lowercase: bool) -> Cut:
     if model == "bytebpe":
         return lambda run: [word for word, _ in split(run)]
 
-    normalize = normalizer(lowercase).normalize_str
+    rules: Any = normalizers.Sequence(count_steps()) if model == "unigram" else normalizer(lowercase)
+    normalize = rules.normalize_str
     return lambda run: [word for word, _ in split(normalize(run))]
 
 

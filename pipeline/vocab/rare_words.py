@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.errors import DataError
+from schemas.vocabulary import Model
 
 Tally = NDArray[np.int64]
 
@@ -35,6 +36,11 @@ BYTES_PER_CHARACTER = 19
 """Most memory that learning takes, measured at a million and at four million different words of 16 characters (311 and
 283 bytes a word). BASE_BYTES comes on top."""
 
+UNIGRAM_BYTES_PER_CHARACTER = 120
+UNIGRAM_BASE_BYTES = 700 << 20
+"""The same for Unigram, measured at 100,000 and 300,000 different words of 17 characters: 357 MB and 99 bytes a
+character, with 305,000 substrings to begin with of the million that there may be."""
+
 BASE_BYTES = 300 << 20
 
 MAX_POSITIONS = 2**31 - 2
@@ -44,14 +50,14 @@ USED_SHARE = 0.8  # of the memory that is free, for the estimate is not exact an
 ASSUMED_MEMORY = 4 << 30  # bytes, where the system does not say
 
 
-def estimated_memory(text_bytes: int) -> int:
+def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
     """Return what learning will probably need, before the words are counted. Large for a small text.
 
     Heaps' law, with constants that fit web text of 16 GB (10 million different words) to 10 TB (480 million): words =
     10 million * (text bytes / 16 GB) ** 0.6, of 9 characters each.
     """
     words = int(10_000_000 * (text_bytes / 16e9) ** 0.6)
-    return WordAmounts(words, 9 * words, 0).bytes_needed()
+    return WordAmounts(words, 9 * words, 0).bytes_needed(model)
 
 
 def tally_words(counts: pa.Table) -> Tally:
@@ -81,13 +87,15 @@ class WordAmounts:
     characters: int
     occurrences: int
 
-    def bytes_needed(self) -> int:
+    def bytes_needed(self, model: Model = "wordpiece") -> int:
         """Return the memory that learning from these words takes."""
+        if model == "unigram":
+            return UNIGRAM_BASE_BYTES + BYTES_PER_WORD * self.words + UNIGRAM_BYTES_PER_CHARACTER * self.characters
         return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
 
-    def fits(self, memory: int) -> bool:
+    def fits(self, memory: int, model: Model = "wordpiece") -> bool:
         """Return whether learning from these words fits into so many bytes."""
-        return self.bytes_needed() <= memory and self.words + self.characters <= MAX_POSITIONS
+        return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
     def minus(self, other: WordAmounts) -> WordAmounts:
         """Return the amounts without those of words that are among these."""
@@ -108,24 +116,24 @@ def words_below(tally: Tally, row: int) -> WordAmounts:
     return WordAmounts(*tally[row].tolist())
 
 
-def check_fit(tally: Tally, left_out: WordAmounts, memory: int) -> None:
+def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "wordpiece") -> None:
     """Raise DataError unless the words that are not left out fit into `memory` bytes.
 
     The error names the --min_word_count that would fit, and what it would leave out.
     """
     total = all_words(tally)
     kept = total.minus(left_out)
-    if kept.fits(memory):
+    if kept.fits(memory, model):
         return
 
     needed = (
         f"Learning from {kept.words:,} different words with {kept.characters:,} characters takes "
-        f"{kept.bytes_needed() / 1e9:.1f} GB, and this worker has {memory / 1e9:.1f} GB for it. Give workers more "
+        f"{kept.bytes_needed(model) / 1e9:.1f} GB, and this worker has {memory / 1e9:.1f} GB for it. Give workers more "
         "memory"
     )
     for row, threshold in enumerate(THRESHOLDS.tolist()):
         below = words_below(tally, row)
-        if below.words < total.words and total.minus(below).fits(memory):
+        if below.words < total.words and total.minus(below).fits(memory, model):
             share = below.occurrences / total.occurrences
             raise DataError(
                 f"{needed}, or leave rare words out of learning: --min_word_count {threshold} fits and leaves out "

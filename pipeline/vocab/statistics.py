@@ -8,6 +8,7 @@ S the sources.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
-from schemas.vocabulary import TOKENIZER_FILE, Model, Vocabulary, parse_vocabulary
+from schemas.vocabulary import SENTENCEPIECE_SPACE, TOKENIZER_FILE, Model, Vocabulary, parse_vocabulary
 
 MAX_LISTED = 20  # tokens or words of each kind that a report names
 ENCODED_AT_ONCE = 100_000  # given to the tokenizer in one call
@@ -68,15 +69,15 @@ class VocabularyUse:
     def __init__(self, tokenizer_json: bytes, sources: int):
         """Read a tokenizer.json; the counts tell `sources` sources apart."""
         self._vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
-        # Words are spelled as in the count table, so the model is applied without normalizing or cutting them again.
-        self._model_alone = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+        self._tokenizer, self._spell = word_tokenizer(tokenizer_json)
         self.usage = Usage.empty(sources, self._vocabulary.size)
 
     def add(self, by_source: pa.Table) -> None:
         """Encode each distinct word of a BY_SOURCE table once, and add its counts to `usage`."""
         usage = self.usage
         encoded = by_source["word"].combine_chunks().dictionary_encode()
-        ids_K, pieces_N = encode_words(self._model_alone, encoded.dictionary.to_pylist())
+        words = [self._spell(word) for word in encoded.dictionary.to_pylist()]
+        ids_K, pieces_N = encode_words(self._tokenizer, words)
 
         word_of_token_K = np.repeat(np.arange(len(pieces_N)), pieces_N)
         is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
@@ -153,12 +154,31 @@ def encode_words(model_alone: Tokenizer, words: Sequence[str]) -> tuple[Ints, In
     return np.concatenate(ids), np.concatenate(pieces)
 
 
+def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], str]]:
+    """Return a tokenizer of single words, and a function that spells a word of the count table for it.
+
+    Such words are spelled as the model sees them, so the model is applied without normalizing or cutting them again.
+    Unigram's have case and accents, and go through all rules without the mark that they begin with.
+    """
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    if json.loads(tokenizer_json)["model"]["type"] != "Unigram":
+        return Tokenizer(tokenizer.model), str
+
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, lambda word: word.removeprefix(SENTENCEPIECE_SPACE)
+
+
 def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
     """Return a function from a word to the tokens of a vocabulary.
 
     The word is spelled as the count table of a `spelt_by` vocabulary spells it, which may be of another model.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    if spelt_by == "unigram":
+        return lambda word: tokenizer.encode(word.removeprefix(SENTENCEPIECE_SPACE), add_special_tokens=False).tokens
+
     if parse_vocabulary(tokenizer_json, TOKENIZER_FILE).model == spelt_by:
         return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
 

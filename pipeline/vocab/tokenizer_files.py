@@ -4,6 +4,8 @@ tokenizer.json          the whole tokenizer: normalization, word rules, tokens, 
 tokenizer_config.json   which class transformers' AutoTokenizer makes of it
 vocab.txt               WordPiece: one token per line
 vocab.json, merges.txt  byte-level BPE
+
+A Unigram vocabulary has no files besides the first two: transformers reads tokens and scores from tokenizer.json.
 """
 
 from __future__ import annotations
@@ -13,25 +15,29 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
-from pipeline.vocab.train import MAX_WORD_CHARACTERS, TrainedVocabulary
-from schemas.vocabulary import SPECIALS, Model
+from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, unigram_normalizer
+from pipeline.vocab.train import MAX_WORD_CHARACTERS, UNIGRAM_FIRST, TrainedVocabulary
+from pipeline.vocab.unigram_words import UnigramRules
+from schemas.vocabulary import SENTENCEPIECE_SPACE, SPECIALS, XLNET_SPECIALS, Model, specials_of
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 
-def vocabulary_files(trained: TrainedVocabulary, model: Model, lowercase: bool) -> dict[str, bytes]:
-    """Return the contents of each file by its name."""
+def vocabulary_files(trained: TrainedVocabulary, model: Model, rules: UnigramRules) -> dict[str, bytes]:
+    """Return the contents of each file by its name. Models other than Unigram have only the case of `rules`."""
+    model_files: dict[str, bytes] = {}
     if model == "wordpiece":
-        tokenizer = wordpiece_tokenizer(trained, lowercase)
+        tokenizer = wordpiece_tokenizer(trained, rules.lowercase)
         model_files = _wordpiece_files(trained)
+    elif model == "unigram":
+        tokenizer = unigram_tokenizer(trained, rules)
     else:
         tokenizer = bytebpe_tokenizer(trained)
         model_files = _bytebpe_files(trained)
 
     return {
         "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(tokenizer_config(model, lowercase)),
+        "tokenizer_config.json": _json(tokenizer_config(model, rules)),
         **model_files,
     }
 
@@ -91,26 +97,72 @@ def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(model: Model, lowercase: bool) -> dict[str, Any]:
+def unigram_tokenizer(trained: TrainedVocabulary, rules: UnigramRules) -> Tokenizer:
+    """Return a tokenizer with sentencepiece's rules and the row format of ALBERT or XLNet."""
+    scored = list(zip(trained.tokens, trained.scores, strict=True))
+    unk_id = trained.tokens.index("<unk>")
+    tokenizer = Tokenizer(models.Unigram(scored, unk_id, byte_fallback=False))
+    tokenizer.normalizer = unigram_normalizer(rules.lowercase, rules.keep_accents)  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizer("unigram")  # type: ignore[assignment]
+    tokenizer.decoder = decoders.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always")  # type: ignore[assignment]
+
+    special = specials_of("unigram", trained.tokens)
+    cls = special["cls"]
+    sep = special["sep"]
+    single = f"{cls} $A {sep}"
+    pair = f"{cls} $A {sep} $B:1 {sep}:1"
+    if rules.family == "xlnet":  # whose <cls> is a third kind of segment
+        single = f"$A {sep} {cls}:2"
+        pair = f"$A {sep} $B:1 {sep}:1 {cls}:2"
+    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single=single,
+        pair=pair,
+        special_tokens=[(token, trained.tokens.index(token)) for token in (cls, sep)],
+    )
+
+    # The mask includes the space before it, as the published ones do.
+    tokens: list[str | AddedToken] = list(UNIGRAM_FIRST[rules.family])
+    tokens[tokens.index(special["mask"])] = AddedToken(special["mask"], lstrip=True, special=True)
+    tokenizer.add_special_tokens(tokens)
+    return tokenizer
+
+
+def tokenizer_config(model: Model, rules: UnigramRules) -> dict[str, Any]:
     """Return what transformers needs in addition to tokenizer.json.
 
     PreTrainedTokenizerFast uses tokenizer.json unchanged. BertTokenizerFast and RobertaTokenizerFast replace some of
     its rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
-    separate from the characters around them.
+    separate from the characters around them. So do AlbertTokenizer and XLNetTokenizer, for text without control
+    characters, unusual white space and Hangul, which their rules leave as NFKD makes it.
     """
     config: dict[str, Any] = {"tokenizer_class": _TOKENIZER_CLASS}
     if model == "wordpiece":
-        config["do_lower_case"] = lowercase
+        config["do_lower_case"] = rules.lowercase
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    elif model == "unigram":
+        config |= _unigram_config(rules)
     else:
         config["bos_token"] = "<s>"
         config["eos_token"] = "</s>"
         config["add_prefix_space"] = True  # read by RobertaTokenizerFast
         config["model_input_names"] = ["input_ids", "attention_mask"]
 
-    for role, token in SPECIALS[model].items():
+    for role, token in (XLNET_SPECIALS if rules.family == "xlnet" else SPECIALS[model]).items():
         config[f"{role}_token"] = token
     return config
+
+
+def _unigram_config(rules: UnigramRules) -> dict[str, Any]:
+    """What AlbertTokenizer and XLNetTokenizer read; XLNet's rows are padded on the left."""
+    config: dict[str, Any] = {
+        "do_lower_case": rules.lowercase,
+        "keep_accents": rules.keep_accents,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
+    if rules.family == "xlnet":
+        tokens = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<eop>", "<eod>"]}
+        return config | tokens | {"padding_side": "left"}
+    return config | {"bos_token": "[CLS]", "eos_token": "[SEP]"}
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
     wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned
     bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, and <mask> last, as in RoBERTa
+    unigram     the special tokens of ALBERT or XLNet, then pieces, the most probable first
 
 Shape suffixes: N distinct words, T characters of all words, C code points (all of Unicode).
 """
@@ -9,7 +10,7 @@ Shape suffixes: N distinct words, T characters of all words, C code points (all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +18,39 @@ from tokenizers import pre_tokenizers
 
 from pipeline.vocab.bpe import BPETrainer, join_bytes, join_wordpieces
 from pipeline.vocab.symbol_array import WordSymbols
+from pipeline.vocab.unigram import learn_pieces
+from pipeline.vocab.unigram_words import UnigramRules, cut_parts, fold_words
 from pipeline.vocab.words import CODE_POINTS, WORDS_AT_ONCE, Words, common_characters, look_up
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
-from schemas.vocabulary import BERT_SPECIALS, Model
+from schemas.vocabulary import BERT_SPECIALS, XLNET_FIRST, Model
 
 MAX_CUT = 0.005  # share of the text's characters that the default alphabet may leave out
 MAX_WORD_CHARACTERS = 100  # characters; tokenizers encodes a longer word as [UNK] (in Google's code the limit is 200)
 BYTEBPE_FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTEBPE_LAST = ["<mask>"]
 
+UNIGRAM_FIRST = {"albert": ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], "xlnet": list(XLNET_FIRST)}
+"""The special tokens by id, as in the published models. XLNet's are 9."""
+
+UNUSED_CHARACTERS = "[unused0123456789]"
+UNIGRAM_COVERAGE = 0.99995  # of the text's characters, as ALBERT's and XLNet's vocabularies were trained
+
+NEVER = -1e4
+"""The score of tokens that no text may become: below that of any word spelled out in characters."""
+
 
 @dataclass(frozen=True)
 class TrainedVocabulary:
-    """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words with one of them become [UNK]."""
+    """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words with one of them become [UNK].
+
+    scores: in Unigram, the natural logarithm of each token's probability.
+    """
 
     tokens: list[str]
     merges: list[tuple[str, str]]
     cut_characters: dict[str, int]
+    scores: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,8 @@ class VocabularyOptions:
 
     size: the most tokens it may have. min_frequency: how often two tokens must meet to be merged. max_alphabet: most
     characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens fill the vocabulary
-    up to a multiple of this number.
+    up to a multiple of this number. rules: in Unigram, what the words of the counts become and which special tokens
+    come first.
     """
 
     model: Model
@@ -51,6 +68,7 @@ class VocabularyOptions:
     min_frequency: int
     max_alphabet: int | None = None
     pad_to_multiple: int = 1
+    rules: UnigramRules = field(default_factory=UnigramRules)
 
 
 def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
@@ -58,6 +76,9 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
 
     Raises DataError if `options.size` cannot hold the special tokens and the alphabet.
     """
+    if options.model == "unigram":
+        return _train_unigram(words, options)
+
     if options.model == "wordpiece":
         first = list(BERT_SPECIALS.values())
         last: list[str] = []
@@ -79,6 +100,50 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
     missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
     unused = [f"[unused{i}]" for i in range(missing)]
     return TrainedVocabulary([*first, *trainer.tokens, *unused, *last], trainer.merges, cut_characters)
+
+
+def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a Unigram vocabulary."""
+    rules = options.rules
+    first = UNIGRAM_FIRST[rules.family]
+    words = fold_words(words, rules.lowercase, rules.keep_accents)
+    is_kept_C, cut_characters = _unigram_alphabet(words, options)
+    parts = cut_parts(words, is_kept_C)
+    del words
+
+    # Spelled out in a text, special tokens must be text. So each of their characters is a piece too.
+    spelled = {chr(point) for point in np.flatnonzero(is_kept_C).tolist()}
+    absent = sorted(set("".join([*first, UNUSED_CHARACTERS])) - spelled)
+    room = options.size - len(first) - len(absent)
+    needed = options.size - room + len(spelled)
+    if needed > options.size:
+        raise DataError(
+            f"--size {options.size} cannot hold {len(first)} special tokens and {len(spelled) + len(absent)} "
+            f"characters. Give at least {needed}."
+        )
+
+    pieces = learn_pieces(parts, room)
+    lowest = min(pieces.scores, default=0.0)
+    tokens = [*first, *pieces.spellings, *absent]
+    scores = [NEVER] * len(first) + pieces.scores + [lowest] * len(absent)
+
+    unused = [f"[unused{i}]" for i in range(-len(tokens) % options.pad_to_multiple)]
+    return TrainedVocabulary([*tokens, *unused], [], cut_characters, scores + [NEVER] * len(unused))
+
+
+def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray[np.bool_], dict[str, int]]:
+    """Choose the characters that are pieces: those that cover UNIGRAM_COVERAGE of the text, or `max_alphabet`."""
+    counts_C = words.count_characters()
+    limit = options.max_alphabet
+    if limit is None:
+        ranked = -np.sort(-counts_C[counts_C > 0])
+        covering = int(np.searchsorted(np.cumsum(ranked), UNIGRAM_COVERAGE * ranked.sum())) + 1
+        limit = min(covering, max(1, options.size // 2))
+
+    is_kept_C, cut = common_characters(counts_C, limit)
+    if options.max_alphabet is None:
+        check_coverage(words, cut, options.size)
+    return is_kept_C, cut
 
 
 @dataclass(frozen=True)

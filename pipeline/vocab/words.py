@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from schemas import shards
 from schemas.ragged import offsets_of
 
 CODE_POINTS = 0x110000
@@ -39,6 +40,12 @@ class Words:
         if characters_T.max(initial=0) < 1 << 16:
             characters_T = characters_T.astype(np.uint16)
         return cls(characters_T, lengths_N, counts["count"].to_numpy())
+
+    @classmethod
+    def of_counts(cls, counts: dict[str, int]) -> Words:
+        """Return the words of a dict, in its order."""
+        amounts = pa.array(list(counts.values()), pa.int64())
+        return cls.of(pa.table([pa.array(list(counts), pa.string()), amounts], schema=shards.COUNTS_SCHEMA))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Words]) -> Words:

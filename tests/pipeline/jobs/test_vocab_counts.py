@@ -12,6 +12,8 @@ KINDS = {
     "uncased": ("--model", "wordpiece", "--size", 150),
     "cased": ("--model", "wordpiece", "--no_lowercase", "--size", 160),
     "bytes": ("--model", "bytebpe", "--size", 330),
+    "albert": ("--model", "unigram", "--size", 150),
+    "xlnet": ("--model", "unigram", "--special_tokens", "xlnet", "--keep_accents", "--size", 160),
 }
 
 

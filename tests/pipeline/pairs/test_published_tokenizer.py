@@ -127,13 +127,23 @@ VARIANTS: dict[str, tuple[str, Edit | None, list[AddedToken]]] = {
     "bytebpe, added tokens": ("byte_vocab", None, ADDED),
     "bytebpe, added tokens, no prefix space": ("byte_vocab", no_prefix_space, ADDED),
     "unigram, added tokens": ("albert_vocab", None, ADDED),
+    "unigram, learned here": ("unigram_vocab", None, []),
+    "unigram, learned here, XLNet's": ("xlnet_vocab", None, ADDED),
 }
 
 
 @pytest.fixture(scope="module")
-def variant(vocab: Path, byte_vocab: Path, albert_vocab: Path) -> Callable[[str], tuple[Tokenizer, Encoder]]:
+def variant(
+    vocab: Path, byte_vocab: Path, albert_vocab: Path, unigram_vocab: Path, xlnet_vocab: Path
+) -> Callable[[str], tuple[Tokenizer, Encoder]]:
     """A function from a variant's name to (the library's tokenizer, our encoder)."""
-    folders = {"vocab": vocab, "byte_vocab": byte_vocab, "albert_vocab": albert_vocab}
+    folders = {
+        "vocab": vocab,
+        "byte_vocab": byte_vocab,
+        "albert_vocab": albert_vocab,
+        "unigram_vocab": unigram_vocab,
+        "xlnet_vocab": xlnet_vocab,
+    }
 
     @cache
     def make(name: str) -> tuple[Tokenizer, Encoder]:

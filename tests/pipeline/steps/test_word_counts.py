@@ -117,7 +117,7 @@ def test_a_damaged_file_of_counts_is_not_published_and_made_again(tmp_path: Path
 
     publish(add_all(PLAN, staging), staging)
     manifest = open_manifest(str(tmp_path))
-    assert manifest.num_shards == 48
+    assert manifest.num_shards == 16 * len(ALL_RULES)
     assert manifest.totals["bytebpe_distinct_words"] == len(WORDS)
 
 
@@ -148,7 +148,7 @@ def test_many_counts_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     publish(add_all(PLAN, in_parts), in_parts)
 
     manifest = open_manifest(str(tmp_path / "in_parts"))
-    assert [part.count for part in manifest.parts] == [32, 16]
+    assert [part.count for part in manifest.parts] == [32, 32]
     assert manifest.shards == expected
 
 

@@ -1,0 +1,46 @@
+"""What `vocab --extend FOLDER --add N` finds out about the folder before its job starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from pipeline.options import VocabJob
+from pipeline.pairs.published_tokenizer import without_dropout
+from pipeline.vocab.extend import check_extendable
+from pipeline.vocab.pretokenize import check_rules
+from schemas import storage
+from schemas.errors import DataError
+from schemas.manifest import Input
+from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
+
+
+def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
+    """Return the job with the model, case and size that follow from the folder, and the folder as an input.
+
+    A job that extends nothing stays as it is. Raises DataError when the folder holds no vocabulary, or one that cannot
+    be extended.
+    """
+    if job.extend is None:
+        return job, []
+
+    url = storage.join(job.extend, TOKENIZER_FILE)
+    if not storage.exists(url):
+        raise DataError(
+            f"--extend {storage.printable(job.extend)} holds no {TOKENIZER_FILE}. Give the folder of a vocabulary or "
+            "of a published tokenizer."
+        )
+
+    tokenizer_json, _ = without_dropout(storage.read(url), url)
+    vocabulary = parse_vocabulary(tokenizer_json, url)
+    check_rules(tokenizer_json, vocabulary.model, storage.printable(job.extend))
+    check_extendable(tokenizer_json, vocabulary, storage.printable(url))
+
+    normalizer = json.loads(tokenizer_json).get("normalizer") or {}
+    resolved = replace(
+        job,
+        model=vocabulary.model,
+        lowercase=vocabulary.model == "wordpiece" and bool(normalizer.get("lowercase")),
+        size=vocabulary.size + int(job.add or 0),
+    )
+    return resolved, [Input(path=storage.printable(job.extend), fingerprint=vocabulary.fingerprint)]

@@ -1,0 +1,61 @@
+"""The files of a vocabulary, learned from words or made of another vocabulary's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.options import VocabJob
+from pipeline.pairs.published_tokenizer import without_dropout
+from pipeline.runtime.counters import Report
+from pipeline.vocab.extend import extend_vocabulary
+from pipeline.vocab.tokenizer_files import vocabulary_files
+from pipeline.vocab.train import VocabularyOptions, train_vocabulary
+from pipeline.vocab.unigram_words import UnigramRules
+from pipeline.vocab.words import Words
+from schemas import storage
+from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES
+
+
+@dataclass(frozen=True)
+class MadeVocabulary:
+    """The files of a vocabulary by name, and what the report says of it."""
+
+    files: dict[str, bytes]
+    facts: Report
+
+
+def learn_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
+    rules = UnigramRules(job.special_tokens, job.lowercase, job.keep_accents)
+    options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple, rules)
+    # The words have no name here, so that they can leave memory while the vocabulary is trained.
+    trained = train_vocabulary(read_words(), options)
+    facts = {
+        "tokens": len(trained.tokens),
+        "merges": len(trained.merges),
+        "cut_characters": sum(trained.cut_characters.values()),
+    }
+    return MadeVocabulary(vocabulary_files(trained, job.model, rules), facts)
+
+
+def extend_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
+    """Extend the vocabulary in job.extend, which is read here, and state what that saves."""
+    folder = str(job.extend)
+    files = {
+        name: storage.read(storage.join(folder, name))
+        for name in sorted(TOKENIZER_FILES)
+        if storage.exists(storage.join(folder, name))
+    }
+    files[TOKENIZER_FILE], _ = without_dropout(files[TOKENIZER_FILE], folder)
+    extended = extend_vocabulary(read_words(), files, int(job.add or 0), job.min_frequency)
+
+    tokens = job.size - int(job.add or 0) + len(extended.new_tokens)
+    extension = {
+        "new_tokens": len(extended.new_tokens),
+        "tokens_before": extended.tokens_before,
+        "tokens_after": extended.tokens_after,
+    }
+    merges = sum(token.merge is not None for token in extended.new_tokens)
+    return MadeVocabulary(
+        extended.files, {"tokens": tokens, "merges": merges, "cut_characters": 0, "extension": extension}
+    )

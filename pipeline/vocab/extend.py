@@ -1,0 +1,231 @@
+"""Adds to a published vocabulary what saves most tokens in the text of a domain.
+
+New tokens are pieces of the tokenizer's model like the old ones, with ids after them. None of the old ones changes, and
+a text that holds no new token keeps its ids:
+
+    wordpiece   whole words. A word is cut by taking the longest piece from its start, again and again, so only words
+                that begin with a new one are cut otherwise
+    bytebpe     merges, learned from where the old ones end. Old merges come first, so a word is cut as before until
+                they are used up, and then new ones apply
+    unigram     parts of words of one script (see unigram_words.py), with the score that their best segmentation has:
+                nothing else becomes likelier
+
+Each new token comes with the old ids of its spelling, of which a model's new embeddings begin as the mean.
+
+Shape suffixes: N distinct words, T tokens of all words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline.vocab.bpe import BPETrainer, join_bytes
+from pipeline.vocab.statistics import encode_words, word_tokenizer
+from pipeline.vocab.symbol_array import WordSymbols
+from pipeline.vocab.train import MAX_WORD_CHARACTERS
+from pipeline.vocab.unigram_words import cut_parts, strings_of
+from pipeline.vocab.words import CODE_POINTS, Words
+from schemas.errors import DataError
+from schemas.extension import EXTENSION_FILE, Extension
+from schemas.vocabulary import (
+    SENTENCEPIECE_SPACE,
+    TOKENIZER_FILE,
+    Vocabulary,
+    parse_vocabulary,
+)
+
+SCORE_MARGIN = 1e-3
+"""By how much a new Unigram piece is likelier than its best segmentation, so that it is preferred to it."""
+
+REWRITTEN = ("vocab.txt", "vocab.json", "merges.txt")
+"""Files that list the tokens again, if the folder has them."""
+
+COPIED = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token to add: its spelling, the old ids that it stands for, and how many tokens it saves, where that is known.
+
+    merge: the two tokens that byte-level BPE joins. score: Unigram's.
+    """
+
+    spelling: str
+    old_ids: list[int]
+    saved: int
+    merge: tuple[str, str] | None = None
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExtendedVocabulary:
+    """The files of an extended vocabulary by name, its new tokens, and the tokens of the text before and after."""
+
+    files: dict[str, bytes]
+    new_tokens: list[NewToken]
+    tokens_before: int
+    tokens_after: int
+
+
+def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequency: int) -> ExtendedVocabulary:
+    """Add at most `add` tokens to the vocabulary in `files`, the files of a tokenizer's folder by name.
+
+    words: those of the domain, by the vocabulary's rules (Unigram's with case and accents). Tokens that would save
+    fewer than `min_frequency` tokens, and words that occur less often, are not added.
+
+    Raises DataError if ids of the vocabulary do not lie in its model alone.
+    """
+    tokenizer_json = files[TOKENIZER_FILE]
+    vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
+    check_extendable(tokenizer_json, vocabulary, TOKENIZER_FILE)
+    words = _by_spelling(words)
+
+    new_tokens = _FINDERS[vocabulary.model](words, tokenizer_json, vocabulary, add, min_frequency)
+    extended = dict(files)
+    extended[TOKENIZER_FILE] = _extended_json(tokenizer_json, vocabulary, new_tokens)
+    extended |= _extended_lists(files, vocabulary, new_tokens)
+    extended[EXTENSION_FILE] = _extension(vocabulary, new_tokens).to_json()
+    kept = {TOKENIZER_FILE, EXTENSION_FILE, *REWRITTEN, *COPIED}
+    return ExtendedVocabulary(
+        files={name: data for name, data in extended.items() if name in kept},
+        new_tokens=new_tokens,
+        tokens_before=_count_tokens(words, tokenizer_json),
+        tokens_after=_count_tokens(words, extended[TOKENIZER_FILE]),
+    )
+
+
+def check_extendable(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
+    """Raise DataError if tokens were added outside of the tokenizer's model: new ones could not come after them."""
+    in_model = len(json.loads(tokenizer_json)["model"]["vocab"])
+    if in_model != vocabulary.size:
+        raise DataError(
+            f"{path} has {vocabulary.size - in_model:,} added tokens with ids after the {in_model:,} of its model, and "
+            "new pieces of the model cannot come after those. Extend the vocabulary before such tokens are added."
+        )
+
+
+def _by_spelling(words: Words) -> Words:
+    """Sort words, whose order depends on the size of the text, so that equal words give equal results."""
+    strings = strings_of(words)
+    order = sorted(range(len(strings)), key=strings.__getitem__)
+    counts = dict(zip(strings, words.counts_N.tolist(), strict=True))
+    return Words.of_counts({strings[i]: counts[strings[i]] for i in order})
+
+
+def _count_tokens(words: Words, tokenizer_json: bytes) -> int:
+    tokenizer, spell = word_tokenizer(tokenizer_json)
+    _, pieces_N = encode_words(tokenizer, [spell(word) for word in strings_of(words)])
+    return int(pieces_N @ words.counts_N)
+
+
+def _new_words(
+    words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
+) -> list[NewToken]:
+    """Return the words of BERT's rules that save most tokens; of equal ones the first by spelling."""
+    model: Any = Tokenizer.from_str(tokenizer_json.decode()).model
+    ids = [[token.id for token in model.tokenize(word)] for word in strings_of(words)]
+    found = []
+    for word, old_ids, count in zip(strings_of(words), ids, words.counts_N.tolist(), strict=True):
+        saved = (len(old_ids) - 1) * count
+        if saved > 0 and count >= min_frequency and len(word) <= MAX_WORD_CHARACTERS:
+            found.append(NewToken(word, old_ids, saved))
+    return _most_saving(found, vocabulary, add)
+
+
+def _new_parts(
+    words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
+) -> list[NewToken]:
+    """Return the parts of Unigram's words that save most tokens."""
+    tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    folded: dict[str, int] = {}
+    for word, count in zip(strings_of(words), words.counts_N.tolist(), strict=True):
+        text = tokenizer.normalizer.normalize_str(word.removeprefix(SENTENCEPIECE_SPACE))
+        for spelling, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
+            folded[spelling] = folded.get(spelling, 0) + count
+
+    scores = [score for _, score in json.loads(tokenizer_json)["model"]["vocab"]]
+    lowest = min(scores)  # below it, characters that are unknown would become cheaper or dearer
+    unknown = vocabulary.special_id("unk")
+    parts = cut_parts(Words.of_counts(folded), np.ones(CODE_POINTS, dtype=bool))
+    found = []
+    for part, count in zip(strings_of(parts), parts.counts_N.tolist(), strict=True):
+        old_ids = [token.id for token in tokenizer.model.tokenize(part)]
+        saved = (len(old_ids) - 1) * count
+        if saved > 0 and count >= min_frequency and unknown not in old_ids:
+            score = max(lowest, sum(scores[i] for i in old_ids) + SCORE_MARGIN)
+            found.append(NewToken(part, old_ids, saved, score=min(score, 0.0)))
+    return _most_saving(found, vocabulary, add)
+
+
+def _most_saving(found: list[NewToken], vocabulary: Vocabulary, add: int) -> list[NewToken]:
+    known = set(vocabulary.tokens)
+    new = [token for token in found if token.spelling not in known]
+    return sorted(new, key=lambda token: (-token.saved, token.spelling))[:add]
+
+
+def _new_merges(
+    words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
+) -> list[NewToken]:
+    """Return the merges that save most tokens, each as many as its pair occurs once those before it are made."""
+    model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
+    ids_T, pieces_N = encode_words(model, strings_of(words))
+
+    # A merge to an old token would change texts that hold no new one.
+    symbols = WordSymbols(ids_T.astype(np.int32), pieces_N, words.counts_N)
+    trainer = BPETrainer(symbols, vocabulary.tokens, join_bytes, forbidden=frozenset(vocabulary.tokens))
+    trainer.train(vocabulary.size + add, min_frequency)
+
+    old_ids = {token: [i] for i, token in enumerate(vocabulary.tokens)}
+    found = []
+    for left, right in trainer.merges:
+        spelling = join_bytes(left, right)
+        old_ids[spelling] = old_ids[left] + old_ids[right]
+        found.append(NewToken(spelling, old_ids[spelling], 0, merge=(left, right)))
+    return found
+
+
+Finder = Callable[[Words, bytes, Vocabulary, int, int], list[NewToken]]
+_FINDERS: dict[str, Finder] = {"wordpiece": _new_words, "bytebpe": _new_merges, "unigram": _new_parts}
+
+
+def _extended_json(tokenizer_json: bytes, vocabulary: Vocabulary, new_tokens: list[NewToken]) -> bytes:
+    content = json.loads(tokenizer_json)
+    model = content["model"]
+    if vocabulary.model == "unigram":
+        model["vocab"] += [[token.spelling, token.score] for token in new_tokens]
+    else:
+        model["vocab"] |= {token.spelling: vocabulary.size + i for i, token in enumerate(new_tokens)}
+
+    if vocabulary.model == "bytebpe":
+        # Older files join the two sides by a space.
+        are_joined = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        merges = [token.merge for token in new_tokens if token.merge is not None]
+        model["merges"] += [" ".join(merge) if are_joined else list(merge) for merge in merges]
+    return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _extended_lists(files: dict[str, bytes], vocabulary: Vocabulary, new_tokens: list[NewToken]) -> dict[str, bytes]:
+    """Return the files that list the tokens again, of those that the folder has."""
+    tokens = [*vocabulary.tokens, *(token.spelling for token in new_tokens)]
+    lists = {}
+    if "vocab.txt" in files:
+        lists["vocab.txt"] = "".join(f"{token}\n" for token in tokens).encode()
+    if "vocab.json" in files:
+        ids = {token: i for i, token in enumerate(tokens)}
+        lists["vocab.json"] = json.dumps(ids, ensure_ascii=False).encode()
+    if "merges.txt" in files:
+        merges = [" ".join(token.merge) for token in new_tokens if token.merge is not None]
+        old = files["merges.txt"].decode().rstrip("\n")
+        lists["merges.txt"] = "".join(f"{line}\n" for line in [old, *merges]).encode()
+    return lists
+
+
+def _extension(vocabulary: Vocabulary, new_tokens: list[NewToken]) -> Extension:
+    rows = {vocabulary.size + i: tuple(token.old_ids) for i, token in enumerate(new_tokens)}
+    return Extension(vocabulary.size, vocabulary.fingerprint, rows)

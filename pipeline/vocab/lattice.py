@@ -1,0 +1,188 @@
+"""All segmentations of many strings into pieces, summed up at once (the E step of Kudo 2018, arXiv:1804.10959).
+
+The lattice of a string has a node before each character and one at the end. An edge is a piece that occurs there: it
+leads from the node before its first character to the node after its last one. Strings are sorted by length, the longest
+first, so those that have a node j are the first ones. Edges with equal starts and lengths are a block: they lead from
+level i to level i + length, each from and to another string's node. So a block is one array operation, and a chunk of
+strings takes some hundred of them.
+
+Sums over paths would leave the range of floats in long strings. Each node therefore has a potential, the lowest sum of
+whole binary exponents of the pieces that lead to it, and sums are kept relative to it. This costs no logarithm, and
+whole numbers are the same on every processor (see exact_math.py).
+
+Shape suffixes: N strings of a chunk, E edges of a chunk, S pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.vocab.exact_math import Floats
+from pipeline.vocab.substrings import MAX_PIECE, Ids, Ints, Occurrences
+from schemas.ragged import offsets_of
+
+STRINGS_AT_ONCE = 1 << 14  # a chunk, whose arrays stay in the processor's cache
+_POWERS = np.ldexp(1.0, -np.arange(1100))  # of two; below 2 ** -1074 they are 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """The edges `edges` of a chunk: from level `start`, over pieces of `length` characters."""
+
+    start: int
+    length: int
+    edges: slice
+
+
+class Chunk:
+    """The lattices of N strings, sorted by length, the longest first. Every node can be reached and left."""
+
+    def __init__(self, lengths_N: Ints, counts_N: Ints, string_E: Ids, piece_E: Ids, block_ends: Ints):
+        """`block_ends`: where blocks end among the edges, one for each (start, length) in this order."""
+        self._lengths_N = lengths_N
+        self._counts_N = counts_N.astype(np.float64)
+        self._string_E = string_E
+        self._piece_E = piece_E
+        self._block_ends = block_ends
+
+        self._levels = int(lengths_N.max(initial=0))
+        # Level j is that of the first `_widths[j]` strings.
+        self._widths = np.searchsorted(-lengths_N, -np.arange(self._levels + 1), side="right").tolist()
+
+    def add_expected(self, probability_S: Floats, expected_S: Floats) -> None:
+        """Add to `expected_S` how often each piece is expected in the strings, all their segmentations considered."""
+        mantissa_S, exponent_S = np.frexp(probability_S)
+        mantissa_E = mantissa_S[self._piece_E]
+        cost_E = -exponent_S[self._piece_E]
+
+        potentials = [np.full(width, np.iinfo(np.int32).max // 2, dtype=np.int32) for width in self._widths]
+        potentials[0][:] = 0
+        forward = [np.zeros(width) for width in self._widths]
+        forward[0][:] = 1.0
+        weight_E = mantissa_E
+        for blocks in self._blocks_by_end():
+            self._lower_potentials(blocks, cost_E, potentials)
+            for block in blocks:
+                strings = self._string_E[block.edges]
+                end = block.start + block.length
+                slack = potentials[block.start][strings] + cost_E[block.edges] - potentials[end][strings]
+                weight_E[block.edges] *= _POWERS[np.minimum(slack, len(_POWERS) - 1)]
+                forward[end][strings] += forward[block.start][strings] * weight_E[block.edges]
+
+        backward = [np.zeros(width) for width in self._widths]
+        self._start_at_ends(backward, forward)
+        for blocks in reversed(list(self._blocks_by_end())):
+            for block in blocks:
+                strings = self._string_E[block.edges]
+                arriving = backward[block.start + block.length][strings] * weight_E[block.edges]
+                backward[block.start][strings] += arriving
+                weight_E[block.edges] = forward[block.start][strings] * arriving
+
+        np.add.at(expected_S, self._piece_E, weight_E)
+
+    def best_inner(self, probability_S: Floats) -> tuple[Ids, Ids]:
+        """Return the pieces of the best segmentation of each string that is not the string as one piece.
+
+        Returns (strings, pieces) of equal lengths, in any order. Strings have two characters at least, and not so many
+        that the product of their pieces' probabilities underflows.
+        """
+        best = [np.zeros(width) for width in self._widths]
+        best[0][:] = 1.0
+        last_edge = [np.full(width, -1) for width in self._widths]
+        for blocks in self._blocks_by_end():
+            for block in blocks:
+                strings = self._string_E[block.edges]
+                end = block.start + block.length
+                found = best[block.start][strings] * probability_S[self._piece_E[block.edges]]
+
+                is_whole = self._lengths_N[strings] == block.length
+                is_better = np.flatnonzero((found > best[end][strings]) & ~is_whole)
+                best[end][strings[is_better]] = found[is_better]
+                last_edge[end][strings[is_better]] = block.edges.start + is_better
+        return self._walk_back(last_edge)
+
+    def _walk_back(self, last_edge: list[Ints]) -> tuple[Ids, Ids]:
+        """Return the strings and pieces of the edges on the best paths. last_edge: of the path to each node."""
+        level_N = self._lengths_N.copy()
+        strings = []
+        pieces = []
+        for level in range(self._levels, 0, -1):
+            here = np.flatnonzero(level_N[: self._widths[level]] == level)
+            edges = last_edge[level][here]
+            strings.append(here.astype(np.int32))
+            pieces.append(self._piece_E[edges])
+            level_N[here] -= self._length_of_edges(edges)
+        return np.concatenate(strings), np.concatenate(pieces)
+
+    def _length_of_edges(self, edges: Ints) -> Ints:
+        return np.searchsorted(self._block_ends, edges, side="right") % MAX_PIECE + 1
+
+    def keep(self, numbers_S: Ids) -> None:
+        """Renumber pieces; those with number -1 are gone."""
+        piece_E = numbers_S[self._piece_E]
+        is_kept_E = piece_E >= 0
+        self._block_ends = offsets_of(is_kept_E)[self._block_ends]
+        self._piece_E = piece_E[is_kept_E]
+        self._string_E = self._string_E[is_kept_E]
+
+    def _blocks_by_end(self) -> Iterator[list[Block]]:
+        """Yield the blocks that lead to level 1, 2 and so on."""
+        for end in range(1, self._levels + 1):
+            starts = range(max(0, end - MAX_PIECE), end)
+            blocks = [self._block(start, end - start) for start in starts]
+            yield [block for block in blocks if block.edges.start < block.edges.stop]
+
+    def _block(self, start: int, length: int) -> Block:
+        number = start * MAX_PIECE + length - 1
+        first = int(self._block_ends[number - 1]) if number else 0
+        return Block(start, length, slice(first, int(self._block_ends[number])))
+
+    def _lower_potentials(self, blocks: list[Block], cost_E: NDArray[np.int32], potentials: list) -> None:
+        for block in blocks:
+            strings = self._string_E[block.edges]
+            end = block.start + block.length
+            arriving = potentials[block.start][strings] + cost_E[block.edges]
+            potentials[end][strings] = np.minimum(potentials[end][strings], arriving)
+
+    def _start_at_ends(self, backward: list[Floats], forward: list[Floats]) -> None:
+        """Begin the way back: at the end of each string, its count over the sum of all its paths."""
+        for level in range(1, self._levels + 1):
+            strings = np.arange(self._widths[level])[self._lengths_N[: self._widths[level]] == level]
+            backward[level][strings] = self._counts_N[strings] / forward[level][strings]
+
+
+def chunks_of(lengths_N: Ints, counts_N: Ints, occurrences: list[Occurrences]) -> list[Chunk]:
+    """Return the lattices of all strings, the longest first, from where pieces of each length occur in them."""
+    offsets_N1 = offsets_of(lengths_N)
+    chunks = []
+    for first in range(0, len(lengths_N), STRINGS_AT_ONCE):
+        last = min(first + STRINGS_AT_ONCE, len(lengths_N))
+        edges = [_edges_in(layer, offsets_N1[first : last + 1]) for layer in occurrences]
+        chunks.append(_chunk(lengths_N[first:last], counts_N[first:last], edges))
+    return chunks
+
+
+def _edges_in(layer: Occurrences, offsets_N1: Ints) -> tuple[Ints, Ints, Ids]:
+    """Return (start level, string, piece) of the pieces of one length in some strings, by string and start."""
+    # In one type, because numpy would copy all positions to that of the offsets.
+    bounds = offsets_N1[[0, -1]].astype(layer.positions_P.dtype)
+    begin, end = np.searchsorted(layer.positions_P, bounds)
+    positions = layer.positions_P[begin:end]
+    strings = np.searchsorted(offsets_N1, positions, side="right") - 1
+    return positions - offsets_N1[strings], strings, layer.piece_P[begin:end]
+
+
+def _chunk(lengths_N: Ints, counts_N: Ints, edges: list[tuple[Ints, Ints, Ids]]) -> Chunk:
+    blocks = [starts * MAX_PIECE + length for length, (starts, _, _) in enumerate(edges)]
+    block_E = np.concatenate(blocks)
+    order = np.argsort(block_E, kind="stable")
+    string_E = np.concatenate([strings for _, strings, _ in edges]).astype(np.int32)[order]
+    piece_E = np.concatenate([pieces for _, _, pieces in edges])[order]
+
+    num_blocks = int(lengths_N.max(initial=0)) * MAX_PIECE
+    block_ends = np.cumsum(np.bincount(block_E, minlength=num_blocks))
+    return Chunk(lengths_N, counts_N, string_E, piece_E, block_ends)
