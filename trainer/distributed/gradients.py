@@ -36,12 +36,13 @@ def gradient_settings(section: EngineSection) -> dict[str, Any]:
     return settings
 
 
-def gradient_divisor(engine: DeepSpeedEngine, micro_batches: int) -> int:
+def gradient_divisor(engine: DeepSpeedEngine) -> int:
     """Return what the sum of all micro-batches' gradients over all ranks is divided by before the update.
 
-    `engine.backward` divides by the number of micro-batches, and DeepSpeed's reduction by the number of ranks. Where
-    bf16_updates.py reduces, it sums.
+    `engine.backward` divides by the micro-batches of a full batch, however many a step has, and DeepSpeed's reduction
+    by the number of ranks. Where bf16_updates.py reduces, it sums.
     """
+    micro_batches = engine.gradient_accumulation_steps()
     if has_flat_gradients(engine):
         return micro_batches
     return micro_batches * engine.world_size

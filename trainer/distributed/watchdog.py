@@ -93,6 +93,7 @@ class Watchdog:
         # Written by the main thread, and the count by threads that copy files.
         self._place = "starting"
         self._advances = 0
+        self._report: dict[str, Any] = {}
         self._read_always = False
         self._left = False
         self._closed = Event()
@@ -128,6 +129,23 @@ class Watchdog:
     def progress(self) -> None:
         """Report that this rank has advanced at the place where it was."""
         self._advances += 1
+
+    def report(self, facts: dict[str, Any]) -> None:
+        """Tell the other ranks something about this one, in place of what it told them before."""
+        self._report = facts
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return what each rank told last, with its `rank` and `host`; empty for one that was not heard yet.
+
+        Does not ask the store: this rank's own report is its last one, and those of others were read by the heartbeat
+        thread, so they are up to four seconds old.
+        """
+        messages = list(self._latest)
+        messages[self._rank] = self._message()
+        return [
+            message["report"] | {"rank": rank, "host": message["host"]} if message.get("report") else {}
+            for rank, message in enumerate(messages)
+        ]
 
     def close(self, left: bool = True) -> None:
         """Stop both threads. Returns within a few seconds, even if the store does not answer.
@@ -203,6 +221,7 @@ class Watchdog:
             "process": os.getpid(),
             "host": socket.gethostname(),
             **self.background.message(),
+            "report": self._report,
         }
 
     # ---- Judge thread ----

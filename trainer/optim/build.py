@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from schemas.errors import UsageError
 from trainer.config.schema import OptimizerSection
 from trainer.distributed.deepspeed_internals import full_shape_of
+from trainer.optim.hidden_matrices import hidden_matrices, stacked_matrices
 from trainer.optim.lamb import Lamb
+from trainer.optim.muon import Muon
+from trainer.optim.stable_adamw import StableAdamW
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -28,11 +32,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.Optimizer:
-    """Return AdamW or LAMB over a model's parameters.
+    """Return the recipe's optimizer over a model's parameters.
 
     The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
+    Raises UsageError if Muon would have nothing to move.
     """
     groups = parameter_groups(model, section.weight_decay)
+
+    if section.kind == "muon":
+        return Muon(with_hidden_matrices_apart(groups, model), section, stacked_matrices(model))
+
+    if section.kind == "stable_adamw":
+        return StableAdamW(groups, 0.0, section.betas, section.eps)
 
     if section.kind == "lamb":
         _, vectors = groups
@@ -43,10 +54,19 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
     return torch.optim.AdamW(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
 
 
-def stacked_matrices(model: nn.Module) -> dict[torch.Tensor, int]:
-    """Return how many matrices a parameter stacks, for those that stack several.
+def with_hidden_matrices_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Return the groups of `parameter_groups` with the hidden matrices in a first group of their own.
 
-    This model keeps query, key and value in one parameter. The published models have one matrix each, and so LAMB has
-    one trust ratio each.
+    Raises UsageError if there are none: the run would train by AdamW under another name.
     """
-    return {parameter: 3 for name, parameter in model.named_parameters() if name.endswith("qkv.weight")}
+    hidden = hidden_matrices(model)
+    if not hidden:
+        raise UsageError(
+            "optimizer.kind muon: this model has no hidden matrix, so no parameter would move by Muon. "
+            'Set optimizer.kind = "adamw".'
+        )
+
+    matrices, vectors = groups
+    apart = set(hidden)
+    others = [parameter for parameter in matrices["params"] if parameter not in apart]
+    return [matrices | {"params": hidden}, matrices | {"params": others}, vectors]

@@ -1,4 +1,4 @@
-"""Updates of a small BERT by an optimizer, under a ZeRO stage, in a number format, for test_lamb.py to compare.
+"""Updates of a small BERT by an optimizer, under a ZeRO stage, in a number format, for other files to compare.
 
     torchrun --nproc_per_node 2 tests/trainer/optim/zero_updates.py OUT lamb-1-bf16 lamb-2-fp32 ...
 
@@ -29,10 +29,10 @@ from trainer.engine import build_engine, start_distributed
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 
-STEPS = 6
 LR = 0.01
 VOCABULARY = 61
-MICRO_BATCHES = 32
+STEPS = {"lamb": 6, "adamw": 6, "muon": 50, "stable_adamw": 50}
+MICRO_BATCHES = {"lamb": 32, "adamw": 32, "muon": 4, "stable_adamw": 4}
 """Of one step, on all ranks together."""
 # Sizes that no partition of the parameters divides.
 SIZES = [
@@ -42,7 +42,10 @@ SIZES = [
     "model.intermediate_size=36",
     "model.max_position_embeddings=7",
 ]
-CASES = ["-".join(case) for case in product(("lamb", "adamw"), "012", ("fp32", "bf16"))]
+
+
+def cases_of(*kinds: str) -> list[str]:
+    return ["-".join(case) for case in product(kinds, "012", ("fp32", "bf16"))]
 
 
 def recipe_of(case: str) -> Recipe:
@@ -58,19 +61,40 @@ def initial_model(recipe: Recipe) -> nn.Module:
 def gradient_of_micro_batch(shapes: dict[str, torch.Size], step: int, micro_batch: int) -> dict[str, Tensor]:
     """The gradient of micro-batch `micro_batch` of a step, for every parameter: multiples of 1/16 from -1/2 to 3/2.
 
-    Their mean is not 0, so that a sum grows with the micro-batches and rounds ever more coarsely in bfloat16.
+    Their mean is not 0, so that a sum grows with the micro-batches and rounds ever more coarsely in bfloat16. In every
+    seventh step half of the parameters have gradients 8 times as large.
     """
     generator = torch.Generator().manual_seed(1000 * step + micro_batch)
-    return {name: torch.randint(-8, 25, shape, generator=generator) / 16 for name, shape in shapes.items()}
+    gradients = {name: torch.randint(-8, 25, shape, generator=generator) / 16 for name, shape in shapes.items()}
+    if step % 7 == 6:
+        gradients |= {name: 8 * gradients[name] for name in list(shapes)[::2]}
+    return gradients
 
 
-def mean_gradient(shapes: dict[str, torch.Size], step: int) -> dict[str, Tensor]:
+def mean_gradient(shapes: dict[str, torch.Size], step: int, micro_batches: int) -> dict[str, Tensor]:
     """The mean over all micro-batches of all ranks, in float64."""
     total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    for micro_batch in range(MICRO_BATCHES):
+    for micro_batch in range(micro_batches):
         for name, gradient in gradient_of_micro_batch(shapes, step, micro_batch).items():
             total[name] += gradient
-    return {name: gradient / MICRO_BATCHES for name, gradient in total.items()}
+    return {name: gradient / micro_batches for name, gradient in total.items()}
+
+
+def clipped_gradients(kind: str) -> list[dict[str, Tensor]]:
+    """What the optimizer gets in each step: mean gradients whose norm is 1, as optimizer.clip makes it."""
+    shapes = {name: p.shape for name, p in initial_model(recipe_of(f"{kind}-0-fp32")).named_parameters()}
+    steps = []
+    for step in range(STEPS[kind]):
+        gradients = mean_gradient(shapes, step, MICRO_BATCHES[kind])
+        norm = torch.stack([g.norm() for g in gradients.values()]).norm()
+        steps.append({name: g / norm for name, g in gradients.items()})
+    return steps
+
+
+def largest_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Of all weights, relative to the largest one of their parameter."""
+    assert found.keys() == expected.keys()
+    return max(float((found[name] - w).abs().max() / w.abs().max()) for name, w in expected.items())
 
 
 class Pulled(nn.Module):
@@ -103,19 +127,20 @@ def main(out: Path, cases: list[str]) -> None:
     ranks = dist.get_world_size()
     for case in cases:
         recipe = recipe_of(case)
-        share = RankShare(rank, ranks, MICRO_BATCHES // ranks, 1)
+        total = MICRO_BATCHES[recipe.optimizer.kind]
+        share = RankShare(rank, ranks, total // ranks, 1)
         model = initial_model(recipe)
         engine = build_engine(Pulled(model), recipe, share)
         # The guard clips where DeepSpeed does not.
         guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
         shapes = {name: p.shape for name, p in model.named_parameters()}
-        for step in range(STEPS):
+        for step in range(STEPS[recipe.optimizer.kind]):
             set_learning_rate(engine.optimizer, LR)
-            for number, micro_batch in enumerate(range(rank, MICRO_BATCHES, ranks)):
+            for number, micro_batch in enumerate(range(rank, total, ranks)):
                 wanted = gradient_of_micro_batch(shapes, step, micro_batch)
                 # DeepSpeed's mean over ranks and micro-batches, or a sum over ranks.
-                mean = gradient_divisor(engine, MICRO_BATCHES // ranks) / MICRO_BATCHES
-                if number == MICRO_BATCHES // ranks - 1:
+                mean = gradient_divisor(engine) / total
+                if number == total // ranks - 1:
                     guard.expect(torch.zeros((), dtype=torch.float64))
                 engine.backward(engine(wanted) * mean)
                 engine.step()

@@ -1,0 +1,149 @@
+"""Finds the pieces of whole tensors that a rank updates, once DeepSpeed has put its own tensors in their place.
+
+Some optimizers need a number or a product of a whole matrix: its norm (LAMB), the mean of its clipped update
+(StableAdamW), its momentum (Muon). Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per
+parameter group, in which matrices begin and end anywhere. Here is which elements of which matrix a rank holds, and
+where.
+
+Shape suffixes: N elements of one matrix or vector, laid flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+from torch import Tensor
+
+from trainer.distributed.zero import flat_slice_of, is_in_flat_group
+
+RowCounts = Mapping[Tensor, Sequence[int]]
+"""For parameters that stack several matrices: the rows of each of them, from the first to the last."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """All or part of tensor number `number`: elements `start` to `start + size - 1` of a flattened tensor here.
+
+    They are the elements from `first` on of the whole tensor.
+    """
+
+    number: int
+    start: int
+    first: int
+    size: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return a view of these elements, (N,)."""
+        return tensor.view(-1)[self.start : self.start + self.size]
+
+
+@dataclass(frozen=True)
+class HeldElements:
+    """What this rank updates of a parameter.
+
+    The `size` elements of the flattened parameter from `first` on lie in `tensor` from `start` on.
+    """
+
+    tensor: Tensor
+    start: int
+    first: int
+    size: int
+
+
+class Pieces:
+    """The pieces that this rank holds of every tensor of some groups.
+
+    Tensors are numbered in the order of the groups' parameters, whether they are held here or not, so a number means
+    the same tensor on every rank.
+
+    shapes: of each tensor, by number. of_tensor: the pieces that lie in each tensor that is updated here.
+    is_sharded: each rank has other pieces (ZeRO 1 and 2). Otherwise every rank has all tensors whole.
+    """
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.of_tensor: dict[Tensor, list[Piece]] = {}
+        self.is_sharded = False
+
+    def add_group(self, tensors: list[Tensor], parameters: list[Any], row_counts: RowCounts) -> None:
+        """Add the tensors of a group.
+
+        tensors: what the group holds now. parameters: the model's, which it was made of. row_counts: of those that
+        stack several matrices; each of these counts as a tensor of its own.
+        """
+        for place, parameter in enumerate(parameters):
+            held = _held_elements(tensors, place, parameter)
+            shapes = _shapes_of_parts(parameter, row_counts)
+
+            pieces = list(_pieces_by_part(held, shapes, len(self.shapes)))
+            self.of_tensor.setdefault(held.tensor, []).extend(pieces)
+            self.shapes += shapes
+            if is_in_flat_group(parameter):
+                self.is_sharded = True
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum over ranks, by way of the accelerator: an offloaded optimizer's values are on the host. A collective call."""
+    accelerator: Any = get_accelerator()
+    on_accelerator = values.to(accelerator.current_device_name())
+    dist.all_reduce(on_accelerator)
+    return on_accelerator.to(values.device)
+
+
+def _held_elements(tensors: list[Tensor], place: int, parameter: Any) -> HeldElements:
+    """Return what this rank updates of the parameter at `place` in its group.
+
+    `tensors` are those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or
+    its float32 copy. ZeRO has one flat tensor for the whole group.
+    """
+    if not is_in_flat_group(parameter):
+        return HeldElements(tensors[place], start=0, first=0, size=parameter.numel())
+
+    start, first, size = flat_slice_of(parameter)
+    return HeldElements(tensors[0], start, first, size)
+
+
+def _shapes_of_parts(parameter: Tensor, row_counts: RowCounts) -> list[tuple[int, ...]]:
+    """Return the shape of a parameter, or of each matrix that it stacks. Raises ValueError if their rows do not fit."""
+    rows, *others = parameter.shape or (1,)
+    counts = row_counts.get(parameter, [rows])
+    if sum(counts) != rows:
+        raise ValueError(f"matrices of {list(counts)} rows do not make a parameter of {rows} rows")
+    return [(count, *others) for count in counts]
+
+
+def _pieces_by_part(held: HeldElements, shapes: list[tuple[int, ...]], first_number: int) -> Iterator[Piece]:
+    """Cut held elements where one tensor ends and the next begins. Tensors count from `first_number`.
+
+    Example: of two matrices of 10 elements, the 12 elements from element 5 on are 5 of matrix 0 and 7 of matrix 1.
+    """
+    held_end = held.first + held.size
+    begin = 0
+
+    for number, shape in enumerate(shapes, start=first_number):
+        end = begin + prod(shape)
+        first = max(begin, held.first)
+        last = min(end, held_end)
+        if first < last:
+            yield Piece(number, held.start + first - held.first, first - begin, last - first)
+        begin = end
+
+
+class NumbersOnDevice:
+    """Lists of tensors' numbers as tensors, each copied to the device once: they are the same in every step."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[int, ...], Tensor] = {}
+
+    def copy(self, numbers: Sequence[int], device: torch.device) -> Tensor:
+        """Return the numbers on a device."""
+        key = tuple(numbers)
+        if key not in self._copies:
+            self._copies[key] = torch.tensor(key, device=device)
+        return self._copies[key]

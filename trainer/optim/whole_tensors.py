@@ -1,0 +1,155 @@
+"""The base of optimizers that are Adam times a factor for each whole tensor: LAMB and StableAdamW.
+
+With m and v the bias-corrected moments, r = m / (sqrt(v) + eps) + weight_decay * w, and a tensor w moves by
+lr * factor * r. The factor depends on sums over the whole tensor. Under ZeRO 1 and 2 the sums over its pieces are added
+up over the ranks: one small all-reduce of float64 numbers for each group of parameters.
+
+Shape suffixes: K quantities that are summed, P tensors of the model, N elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer.distributed.torch_internals import multiply_all, norms_of
+from trainer.optim.pieces import NumbersOnDevice, Pieces, RowCounts, sum_over_ranks
+
+Updates = list[tuple[Tensor, Tensor]]
+"""Tensors to update, each with its r."""
+
+
+class Moments(NamedTuple):
+    """The moments of a tensor after this update, which are its state, and what they are divided by for their bias."""
+
+    m: Tensor
+    v: Tensor
+    divisor_of_m: float
+    divisor_of_v: float
+
+
+class WholeTensorOptimizer(torch.optim.Optimizer):
+    """Adam's moments, and sums over whole tensors, for whole parameters and for ZeRO's flat groups.
+
+    Its state has AdamW's names: step, exp_avg and exp_avg_sq. `step` is a Python int: reading a tensor back from a GPU
+    would synchronize once per parameter.
+
+    found_inf: a float32 number on the weights' device, or None. If it is 1, an update changes neither weights nor
+    moments; the host need not know. Whoever sets it calls `take_back_update` when it was 1, before the next update.
+    """
+
+    counts_on_host = True
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        row_counts: RowCounts | None = None,
+    ):
+        """row_counts: of parameters that stack several matrices, each of which has a factor of its own."""
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapts": True})
+
+        # DeepSpeed replaces the tensors in `param_groups` by its own, so the model's parameters are kept here.
+        self._parameters_of_groups = [(group, list(group["params"])) for group in self.param_groups]
+        self._row_counts: RowCounts = row_counts or {}
+        self._numbers = NumbersOnDevice()
+        self._located: Pieces | None = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Make one update, unless it is skipped. Overwrites gradients. A collective call if weights are sharded."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            for weight, r in self.scaled_directions(weights, group):
+                weight.add_(r, alpha=-group["lr"])
+
+    def scaled_directions(self, weights: list[Tensor], group: dict[str, Any]) -> Updates:
+        """Update the moments and return each weight with its factor times r, or with 0 if the update is skipped."""
+        raise NotImplementedError
+
+    def take_back_update(self) -> None:
+        """Correct the count of updates after one that `found_inf` skipped."""
+        for state in self.state.values():
+            state["step"] -= 1
+
+    def pieces(self) -> Pieces:
+        """Return the pieces of all tensors that have a factor: those of groups that adapt."""
+        if self._located is None:
+            self._located = Pieces()
+            for group, parameters in self._parameters_of_groups:
+                if group["adapts"]:
+                    self._located.add_group(group["params"], parameters, self._row_counts)
+        return self._located
+
+    def update_moments(self, weight: Tensor, group: dict[str, Any]) -> Moments:
+        """Add a tensor's gradient to its moments. If the update is skipped, the gradient is set to 0."""
+        assert weight.grad is not None
+        gradient = weight.grad
+        beta_1, beta_2 = group["betas"]
+
+        state = self.state[weight]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
+        state["step"] += 1
+        steps = state["step"]
+
+        # A skipped update keeps both moments: it adds a gradient of 0 with weight 0. (0 times a NaN would be NaN.)
+        weight_of_gradient: float | Tensor = 1 - beta_1
+        decay: float | Tensor = beta_2
+        if self.found_inf is not None:
+            gradient.masked_fill_(self.found_inf.bool(), 0.0)
+            weight_of_gradient = (1 - beta_1) * (1 - self.found_inf)
+            decay = torch.where(self.found_inf.bool(), 1.0, beta_2)
+
+        m = state["exp_avg"]
+        m.lerp_(gradient, weight_of_gradient)
+        v = state["exp_avg_sq"]
+        v.mul_(decay).addcmul_(gradient, gradient, value=1 - beta_2)
+        return Moments(m, v, 1 - beta_1**steps, 1 - beta_2**steps)
+
+    @staticmethod
+    def direction(weight: Tensor, moments: Moments, group: dict[str, Any]) -> Tensor:
+        """Return r, which is written over the weight's gradient to save memory."""
+        assert weight.grad is not None
+
+        # Both moments are corrected for starting at 0.
+        denominator = moments.v.sqrt().div_(moments.divisor_of_v**0.5).add_(group["eps"])
+        r = weight.grad.copy_(moments.m).div_(moments.divisor_of_m).div_(denominator)
+        return r.add_(weight, alpha=group["weight_decay"])
+
+    def summed_squares(self, values: list[Updates]) -> Tensor:
+        """Return the sum of squares of each whole tensor, (K, P) float64, over all ranks. Collective if sharded.
+
+        values: for each quantity, the same tensors to update, each with as many values as it has elements. The P
+        tensors are those of all groups; the sums of those that are not in `values` are 0.
+        """
+        pieces = self.pieces()
+        weights = [weight for weight, _ in values[0]]
+        numbers = [piece.number for weight in weights for piece in pieces.of_tensor[weight]]
+        slices: list[Tensor] = []
+        for quantity in values:
+            slices += [piece.of(value) for weight, value in quantity for piece in pieces.of_tensor[weight]]
+
+        device = weights[0].device
+        squares_KP = torch.zeros(len(values), len(pieces.shapes), dtype=torch.float64, device=device)
+        if slices:
+            norms = norms_of(slices).double()
+            squares_KP.index_add_(1, self._numbers.copy(numbers, device), norms.square().view(len(values), -1))
+        return sum_over_ranks(squares_KP) if pieces.is_sharded else squares_KP
+
+    def multiply_by_tensor(self, updates: Updates, factor_P: Tensor) -> None:
+        """Multiply each whole tensor's r by its factor, or by 0 if the update is skipped."""
+        if self.found_inf is not None:
+            factor_P = factor_P * (1 - self.found_inf)
+
+        factors = factor_P.unbind()
+        held = [(piece, r) for weight, r in updates for piece in self.pieces().of_tensor[weight]]
+        if held:
+            multiply_all([piece.of(r) for piece, r in held], [factors[piece.number] for piece, _ in held])
