@@ -159,18 +159,13 @@ def _count_true(flags: Bools, bounds_B1: Ints) -> Ints:
     return np.diff(np.searchsorted(np.flatnonzero(flags), bounds_B1))
 
 
-def seen_tokens(
-    ids_K: NDArray[np.integer], keys_K: U64, places_K: Ints, deciding_places_K: Ints, vocabulary: Vocabulary
-) -> NDArray[np.integer]:
-    """Return what the model sees: 80% [MASK], 10% the token itself, 10% a token drawn uniformly from ordinary ones.
+def draw_fates(keys_K: U64, deciding_places_K: Ints) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each masked token; those with equal places in a row share it."""
+    return uniforms(keys_K, deciding_places_K + FATE_STREAM * STREAM_SIZE)
 
-    Tokens with equal `deciding_places_K` in a row share one fate; random tokens are drawn for each place.
-    """
-    fate_K = uniforms(keys_K, deciding_places_K + FATE_STREAM * STREAM_SIZE)
 
+def random_tokens(keys_K: U64, places_K: Ints, vocabulary: Vocabulary) -> NDArray[np.integer]:
+    """Return a token for each place, drawn uniformly from ordinary ones."""
     ordinary_ids = vocabulary.ordinary_ids
     which_K = uniforms(keys_K, places_K + REPLACEMENT_STREAM * STREAM_SIZE) * len(ordinary_ids)
-    random_K = ordinary_ids[which_K.astype(np.int64)]
-
-    seen_K = np.where(fate_K < 0.8, vocabulary.special_id("mask"), ids_K)
-    return np.where(fate_K >= 0.9, random_K, seen_K).astype(ids_K.dtype)
+    return ordinary_ids[which_K.astype(np.int64)]

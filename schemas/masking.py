@@ -14,8 +14,8 @@ How many tokens, and which:
     span        groups of 1 to 10 words, geometric with p = 0.2, truncated and renormalized: 3.797 words on average
                 (SpanBERT, arXiv:1907.10529)
 
-What the model sees: 80% [MASK], 10% the token itself, 10% a random ordinary token. A span has one such fate for all its
-tokens, as in SpanBERT; in the other kinds each token has its own, as in Google's and ALBERT's code.
+What the model sees: 80% [MASK], 10% the token itself, 10% a random ordinary token, or other shares. A span has one such
+fate for all its tokens, as in SpanBERT; in the other kinds each token has its own, as in Google's and ALBERT's code.
 
 The drawing has two halves: word_spans.py finds words and groups of words, mask_draws.py takes tokens or groups in
 random order until the budget is spent.
@@ -26,11 +26,12 @@ Letters: T tokens, B rows, K masked tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.mask_draws import draw_tokens, seen_tokens, take_groups
+from schemas.mask_draws import draw_fates, draw_tokens, random_tokens, take_groups
 from schemas.ragged import offsets_of, places_of_ranges
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
@@ -43,11 +44,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Masking:
-    """How to mask: the kind, the share `prob` of a row, and at most `max_predictions` tokens of it (None: no limit)."""
+    """How to mask: the kind, the share `prob` of a row, and at most `max_predictions` tokens of it (None: no limit).
+
+    shown: the shares of masked tokens at which the model sees [MASK], and the token itself. At the rest it sees a
+    random one.
+    """
 
     kind: Kind = "token"
     prob: float = 0.15
     max_predictions: int | None = None
+    shown: tuple[float, float] = (0.8, 0.1)
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,8 @@ def draw_masks(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Ma
         positions_K.sort()
         deciding_K = _deciding_positions(positions_K, groups, masking.kind)
 
-    return _with_seen_tokens(rows, positions_K, deciding_K, vocabulary)
+    places = DrawnPlaces(positions_K, deciding_K, masking.shown)
+    return _with_seen_tokens(rows, places, vocabulary)
 
 
 def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Ints:
@@ -118,16 +125,30 @@ def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Int
     return groups.positions[span_K]
 
 
-def _with_seen_tokens(rows: RowsToMask, positions_K: Ints, deciding_K: Ints, vocabulary: Vocabulary) -> Masks:
-    """Draw what the model sees at the chosen positions, which are sorted."""
+class DrawnPlaces(NamedTuple):
+    """The chosen positions, sorted; those whose draws decide their fates; and the shares of fates (Masking.shown)."""
+
+    positions_K: Ints
+    deciding_K: Ints
+    shown: tuple[float, float]
+
+
+def _with_seen_tokens(rows: RowsToMask, places: DrawnPlaces, vocabulary: Vocabulary) -> Masks:
+    """Draw what the model sees at the chosen positions."""
+    positions_K = places.positions_K
     counts_B = np.diff(np.searchsorted(positions_K, rows.offsets_B1))
     row_K = np.repeat(np.arange(len(counts_B)), counts_B)
 
     # Counters are places within the row, never within the batch: the same row draws the same fates in any batch.
     row_begins_K = rows.offsets_B1[row_K]
     places_K = positions_K - row_begins_K
-    deciding_places_K = deciding_K - row_begins_K
+    deciding_places_K = places.deciding_K - row_begins_K
 
     keys_K = rows.keys_B[row_K]
-    seen_K = seen_tokens(rows.ids_T[positions_K], keys_K, places_K, deciding_places_K, vocabulary)
+    fate_K = draw_fates(keys_K, deciding_places_K)
+    random_K = random_tokens(keys_K, places_K, vocabulary)
+    masked, kept = places.shown
+
+    seen_K = np.where(fate_K < masked, vocabulary.special_id("mask"), rows.ids_T[positions_K])
+    seen_K = np.where(fate_K >= masked + kept, random_K, seen_K).astype(rows.ids_T.dtype)
     return Masks(positions_K, seen_K, offsets_of(counts_B))

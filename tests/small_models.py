@@ -6,18 +6,20 @@ import json
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForPreTraining
 
-from schemas.vocabulary import Vocabulary
+from schemas.vocabulary import SPECIALS, Vocabulary
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_convert import hf_config, to_hf
+from trainer.models.hf_config import hf_config
+from trainer.models.hf_convert import constant_tensors, to_hf
+from trainer.models.hf_tables import AUTO_CLASSES
 from trainer.models.pretraining import PretrainingModel, build_model
 
-FAMILIES = ["bert", "roberta", "albert", "megatron-bert"]
+FAMILIES = ["bert", "roberta", "albert", "megatron-bert", "modernbert", "eurobert", "esm", "nomic_bert", "gte"]
 SIZES = [
     "hidden_size=48",
     "num_attention_heads=3",
@@ -25,12 +27,26 @@ SIZES = [
     "num_hidden_layers=4",
     "initializer_range=0.05",
 ]
-ALBERT = ["embedding_size=24", "num_hidden_groups=2"]
+OWN_SIZES = {
+    "albert": ["embedding_size=24", "num_hidden_groups=2"],
+    "modernbert": ["window=6"],
+    "eurobert": ["num_key_value_heads=1"],
+}
+"""Small values of what only one family has."""
+
+
+def vocabulary_of(size: int) -> Vocabulary:
+    """A WordPiece vocabulary of words without meaning."""
+    specials = tuple(SPECIALS["wordpiece"].values())
+    return Vocabulary("wordpiece", specials + tuple(f"w{i}" for i in range(size - len(specials))), "")
+
+
+SMALL_VOCABULARY = vocabulary_of(60)
 
 
 def section(family: str, *changes: str) -> ModelSection:
     """The [model] of tiny.toml as a small one of a family."""
-    settings = [f"family={family}", *SIZES, *(ALBERT if family == "albert" else []), *changes]
+    settings = [f"family={family}", *SIZES, *OWN_SIZES.get(family, []), *changes]
     return load_recipe("trainer/recipes/tiny.toml", [f"model.{setting}" for setting in settings]).model
 
 
@@ -39,7 +55,7 @@ def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingMode
 
     Of a trained model's size: with weights ten times as large float32 itself rounds by more than the 1e-5 asked for.
     """
-    built = build_model(model, vocabulary.size, 0)
+    built = build_model(model, vocabulary.size, 0, vocabulary.special_id("mask"))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in built.parameters():
@@ -52,27 +68,36 @@ def write_hf(model: PretrainingModel, vocabulary: Vocabulary, folder: Path, **ch
     folder.mkdir(parents=True, exist_ok=True)
     config = hf_config(model.shape, vocabulary) | changes
     (folder / "config.json").write_text(json.dumps(config))
-    weights = to_hf({name: p.detach() for name, p in model.named_parameters()}, model.shape.family)
+    weights = to_hf({name: p.detach() for name, p in model.named_parameters()}, model.shape)
+    weights |= constant_tensors(model.shape)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
+def auto_class(family: str):
+    """The Auto class of transformers that opens a family's exports."""
+    return getattr(transformers, AUTO_CLASSES[family])
+
+
 def as_theirs(model: PretrainingModel, vocabulary: Vocabulary, folder: Path):
     """The same model in transformers."""
-    return AutoModelForPreTraining.from_pretrained(write_hf(model, vocabulary, folder)).eval()
+    loader = auto_class(model.shape.family)
+    theirs, loading = loader.from_pretrained(write_hf(model, vocabulary, folder), output_loading_info=True)
+    assert not any(loading.values()), loading
+    return theirs.eval()
 
 
-def padded(batch: PackedBatch, family: str, pad: int) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
+def padded(batch: PackedBatch, segments: int, pad: int) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
     """The batch as transformers wants it, and where the packed tokens lie in it."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), pad)
-    segments = torch.zeros_like(ids)
+    segments_SL = torch.zeros_like(ids)
     attention = torch.zeros_like(ids)
     ids[place] = batch.ids_T
-    segments[place] = batch.segments_T
+    segments_SL[place] = batch.segments_T
     attention[place] = 1
     inputs = {"input_ids": ids, "attention_mask": attention}
-    return inputs if family == "roberta" else inputs | {"token_type_ids": segments}, place
+    return inputs if segments < 2 else inputs | {"token_type_ids": segments_SL}, place
 
 
 def pair_logits(output) -> Tensor | None:

@@ -14,44 +14,44 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.config.schema import BatchSection, Recipe
+from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
 from trainer.models.attention import kernel_for
-from trainer.models.families import encoder_shape
-from trainer.models.flash import choose_flash
-from trainer.models.flops import flops_per_token, peak_flops
+from trainer.models.encoder import Encoder
+from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
-from trainer.models.warm_start import warm_start
+from trainer.models.warm_start import warm_start_model
+from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
 
 MAX_BF16_TOKENS_ON_CPU = 8192
 """Tokens of a micro-batch; see `check_micro_batch`."""
 
 
-def build_initial_model(recipe: Recipe, folders: list[PairFolder], batch: BatchSection) -> PretrainingModel:
-    """Build the model of the run's recipe without weights, on the meta device, for a phase's micro-batches.
+def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
+    """Build the model of a phase's recipe without weights, on the meta device.
 
     Raises DataError if the pairs' vocabulary does not fit, and UsageError if bf16 on a CPU cannot train its
     micro-batches.
     """
     vocabulary = folders[0].vocabulary
     check_model_vocabulary(recipe, vocabulary, folders[0].folder)
-    of_phase = recipe.model_copy(update={"batch": batch})
-    check_micro_batch(of_phase, max(folder.max_length for folder in folders))
+    check_micro_batch(recipe, max(folder.max_length for folder in folders))
 
-    model = empty_model(recipe.model, vocabulary.size)
+    model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
     for note in notes(recipe, folders, model):
         logger.info(note)
 
-    model.encoder.recompute = recipe.engine.recompute
-    if device_name() == "cuda":
-        choose_attention(model, recipe.engine.precision)
-    if compiles(of_phase, device_name()):
+    for encoder in model.encoders():
+        encoder.recompute = recipe.engine.recompute
+        if device_name() == "cuda":
+            choose_attention(encoder, recipe.engine.precision)
+    if compiles(recipe, device_name()):
         model.compile_parts()
     return model
 
@@ -75,11 +75,11 @@ def initial_weights(recipe: Recipe, vocabulary: Vocabulary) -> Iterator[tuple[st
     """
     source = recipe.model.init_from
     if source is None:
-        shapes = empty_model(recipe.model, vocabulary.size)
+        shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
         return drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
 
-    model = build_model(recipe.model, vocabulary.size, recipe.run.seed)
-    initialized = warm_start(model, source, vocabulary)
+    model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
+    initialized = warm_start_model(model, source, vocabulary)
     missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
     logger.info("Beginning with the weights of %s%s.", source, missing)
     return model.named_parameters()
@@ -92,20 +92,24 @@ def compiles(recipe: Recipe, device: str) -> bool:
     return device == "cuda" and recipe.batch.shape != "exact" and recipe.engine.zero_stage < 3
 
 
-def choose_attention(model: PretrainingModel, precision: str) -> None:
-    """Let the model use the fastest attention that this rank's GPU has, and log which one it is."""
-    shape = model.shape
+def choose_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> None:
+    """Let an encoder use the fastest attention that this rank's GPU has, and log which one it is."""
+    if isinstance(encoder, TwoStreamEncoder):
+        logger.info("Attention: a padded grid; flash attention does not add relative positions.")
+        return
+
+    shape = encoder.shape
     device = torch.device("cuda", torch.cuda.current_device())
     like = torch.zeros((), dtype=DTYPES[precision], device=device)
-    head_size = shape.hidden_size // shape.num_attention_heads
 
     capability = torch.cuda.get_device_capability(device)
-    if kernel_for(device.type, like.dtype, head_size, capability) != "packed":
+    if kernel_for(device.type, like.dtype, shape.head_size, capability) != "packed":
         logger.info("Attention: a padded grid; flash attention is for 16 bits, on GPUs from A100 on.")
         return
 
-    kernel = choose_flash(shape.num_attention_heads, head_size, shape.attention_probs_dropout_prob, like)
-    model.encoder.use_flash(kernel.attend)
+    rules = {layer.attention.rule() for layer in encoder.layers}  # type: ignore[union-attr, operator]
+    kernel = choose_flash(FlashUse(tuple(rules), shape.projected_heads, shape.head_size, like))
+    encoder.use_flash(kernel.attend)
     logger.info("Attention: %s.", kernel.name)
     for fault in kernel.faults:
         logger.info("Attention: not used: %s.", fault)
@@ -148,41 +152,13 @@ def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) 
 def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
     """Return what the pairs offer and the model does not use, one sentence each."""
     labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
-    if not labeled or model.pair_head is not None:
+    if not labeled:
         return []
-    return [f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."]
-
-
-def tokens_at_peak(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:
-    """Return the tokens per second of a phase if every device computed at its peak.
-
-    None where no peak is known: on CPUs, on unknown GPUs, and in fp32.
-    """
-    if device_name() != "cuda" or recipe.engine.precision == "fp32":
-        return None
-
-    peak = peak_flops(torch.cuda.get_device_name())
-    if peak is None:
-        return None
-
-    shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
-    return world_size * peak / flops_per_token(shape, mean_seen(folders), recipe.masking.prob)
-
-
-def mean_seen(folders: list[PairFolder]) -> float:
-    """Return how many tokens a token attends to on average.
-
-    Each of a row's n tokens attends to n, so this is the sum of squared lengths divided by the sum of lengths.
-    """
-    tokens = 0
-    squares = 0
-    for folder in folders:
-        rows_by_length = folder.manifest.statistics["lengths"]
-        for length, rows in enumerate(rows_by_length):
-            tokens += length * rows
-            squares += length * length * rows
-
-    return squares / tokens
+    if model.pair_head is None:
+        return [f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."]
+    if recipe.objective.kind == "clm":
+        return [f"The pair labels of {', '.join(labeled)} are not predicted while objective.kind is clm."]
+    return []
 
 
 def device_name() -> str:

@@ -2,7 +2,7 @@
 
 The folder holds config.json, model.safetensors (or several files of at most --max_shard_gigabytes and their index, see
 shards.py), README.md (a model card) and the tokenizer's files, and transformers' Auto classes load it without any of
-our code.
+our code. ELECTRA's holds the discriminator, and the generator lies in its subfolder `generator`.
 
 All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits
 and token ids are compared with ours. Only then are the files copied to HF_DIR.
@@ -20,20 +20,21 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 
 from schemas import storage
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, UsageError
 from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from trainer.checkpoint.layout import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
-from trainer.checkpoint.layout import WEIGHTS_FILE
+from trainer.checkpoint.layout import WEIGHTS_FILE, read_state
 from trainer.checkpoint.safetensors_io import TensorFile
 from trainer.cli import RecipeParser
 from trainer.config.load import load_recipe
+from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
 from trainer.distributed.preemption import INTERRUPTED
+from trainer.export.average import folder_of_weights, last_steps
 from trainer.export.folder import (
     VERSION_KEY,
     check_output,
@@ -53,24 +54,32 @@ from trainer.export.source import (
 )
 from trainer.export.verify import check_export
 from trainer.logs import logger
-from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import hf_config
-from trainer.models.pretraining import PretrainingModel
+from trainer.models.hf_config import hf_config
+from trainer.models.hf_tables import AUTO_CLASSES
+from trainer.models.parts import PartModel, parts_of
+from trainer.models.pretraining import PretrainingModel, empty_model
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How an export is written. overwrite: an earlier export may be replaced. max_shard_bytes: of weights in a file."""
+    """How an export is written.
+
+    overwrite: an earlier export may be replaced. max_shard_bytes: of weights in a file. average: over how many of the
+    last checkpoints the weights are averaged; 1 takes those of one checkpoint.
+    """
 
     overwrite: bool = False
     max_shard_bytes: int = int(DEFAULT_SHARD_GIGABYTES * 10**9)
+    average: int = 1
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
     """Export and return the process's exit code. prog: the command's name in help and errors."""
     try:
         options = parser(prog).parse_args(arguments)
-        writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9))
+        if options.best and options.average > 1:
+            raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
+        writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
         message = export(options.run, options.output, options.step, options.best, writing)
         logger.info("%s", message)
         return 0
@@ -92,6 +101,13 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
     which.add_argument("--best", action="store_true", help="export the checkpoint with the lowest held-out loss")
 
     top.add_argument(
+        "--average",
+        type=_count,
+        default=1,
+        metavar="K",
+        help="export the mean weights of the last K checkpoints, with --step of the last K up to that one",
+    )
+    top.add_argument(
         "--overwrite",
         action="store_true",
         help="replace the files of an earlier export in HF_DIR; other files are kept",
@@ -104,6 +120,14 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
         help="cut larger weights into several files of at most this size (default: %(default)g)",
     )
     return top
+
+
+def _count(text: str) -> int:
+    """Return a positive whole number. argparse turns the error into its own."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of checkpoints")
+    return count
 
 
 def _gigabytes(text: str) -> float:
@@ -128,45 +152,66 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
     if best:
         step = step_with_lowest_loss(run)
 
-    with local_copy(run, step) as (folder, faults), scratch_folder() as scratch:
+    averaged = last_steps(run, step, writing.average) if writing.average > 1 else []
+    if averaged:
+        step = averaged[-1]
+
+    with contextlib.ExitStack() as resources:
+        folder, faults = resources.enter_context(local_copy(run, step, averaged[:-1]))
+        scratch = resources.enter_context(scratch_folder())
         checkpoint = choose_checkpoint(folder, step, faults)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / VOCABULARY_FOLDER))
         check_belongs(checkpoint, recipe, vocabulary)
-        model = read_model(checkpoint, recipe, vocabulary)
+        earlier = [choose_checkpoint(folder, one, faults) for one in averaged[:-1]]
+        weights = resources.enter_context(folder_of_weights([*earlier, checkpoint]))
+        of_step = recipe_of_step(recipe, read_state(checkpoint).step)
+        model = read_model(weights, of_step, vocabulary)
 
         files = tokenizer_files(Path(folder) / VOCABULARY_FOLDER, model.shape)
-        files["README.md"] = model_card(folder, checkpoint, recipe).encode()
-        files["config.json"] = config_json(model, vocabulary)
+        parts = parts_of(model)
         with room_errors_named(scratch, model):
-            write_weights(checkpoint / WEIGHTS_FILE, scratch, model.shape.family, writing.max_shard_bytes)
-            for name, content in files.items():
-                (scratch / name).write_bytes(content)
+            for part in parts:
+                part_folder = scratch / part.subfolder
+                part_folder.mkdir(exist_ok=True)
+                write_weights(
+                    weights / WEIGHTS_FILE, part_folder, part.model.shape, writing.max_shard_bytes, part.names
+                )
+                for name, content in (files | {"config.json": config_json(part.model, vocabulary)}).items():
+                    (part_folder / name).write_bytes(content)
+            (scratch / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
 
-        difference = check_export(scratch, model, vocabulary)
+        differences = [check_export(scratch / part.subfolder, part.model, vocabulary) for part in parts]
+        difference = None if differences[0] is None else max(filter(None, differences), default=0.0)
         publish_export(scratch, output)
 
-    check = "not checked, because transformers is not installed"
-    if difference is not None:
-        check = f"checked, to {difference:.0e}"
     source = storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
-    return f"{output}: exported {source} ({check}). Load it with transformers' AutoModelForPreTraining."
+    if averaged:
+        source = f"the mean of steps {', '.join(map(str, averaged))} of {run}"
+    auto_class = AUTO_CLASSES[model.shape.family]
+    return f"{output}: exported {source} ({_check_text(difference)}). Load it with transformers' {auto_class}."
+
+
+def _check_text(difference: float | None) -> str:
+    """Say how an export was checked. difference: of the logits, or None."""
+    if difference is None:
+        return "not checked, because transformers is not installed"
+    return f"checked, to {difference:.0e}"
 
 
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
     """Return the model of a checkpoint, in float32. Its weights are pages of the mapped file."""
     # On the meta device no memory is allocated for weights that load_state_dict replaces.
-    with torch.device("meta"):
-        model = PretrainingModel(encoder_shape(recipe.model, vocabulary.size))
+    model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
 
     # Opening it raises CheckpointError for a malformed file, for which load_file would raise something obscure.
     with TensorFile(path / WEIGHTS_FILE):
         pass
-    model.load_state_dict(load_file(path / WEIGHTS_FILE), assign=True)
+    model.assign_weights(load_file(path / WEIGHTS_FILE))
     return model.eval()
 
 
-def config_json(model: PretrainingModel, vocabulary: Vocabulary) -> bytes:
+def config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
     """Return the model's config.json, with its dtype and the versions that wrote it."""
     config = hf_config(model.shape, vocabulary)
     config["dtype"] = "float32"

@@ -21,11 +21,13 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.vocabulary import TOKENIZER_FILES
+from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES
 from trainer.checkpoint.url_checkpoints import upload_file
 from trainer.export.shards import INDEX_FILE, SINGLE_FILE
-from trainer.models.encoder import EncoderShape
+from trainer.export.xlnet import xlnet_tokenizer, xlnet_tokenizer_config
+from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.shape import EncoderShape
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES
@@ -152,6 +154,9 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
     config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
+    if shape.two_streams:
+        files[TOKENIZER_FILE] = xlnet_tokenizer(files[TOKENIZER_FILE])
+        config = xlnet_tokenizer_config(config)
     files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
     return files
 
@@ -164,7 +169,7 @@ def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]
     """
     content = _read_tokenizer_config(path)
     config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
-    config["model_max_length"] = shape.positions - shape.first_position
+    config["model_max_length"] = shape.max_position_embeddings
     config["model_input_names"] = ["input_ids", "attention_mask"]
     if shape.type_vocab_size > 1:
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
@@ -194,18 +199,17 @@ def publish_export(folder: Path, output: str) -> None:
 
     Raises StorageError when they cannot be written.
     """
-    # config.json first: after an interruption the folder is still recognized as an export and can be replaced.
-    files = sorted(folder.iterdir(), key=lambda file: (file.name != "config.json", file.name))
-    written = {file.name for file in files}
-
     try:
-        for file in files:
-            publish_file(file, storage.join(output, file.name))
+        _publish_files(folder, output)
 
-        for name in storage.names(output):
-            is_of_an_export = name in EXPORT_FILES or SHARD.fullmatch(name) is not None
-            if is_of_an_export and name not in written:
-                storage.remove(storage.join(output, name))
+        # Its folder was empty, or that of an export, whose generator belongs to the weights that are replaced.
+        generator = storage.join(output, GENERATOR_FOLDER)
+        if (folder / GENERATOR_FOLDER).exists():
+            _publish_files(folder / GENERATOR_FOLDER, generator)
+        elif is_export(generator):
+            _remove_files_of_export(generator, kept=set())
+            if not storage.names(generator):
+                storage.remove(generator)
     except (OSError, DataError) as error:
         # Only these: storage raises its own StorageError for a full disk, for example.
         reason = str(error).rstrip(".")
@@ -214,6 +218,33 @@ def publish_export(folder: Path, output: str) -> None:
         raise StorageError(
             f"--output {output} cannot be written: {reason}. Free space there or give another folder, and export again."
         ) from error
+
+
+def _publish_files(folder: Path, output: str) -> None:
+    """Copy the files of a folder to `output`, and remove other files of an export from there."""
+    # config.json first: after an interruption the folder is still recognized as an export and can be replaced.
+    files = sorted(
+        (path for path in folder.iterdir() if path.is_file()),
+        key=lambda file: (file.name != "config.json", file.name),
+    )
+    written = {file.name for file in files}
+
+    # transformers prefers the single file to the index: old weights must not lie beside new shards.
+    if SINGLE_FILE not in written and SINGLE_FILE in storage.names(output):
+        storage.remove(storage.join(output, SINGLE_FILE))
+
+    for file in files:
+        publish_file(file, storage.join(output, file.name))
+
+    _remove_files_of_export(output, written)
+
+
+def _remove_files_of_export(output: str, kept: set[str]) -> None:
+    """Remove the files of an export from a folder, except those with the names `kept`, and no other files."""
+    for name in storage.names(output):
+        is_of_an_export = name in EXPORT_FILES or SHARD.fullmatch(name) is not None
+        if is_of_an_export and name not in kept:
+            storage.remove(storage.join(output, name))
 
 
 def publish_file(path: Path, url: str) -> None:

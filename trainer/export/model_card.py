@@ -6,6 +6,7 @@ templates/model_card.md.jinja.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +18,16 @@ from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
 from trainer.logs import logger
+from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.metrics.log import read_lines, skipped_note
-from trainer.models.hf_convert import ARCHITECTURES
+from trainer.models.families import FAMILIES
+from trainer.models.hf_tables import ARCHITECTURES, AUTO_CLASSES
 
 TEMPLATE = "model_card.md.jinja"
-SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", "tokens_per_second")
+PIPELINES = {"AutoModelForCausalLM": "text-generation"}
+"""transformers' pipelines that are not fill-mask, by the Auto class of the family."""
+
+SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", *REPLACED_TOKEN_NAMES, "tokens_per_second")
 """The metrics on the card, in its order."""
 
 
@@ -34,8 +40,11 @@ class LastMetrics:
     note: str = ""
 
 
-def model_card(run: str, checkpoint: Path, recipe: Recipe) -> str:
-    """Return the card of one checkpoint of a run. Raises CheckpointError when its state cannot be read."""
+def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[int] = ()) -> str:
+    """Return the card of one checkpoint of a run. Raises CheckpointError when its state cannot be read.
+
+    averaged: the steps whose weights were averaged, if those are not the checkpoint's alone.
+    """
     state = read_state(checkpoint)
     return (
         _template_environment()
@@ -45,7 +54,10 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe) -> str:
             layers=recipe.model.num_hidden_layers,
             width=recipe.model.hidden_size,
             architecture=ARCHITECTURES[recipe.model.family],
+            has_generator=FAMILIES[recipe.model.family].replaced_tokens,
+            pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
             step=state.step,
+            averaged=averaged,
             max_steps=recipe.run.max_steps,
             tokens=state.tokens,
             # Equal content has an equal fingerprint, so these say what the model was trained on without naming a path.

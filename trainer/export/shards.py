@@ -11,13 +11,18 @@ in memory. As transformers does, weights of more than `max_bytes` are cut betwee
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO
 
+from torch import Tensor
+
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, layout_of
-from trainer.models.hf_convert import hf_names
+from trainer.models.hf_convert import constant_tensors, hf_parts
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet_hf import their_dimensions
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -46,26 +51,45 @@ class Source:
         return prod(self.shape)
 
 
-Shard = dict[str, Source]
+@dataclass(frozen=True)
+class Constant:
+    """A small tensor of the export that no checkpoint holds."""
+
+    values: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def elements(self) -> int:
+        return self.values.numel()
+
+
+Shard = dict[str, Source | Constant]
 """The tensors of one file, by transformers' names."""
 
 
-def sources_of(shapes: Shapes, family: str) -> Shard:
+def sources_of(shapes: Shapes, shape: EncoderShape, names: dict[str, str] | None = None) -> Shard:
     """Return where each tensor of the export lies in a checkpoint with these shapes.
 
-    The projection onto the vocabulary is tied to the embeddings there as it is here, and is not listed.
+    names: of the exported part's parameters, with their names in the checkpoint; None: the whole of it is exported.
+
+    A projection onto the vocabulary that is tied to the embeddings is tied there, too, and is not listed.
     """
     sources: Shard = {}
-    for ours, (rows, *rest) in shapes.items():
-        # Query, key and value are one tensor here: each of the parts has equally many rows.
-        names = hf_names(ours, family)
-        part_shape = (rows // len(names), *rest)
-        for number, name in enumerate(names):
-            sources[name] = Source(ours, number * prod(part_shape), part_shape)
+    for name, ours in (names or dict(zip(shapes, shapes, strict=True))).items():
+        rows, *rest = shapes[ours]
+        for parts in hf_parts(name, rows, shape):
+            for part in parts:
+                dimensions = their_dimensions(part.name, (part.rows, *rest), shape)
+                sources[part.name] = Source(ours, part.start * prod(rest), dimensions)
+    for name, values in constant_tensors(shape).items():
+        sources[name] = Constant(values)
     return sources
 
 
-def cut_into_shards(sources: Shard, max_bytes: int) -> list[Shard]:
+def cut_into_shards(sources: Mapping[str, Source | Constant], max_bytes: int) -> list[Shard]:
     """Return the files' tensors. A file has at most `max_bytes` of them, unless a single tensor is larger."""
     shards: list[Shard] = [{}]
     size = 0
@@ -79,10 +103,15 @@ def cut_into_shards(sources: Shard, max_bytes: int) -> list[Shard]:
     return shards
 
 
-def write_weights(weights: Path, folder: Path, family: str, max_bytes: int) -> None:
-    """Write a checkpoint's weights into a folder, under transformers' names. Raises OSError."""
+def write_weights(
+    weights: Path, folder: Path, shape: EncoderShape, max_bytes: int, names: dict[str, str] | None = None
+) -> None:
+    """Write a checkpoint's weights into a folder, under transformers' names. Raises OSError.
+
+    names: as `sources_of` takes them.
+    """
     with TensorFile(weights) as file:
-        shards = cut_into_shards(sources_of(file.shapes, family), max_bytes)
+        shards = cut_into_shards(sources_of(file.shapes, shape, names), max_bytes)
         if len(shards) == 1:
             _write_shard(file, shards[0], folder / SINGLE_FILE)
             return
@@ -111,7 +140,11 @@ def _write_shard(file: TensorFile, shard: Shard, path: Path) -> None:
             _copy(file, shard[name], target)
 
 
-def _copy(file: TensorFile, source: Source, target: IO[bytes]) -> None:
+def _copy(file: TensorFile, source: Source | Constant, target: IO[bytes]) -> None:
+    if isinstance(source, Constant):
+        target.write(source.values.numpy().data)
+        return
+
     end = source.start + source.elements
     for start in range(source.start, end, PIECE):
         values_N = file.read(source.ours, start, min(PIECE, end - start))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from schemas import storage
@@ -19,7 +19,7 @@ from trainer.checkpoint.layout import (
     read_state,
     steps_saved,
 )
-from trainer.checkpoint.remote_sync import bring_run
+from trainer.checkpoint.url_checkpoints import bring_checkpoint, bring_run
 from trainer.config.changes import flatten
 from trainer.config.schema import Recipe
 
@@ -47,11 +47,11 @@ def step_with_lowest_loss(run: str) -> int:
 
 
 @contextlib.contextmanager
-def local_copy(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
+def local_copy(run: str, step: int | None, others: Sequence[int] = ()) -> Iterator[tuple[str, list[str]]]:
     """Yield a local folder with the run, and what was wrong with newer checkpoints that were passed over.
 
     The folder is the run's own if that is local. Of a run at a URL it is a temporary copy of what an export needs: the
-    checkpoint of `step`, or the newest that verifies.
+    checkpoint of `step`, or the newest that verifies, and those of the `others`.
     """
     if storage.is_local(run):
         yield run, []
@@ -59,6 +59,8 @@ def local_copy(run: str, step: int | None) -> Iterator[tuple[str, list[str]]]:
 
     with tempfile.TemporaryDirectory() as folder:
         with storage.storage_errors_of(run):
+            for other in others:
+                bring_checkpoint(run, folder, other)
             faults = bring_run(run, folder, step)
         yield folder, faults
 

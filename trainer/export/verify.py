@@ -3,7 +3,7 @@
 This is the only place of the trainer that imports transformers, and only where it is installed.
 
 Shape suffixes: T tokens, S sequences, K predicted positions, V vocabulary, 2 the classes of the pair head. One batch
-holds one sequence, so S is 1, and all its tokens are predicted, so K is T.
+holds one sequence, so S is 1, and all its tokens are predicted, so K is T. A discriminator has no V.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from torch import Tensor
 from schemas.errors import CheckpointError
 from schemas.randomness import key
 from schemas.vocabulary import Vocabulary
+from trainer.export.xlnet import logit_pairs
 from trainer.models.batch import PackedBatch
+from trainer.models.hf_tables import AUTO_CLASSES
+from trainer.models.parts import PartModel
 from trainer.models.pretraining import PretrainingModel
 
 LARGEST_DIFFERENCE = 1e-4
@@ -27,7 +30,7 @@ LENGTHS = (1, 5, 17, 40)
 """Tokens in the rows that are compared."""
 
 
-def check_export(folder: Path, model: PretrainingModel, vocabulary: Vocabulary) -> float | None:
+def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> float | None:
     """Return the largest difference between logits, or None where transformers is not installed.
 
     Raises CheckpointError when it is above LARGEST_DIFFERENCE or not finite, or when the tokenizer is not the
@@ -37,9 +40,10 @@ def check_export(folder: Path, model: PretrainingModel, vocabulary: Vocabulary) 
         return None
 
     check_tokenizer(folder, vocabulary)
-    from transformers import AutoModelForPreTraining
+    import transformers
 
-    exported = AutoModelForPreTraining.from_pretrained(folder, dtype=torch.float32).eval()
+    auto_class = getattr(transformers, AUTO_CLASSES[model.shape.family])
+    exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
     differences = [difference(exported, model, row) for row in sample_rows(model, vocabulary)]
 
     # torch's maximum keeps a NaN, which Python's would lose; and no comparison with a NaN is true.
@@ -76,11 +80,11 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
         )
 
 
-def sample_rows(model: PretrainingModel, vocabulary: Vocabulary) -> list[PackedBatch]:
+def sample_rows(model: PartModel, vocabulary: Vocabulary) -> list[PackedBatch]:
     """Return rows of random tokens, each in its own batch. The same for every export of a vocabulary."""
     generator = torch.Generator().manual_seed(key(0, "rows to compare") >> 1)
     ordinary_ids = torch.from_numpy(vocabulary.ordinary_ids.copy())  # the vocabulary's own array is read-only
-    longest = model.shape.positions - model.shape.first_position
+    longest = model.shape.max_position_embeddings
 
     rows = []
     for length in LENGTHS:
@@ -96,7 +100,7 @@ def one_row_batch(ids_T: Tensor, segments: int) -> PackedBatch:
     zero_S = torch.zeros(1, dtype=torch.int64)
     return PackedBatch(
         ids_T=ids_T,
-        segments_T=(positions_T >= length // 2).long() * (segments - 1),
+        segments_T=(positions_T >= length // 2).long() * max(0, segments - 1),
         positions_T=positions_T,
         sequence_T=torch.zeros_like(ids_T),
         sequence_starts_S=zero_S,
@@ -111,8 +115,12 @@ def one_row_batch(ids_T: Tensor, segments: int) -> PackedBatch:
 
 
 @torch.inference_mode()
-def difference(exported: Any, model: PretrainingModel, batch: PackedBatch) -> float:
+def difference(exported: Any, model: PartModel, batch: PackedBatch) -> float:
     """Return the largest absolute difference of the two models' logits, relative to the largest logit above 1."""
+    if isinstance(model, PretrainingModel) and model.shape.two_streams:
+        both = logit_pairs(exported, model, batch)
+        return float(torch.stack([_relative_difference(logits, ours) for logits, ours in both]).max())
+
     inputs = {"input_ids": batch.ids_T[None], "attention_mask": torch.ones_like(batch.ids_T[None])}
     if model.shape.type_vocab_size > 1:
         inputs["token_type_ids"] = batch.segments_T[None]

@@ -1,6 +1,6 @@
 """Attention over a packed batch: every token attends to all tokens of the same sequence.
 
-There are three kernels. They compute the same up to rounding, and all drop attention weights:
+There are four kernels. They compute the same up to rounding, and all drop attention weights:
 
     packed      Flash attention takes the whole batch, given where its sequences end. Only CUDA, 16-bit numbers.
                 flash.py has it, in several implementations.
@@ -11,8 +11,11 @@ There are three kernels. They compute the same up to rounding, and all drop atte
                 masked grid's time on rows to 512 that fill two thirds of it, 0.7 to 0.8 on fuller rows, and as long
                 on 32 rows of 64 with heads of 32. Two or four grids of rows of similar lengths took longer in each
                 case.
+    windows     Blocks of packed tokens and their neighbors (windows.py): in layers with a window, where flash attention
+                does not work and sequences are longer than the window.
 
-Shape suffixes: T tokens, S sequences, L tokens of the longest sequence, D hidden size, H heads, d = D / H.
+Shape suffixes: T tokens, S sequences, L tokens of the longest sequence, N heads of queries, keys and values together,
+H heads of queries, d head size, D = H * d.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trainer.models.attention_rule import AttentionRule, split_heads
 from trainer.models.batch import SequenceOffsets
 from trainer.models.flash import AttendPacked, attend_with_torch
+from trainer.models.windows import attend_in_windows
 
 Kernel = Literal["packed", "padded", "one by one"]
 
@@ -50,21 +55,22 @@ MUCH_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
 
 
 def attend(
-    qkv_TN: Tensor, heads: int, offsets: SequenceOffsets, dropout: float, flash: AttendPacked = attend_with_torch
+    qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule, flash: AttendPacked = attend_with_torch
 ) -> Tensor:
-    """Return the heads' outputs side by side, (T, D), given queries, keys and values side by side, (T, 3D).
+    """Return the heads' outputs side by side, (T, D), given the heads of queries, keys and values, (T, N, d).
 
-    `dropout` is the probability of dropping an attention weight. `flash` computes it where flash attention can.
+    `flash` computes it where flash attention can.
     """
-    qkv_T3Hd = qkv_TN.view(len(qkv_TN), 3, heads, -1)
-    head_size = qkv_T3Hd.shape[-1]
-    kernel = kernel_for(qkv_TN.device.type, qkv_TN.dtype, head_size, capability_of(qkv_TN.device))
+    device = qkv_TNd.device
+    kernel = kernel_for(device.type, qkv_TNd.dtype, qkv_TNd.shape[-1], capability_of(device))
 
     if kernel == "packed":
-        return flash(qkv_T3Hd, offsets.ends_S1, offsets.longest, dropout)
+        return flash(qkv_TNd, offsets.ends_S1, offsets.longest, rule)
+    if rule.window is not None and rule.window + 1 < offsets.longest:
+        return attend_in_windows(qkv_TNd, offsets.sequence_T, rule)
     if kernel == "padded":
-        return attend_padded(qkv_T3Hd, offsets, dropout)
-    return attend_one_by_one(qkv_T3Hd, offsets, dropout)  # type: ignore[call-arg]
+        return attend_padded(qkv_TNd, offsets, rule)
+    return attend_one_by_one(qkv_TNd, offsets, rule)  # type: ignore[call-arg]
 
 
 def kernel_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Kernel:
@@ -92,20 +98,22 @@ def _gpu_capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
 
-def attend_padded(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:
-    """Compute (T, 3, H, d) -> (T, D) in one call, over a grid of S rows of L tokens."""
-    _, _, heads, head_size = qkv_T3Hd.shape
+def attend_padded(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    """Compute (T, N, d) -> (T, D) in one call, over a grid of S rows of L tokens."""
     sequences = len(offsets.ends_S1) - 1
     longest = offsets.longest
 
     # Copy the tokens into the grid, whose other places stay zero.
-    zeros = qkv_T3Hd.new_zeros(sequences * longest, 3, heads, head_size)
-    grid = zeros.index_copy(0, offsets.grid_places_T, qkv_T3Hd)
-    q_SHLd, k_SHLd, v_SHLd = grid.view(sequences, longest, 3, heads, head_size).permute(2, 0, 3, 1, 4)
+    zeros = qkv_TNd.new_zeros(sequences * longest, *qkv_TNd.shape[1:])
+    grid = zeros.index_copy(0, offsets.grid_places_T, qkv_TNd)
+    heads = split_heads(grid, rule.heads)
+    q_SHLd, k_SHLd, v_SHLd = (part.unflatten(0, (sequences, longest)).transpose(1, 2) for part in heads)
 
-    # The same keys for all heads and queries of a sequence: those that are tokens of it.
+    # The same keys for all heads and queries of a sequence: those that are tokens of it, and not later if causal.
     mask_S1LL = offsets.grid_mask_S11L.expand(-1, 1, longest, -1)
-    y_SHLd = F.scaled_dot_product_attention(q_SHLd, k_SHLd, v_SHLd, attn_mask=mask_S1LL, dropout_p=dropout)
+    if rule.causal:
+        mask_S1LL = mask_S1LL & mask_S1LL.new_ones(longest, longest).tril()
+    y_SHLd = F.scaled_dot_product_attention(q_SHLd, k_SHLd, v_SHLd, attn_mask=mask_S1LL, dropout_p=rule.dropout)
 
     # Back from the grid to the packed tokens.
     y_grid = y_SHLd.transpose(1, 2).flatten(0, 1)
@@ -113,12 +121,12 @@ def attend_padded(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) ->
 
 
 @torch.compiler.disable
-def attend_one_by_one(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:
-    """Compute (T, 3, H, d) -> (T, D), sequence by sequence."""
+def attend_one_by_one(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    """Compute (T, N, d) -> (T, D), sequence by sequence."""
     outputs = []
-    for qkv in qkv_T3Hd.split(offsets.lengths):
+    for qkv in qkv_TNd.split(offsets.lengths):
         # Each (1, H, tokens, d): the fast CPU kernels need the batch dimension.
-        q, k, v = qkv[None].permute(2, 0, 3, 1, 4)
-        y_1HTd = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        q, k, v = (part.transpose(0, 1)[None] for part in split_heads(qkv, rule.heads))
+        y_1HTd = F.scaled_dot_product_attention(q, k, v, dropout_p=rule.dropout, is_causal=rule.causal)
         outputs.append(y_1HTd[0].transpose(0, 1).flatten(1))
     return torch.cat(outputs)

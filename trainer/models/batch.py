@@ -32,6 +32,11 @@ class PackedBatch:
     pair_labels_S: 0 or 1, or IGNORE_INDEX without a pair label.
     tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/padding.py):
         its tokens form separate sequences, and its labels are IGNORE_INDEX.
+    causal: a token attends to itself and to those before it in its sequence.
+    draws_K: random numbers below 2**63, by which a generator replaces the tokens to predict; None where it need not.
+    order_T: XLNet only, otherwise None: -1 where all tokens of the sequence see a token, elsewhere its number in the
+        order of prediction, and only later ones see it (schemas/permutations.py).
+    most_targets: XLNet only: the largest number of tokens to predict in a sequence; 0 if it is not known.
     """
 
     ids_T: Tensor
@@ -46,6 +51,10 @@ class PackedBatch:
     tokens: int
     predicted: int
     paired: int
+    causal: bool = False
+    draws_K: Tensor | None = None
+    order_T: Tensor | None = None
+    most_targets: int = 0
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch on a device. Copies from pinned memory run asynchronously."""
@@ -71,8 +80,10 @@ class SequenceOffsets:
     Sequences without tokens, which pad a batch to a fixed shape, come last.
 
     longest: L, the number of tokens in the longest sequence, or more.
+    sequence_T: (T,) int64: the number of each token's sequence.
     ends_S1: (S + 1,) int32: 0, then where each sequence ends. Flash attention's `cu_seqlens`.
     grid_places_T: (T,) int64: each token's place in a grid of S rows of L tokens, counted row by row.
+    causal: as in the batch.
     grid_mask_S11L: (S, 1, 1, L) bool: which places of that grid may be attended to. The first place of a row always
         may, so that softmax does not divide by zero in a sequence without tokens.
 
@@ -83,6 +94,8 @@ class SequenceOffsets:
 
     def __init__(self, batch: PackedBatch):
         self.longest = batch.longest
+        self.sequence_T = batch.sequence_T
+        self.causal = batch.causal
 
         # Count the tokens of each sequence, then add up.
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)

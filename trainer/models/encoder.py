@@ -1,15 +1,16 @@
 """The encoder that all families share: embeddings, Transformer layers, and a pooler for the pair head.
 
-Families differ only in the fields of `EncoderShape` (families.py). Query, key and value come from one matrix product.
-The names of the modules are the names of tensors in checkpoints, so they must not change.
+Families differ only in the fields of `EncoderShape` (shape.py, families.py). Query, key and value come from one matrix
+product. The names of the modules are the names of tensors in checkpoints, so they must not change.
 
-Shape suffixes: T tokens, R rows of the last layer that are computed, S sequences, D hidden size, E embedding size.
+Shape suffixes: T tokens, R rows of the last layer that are computed, S sequences, D hidden size, E embedding size,
+I feed-forward size, N heads of queries, keys and values together, d head size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,121 +18,161 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.attention import attend
+from trainer.models.attention_rule import AttentionRule
 from trainer.models.batch import PackedBatch, SequenceOffsets
 from trainer.models.flash import AttendPacked, attend_with_torch
+from trainer.models.rotary import Rotation, rotate, rotation_of
+from trainer.models.shape import Activation, EncoderShape
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+RESCALED_FOR = 0.15 * 0.8
+"""The share of tokens that is masked in ESM-2's pretraining: 80 % of the 15 % that are predicted."""
 
 
-@dataclass(frozen=True)
-class EncoderShape:
-    """The sizes of an encoder, and what its family does differently. Most names are those of a Hugging Face config.
-
-    positions: rows of the position table.
-    first_position: the row of that table which a sequence's first token uses.
-    type_vocab_size: number of segments. With 1, all tokens share one constant vector.
-    embedding_size: E, the width of the embeddings.
-    factorized: a matrix projects the embeddings from E to D.
-    num_hidden_groups: how many layers have separate weights. Each is applied num_hidden_layers / num_hidden_groups
-        times in a row.
-    gelu: the exact function ("none") or its tanh approximation, as in torch.
-    pre_norm: normalize the input of attention and of feed-forward, instead of the sum of input and output.
-    pair_head: the model has a pooler and predicts pair labels.
-    """
-
-    family: str
-    vocab_size: int
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    intermediate_size: int
-    positions: int
-    first_position: int
-    type_vocab_size: int
-    embedding_size: int
-    factorized: bool
-    num_hidden_groups: int
-    hidden_dropout_prob: float
-    attention_probs_dropout_prob: float
-    layer_norm_eps: float
-    gelu: Literal["none", "tanh"]
-    pre_norm: bool
-    pair_head: bool
+def build_norm(size: int, shape: EncoderShape) -> nn.Module:
+    """Return the norm of the family over vectors of this size."""
+    if shape.norm == "rms":
+        return nn.RMSNorm(size, shape.norm_eps)
+    return nn.LayerNorm(size, shape.norm_eps, bias=shape.norm_bias)
 
 
 class Embeddings(nn.Module):
-    """Adds token, position and segment vectors, normalizes the sum (unless pre_norm) and applies dropout."""
+    """Adds token, position and segment vectors, as far as the family has them, normalizes the sum and drops out."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.token = nn.Embedding(shape.vocab_size, shape.embedding_size)
-        self.position = nn.Embedding(shape.positions, shape.embedding_size)
-        self.segment = nn.Embedding(shape.type_vocab_size, shape.embedding_size)
-        self.norm = nn.Identity() if shape.pre_norm else nn.LayerNorm(shape.embedding_size, shape.layer_norm_eps)
+        width = shape.embedding_size
+        self.token = nn.Embedding(shape.vocab_size, width)
+        self.position = nn.Embedding(shape.positions, width) if shape.rope_base is None else None
+        self.segment = nn.Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
+        self.norm = build_norm(width, shape) if shape.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.shape = shape
 
-    def forward(self, ids_T: Tensor, segments_T: Tensor, positions_T: Tensor) -> Tensor:
+    def forward(self, ids_T: Tensor, segments_T: Tensor, positions_T: Tensor, offsets: SequenceOffsets) -> Tensor:
         """Return (T, E).
 
         Takes tensors, not a batch: a compiled function is compiled again whenever a field of its arguments changes.
         """
-        segment = self.segment(segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight
-        x_TE = self.token(ids_T) + self.position(positions_T + self.shape.first_position) + segment
+        x_TE = self.token(ids_T)
+        if self.shape.rescale_masked:
+            x_TE = rescale_masked(x_TE, ids_T == self.shape.mask_id, offsets)
+        if self.position is not None:
+            x_TE = x_TE + self.position(positions_T + self.shape.first_position)
+        if self.segment is not None:
+            x_TE = x_TE + (self.segment(segments_T) if self.shape.type_vocab_size > 1 else self.segment.weight)
         return self.dropout(self.norm(x_TE))
 
 
+def rescale_masked(x_TE: Tensor, is_masked_T: Tensor, offsets: SequenceOffsets) -> Tensor:
+    """Return embeddings with those of masked tokens set to 0, and the others scaled as dropout scales them up.
+
+    A sequence's embeddings are multiplied by (1 - RESCALED_FOR) / (1 - its share of masked tokens), so that without
+    masks, as in fine-tuning, they are as large in sum as they were on average in pretraining (ESM-2's token_dropout).
+    """
+    lengths_S = offsets.ends_S1.diff().clamp(min=1)
+    masked_S = torch.zeros_like(lengths_S).index_add_(0, offsets.sequence_T, is_masked_T.int())
+    # A sequence of masks alone has embeddings of 0, whatever they are multiplied by.
+    seen_share_S = ((lengths_S - masked_S) / lengths_S).clamp(min=1e-3)
+    scale_T = ((1 - RESCALED_FOR) / seen_share_S)[offsets.sequence_T]
+    return x_TE * (scale_T * ~is_masked_T).to(x_TE.dtype)[:, None]
+
+
 class Attention(nn.Module):
-    """Multi-head self-attention: every token attends to all tokens of the same sequence.
+    """Multi-head self-attention: every token attends to all tokens of the same sequence, or to those near it.
 
     flash: which flash attention it uses where that works (flash.py).
     """
 
-    def __init__(self, shape: EncoderShape):
+    def __init__(self, shape: EncoderShape, window: int | None):
         super().__init__()
-        hidden_size = shape.hidden_size
-        self.heads = shape.num_attention_heads
-        self.dropout = shape.attention_probs_dropout_prob
+        self.shape = shape
+        self.window = window
         self.flash: AttendPacked = attend_with_torch
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.qkv = nn.Linear(shape.hidden_size, shape.projected_heads * shape.head_size, bias=shape.attention_bias)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.attention_bias)
 
-    def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None) -> Tensor:
+    def rule(self, causal: bool = False) -> AttentionRule:
+        """Return which tokens attend to which here, with dropout in training."""
+        dropout = self.shape.attention_probs_dropout_prob if self.training else 0.0
+        return AttentionRule(self.shape.num_attention_heads, dropout, self.window, causal)
+
+    def forward(
+        self, x_TD: Tensor, offsets: SequenceOffsets, rotation: Rotation | None, rows_R: Tensor | None
+    ) -> Tensor:
         """Compute (T, D) -> (R, D)."""
-        dropout = self.dropout if self.training else 0.0
-        y_TD = attend(self.qkv(x_TD), self.heads, offsets, dropout, self.flash)
+        qkv_TNd = self.qkv(x_TD).view(len(x_TD), self.shape.projected_heads, self.shape.head_size)
+        if rotation is not None:
+            rotated = self.shape.num_attention_heads + self.shape.num_key_value_heads
+            qkv_TNd = rotate(qkv_TNd, rotated, rotation)
+        y_TD = attend(qkv_TNd, offsets, self.rule(offsets.causal), self.flash)
         return self.out(select_rows(y_TD, rows_R))
 
 
 class Layer(nn.Module):
     """Attention and feed-forward, each added to its input. The sum is normalized, or with pre_norm the input."""
 
-    def __init__(self, shape: EncoderShape):
+    def __init__(self, shape: EncoderShape, index: int):
         super().__init__()
         hidden_size = shape.hidden_size
-        self.attention = Attention(shape)
-        self.attention_norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
-        self.up = nn.Linear(hidden_size, shape.intermediate_size)
-        self.down = nn.Linear(shape.intermediate_size, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps)
+        inner = shape.intermediate_size * (2 if shape.gated else 1)
+        is_first = index == 0
+        has_attention_norm = shape.first_norm or not is_first
+        self.attention = Attention(shape, shape.window_of(index))
+        self.attention_norm = build_norm(hidden_size, shape) if has_attention_norm else nn.Identity()
+        self.up = nn.Linear(hidden_size, inner, bias=shape.up_bias)
+        self.down = nn.Linear(shape.intermediate_size, hidden_size, bias=shape.down_bias)
+        self.norm = build_norm(hidden_size, shape)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
-        self.gelu = shape.gelu
+        self.activation = ACTIVATIONS[shape.activation]
+        self.gated = shape.gated
         self.pre_norm = shape.pre_norm
 
-    def forward(self, x_TD: Tensor, offsets: SequenceOffsets, rows_R: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, offsets: SequenceOffsets, rotation: Rotation | None = None, rows_R: Tensor | None = None
+    ) -> Tensor:
         """Compute (T, D) -> (T, D), or (R, D) if only some rows are needed."""
         # Pre-norm: x itself is only added to, never normalized; the encoder's last norm does it once.
         if self.pre_norm:
-            y_RD = self.attention(self.attention_norm(x_TD), offsets, rows_R)
+            y_RD = self.attention(self.attention_norm(x_TD), offsets, rotation, rows_R)
             x_RD = select_rows(x_TD, rows_R) + self.dropout(y_RD)
             return x_RD + self.dropout(self.feed_forward(self.norm(x_RD)))
 
         # Post-norm, as in the original Transformer.
-        y_RD = self.attention(x_TD, offsets, rows_R)
+        y_RD = self.attention(x_TD, offsets, rotation, rows_R)
         x_RD = self.attention_norm(select_rows(x_TD, rows_R) + self.dropout(y_RD))
         return self.norm(x_RD + self.dropout(self.feed_forward(x_RD)))
 
     def feed_forward(self, x_RD: Tensor) -> Tensor:
         """Compute (R, D) -> (R, D)."""
-        return self.down(F.gelu(self.up(x_RD), approximate=self.gelu))
+        inner = self.up(x_RD)
+        if not self.gated:
+            return self.down(self.activation(inner))
+        activated_RI, gate_RI = inner.chunk(2, dim=-1)
+        return self.down(self.activation(activated_RI) * gate_RI)
+
+
+def build_layers(shape: EncoderShape) -> nn.ModuleList:
+    """Return the layers that have weights of their own. What they share is the same module in each."""
+    if shape.sharing == "all":
+        return nn.ModuleList(Layer(shape, index) for index in range(shape.num_hidden_groups))
+
+    layers = [Layer(shape, index) for index in range(shape.num_hidden_layers)]
+    for index, layer in enumerate(layers):
+        first_of_group = layers[index - index % shape.layers_per_group]
+        if shape.sharing == "attention":
+            layer.attention = first_of_group.attention
+            layer.attention_norm = first_of_group.attention_norm
+        elif shape.sharing == "feed_forward":
+            layer.up = first_of_group.up
+            layer.down = first_of_group.down
+            layer.norm = first_of_group.norm
+    return nn.ModuleList(layers)
 
 
 class Encoder(nn.Module):
@@ -145,30 +186,43 @@ class Encoder(nn.Module):
         hidden_size = shape.hidden_size
         self.embeddings = Embeddings(shape)
         self.widen = nn.Linear(shape.embedding_size, hidden_size) if shape.factorized else nn.Identity()
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_groups))
-        self.norm = nn.LayerNorm(hidden_size, shape.layer_norm_eps) if shape.pre_norm else nn.Identity()
+        self.layers = build_layers(shape)
+        self.norm = build_norm(hidden_size, shape) if shape.pre_norm else nn.Identity()
         self.pooler = nn.Linear(hidden_size, hidden_size) if shape.pair_head else None
-        self.depth = shape.num_hidden_layers
+        self.shape = shape
         self.recompute = False
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
         """Return the last layer's output, (T, D), or (R, D) at these rows: the others are then not computed."""
         offsets = SequenceOffsets(batch)
-        x_TD = self.widen(self.embeddings(batch.ids_T, batch.segments_T, batch.positions_T))
+        x_TE = self.embeddings(batch.ids_T, batch.segments_T, batch.positions_T, offsets)
+        x_TD = self.widen(x_TE)
 
-        for i in range(self.depth):
+        depth = self.shape.num_hidden_layers
+        rotations = self.rotations(batch.positions_T)
+        for i in range(depth):
             # With fewer layers than the depth (ALBERT's groups), each is applied several times in a row.
-            layer = self.layers[i * len(self.layers) // self.depth]
+            layer = self.layers[i * len(self.layers) // depth]
+            rotation = rotations[self.shape.rope_base_of(i)]
 
             # Attention needs all tokens of the layers below; only the last layer can leave rows out.
-            is_last = i == self.depth - 1
+            is_last = i == depth - 1
             rows = rows_R if is_last else None
 
             if self.recompute and self.training:
-                x_TD = checkpoint(layer, x_TD, offsets, rows, use_reentrant=False)  # draws the same dropout again
+                # Draws the same dropout again.
+                x_TD = checkpoint(layer, x_TD, offsets, rotation, rows, use_reentrant=False)
             else:
-                x_TD = layer(x_TD, offsets, rows)
+                x_TD = layer(x_TD, offsets, rotation, rows)
         return self.norm(x_TD)
+
+    def rotations(self, positions_T: Tensor) -> dict[float | None, Rotation | None]:
+        """Return the rotations for each base that layers have; None for those that do not rotate."""
+        bases = {self.shape.rope_base_of(layer) for layer in range(self.shape.num_hidden_layers)}
+        rotations: dict[float | None, Rotation | None] = {}
+        for base in bases:
+            rotations[base] = None if base is None else rotation_of(positions_T, base, self.shape.head_size)
+        return rotations
 
     def compile_parts(self, backend: str = "inductor") -> None:
         """Let torch.compile fuse the operations of the embeddings and of each layer.

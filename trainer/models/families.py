@@ -1,17 +1,27 @@
-"""The model families: BERT, and how the others differ from it.
+"""The model families: what each does differently from BERT, as rows of one table.
 
 bert            post-norm layers, two segments, a pair label       Devlin et al., arXiv:1810.04805
 roberta         no pair label, one segment, positions from 2       Liu et al., arXiv:1907.11692, fairseq
 albert          factorized embeddings, shared layers, tanh GELU    Lan et al., arXiv:1909.11942, google-research/albert
 megatron-bert   pre-norm layers, for depth                         Shoeybi et al., arXiv:1909.08053
+modernbert      RoPE, GeGLU, windows in two of three layers        Warner et al., arXiv:2412.13663
+eurobert        RoPE, SwiGLU, RMSNorm, grouped keys and values     Boizard et al., arXiv:2503.05500; with equal numbers
+                                                                   of heads NeoBERT, Le Breton et al., arXiv:2502.19587
+esm             RoPE, pre-norm layers, masked embeddings of 0      Lin et al., 2023 (ESM-2), facebookresearch/esm
+nomic_bert      post-norm layers with RoPE and SwiGLU              Nussbaum et al., arXiv:2402.01613
+gte             the same with GeGLU and biases                     Zhang et al., arXiv:2407.19669
+electra         a generator replaces tokens, a discriminator       Clark et al., arXiv:2003.10555,
+                detects them; both have BERT's layers              google-research/electra
+xlnet           targets in random order, relative positions        Yang et al., arXiv:1906.08237; xlnet.py
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from trainer.models.encoder import EncoderShape
+from trainer.models.generator_shape import with_generator
+from trainer.models.shape import EncoderShape, FamilyTraits
 
 if TYPE_CHECKING:
     from trainer.config.schema import ModelSection
@@ -20,62 +30,127 @@ ALBERT_EMBEDDING_SIZE = 128
 ALBERT_GROUPS = 1
 """What all of ALBERT's published models have; model.embedding_size and model.num_hidden_groups change it."""
 
+FAMILIES = {
+    "bert": FamilyTraits(truncated=2),
+    # fairseq counts positions from the id of <pad>, 1, plus 1: the first two rows of the table are unused.
+    "roberta": FamilyTraits(first_position=2, type_vocab_size=1, norm_eps=1e-5, pair_head=False),
+    "albert": FamilyTraits(factorized=True, activation="gelu_tanh", truncated=2),
+    "megatron-bert": FamilyTraits(pre_norm=True, embedding_norm=False, scaled_residuals=True),
+    "modernbert": FamilyTraits(
+        type_vocab_size=0,
+        rope_base=160_000.0,
+        window_rope_base=10_000.0,
+        window=128,
+        global_every=3,
+        pre_norm=True,
+        first_norm=False,
+        norm_eps=1e-5,
+        norm_bias=False,
+        attention_bias=False,
+        up_bias=False,
+        down_bias=False,
+        gated=True,
+        head_dense_bias=False,
+        pair_head=False,
+        truncated=2,
+        scaled_residuals=True,
+    ),
+    "eurobert": FamilyTraits(
+        type_vocab_size=0,
+        embedding_norm=False,
+        rope_base=250_000.0,
+        pre_norm=True,
+        norm="rms",
+        norm_eps=1e-5,
+        norm_bias=False,
+        attention_bias=False,
+        up_bias=False,
+        down_bias=False,
+        gated=True,
+        activation="silu",
+        head_transform=False,
+        decoder_bias=False,
+        tied=False,
+        pair_head=False,
+    ),
+    "esm": FamilyTraits(
+        type_vocab_size=0,
+        embedding_norm=False,
+        rescale_masked=True,
+        rope_base=10_000.0,
+        pre_norm=True,
+        norm_eps=1e-5,
+        pair_head=False,
+    ),
+    "nomic_bert": FamilyTraits(
+        rope_base=1_000.0,
+        attention_bias=False,
+        up_bias=False,
+        down_bias=False,
+        gated=True,
+        activation="silu",
+        pair_head=False,
+    ),
+    "gte": FamilyTraits(
+        type_vocab_size=1,
+        rope_base=160_000.0,
+        up_bias=False,
+        gated=True,
+        pair_head=False,
+    ),
+    # Google's code names no initializer for these two matrices, and TensorFlow's default is Glorot's.
+    "electra": FamilyTraits(
+        pair_head=False,
+        truncated=2,
+        glorot=("encoder.widen", "discriminator.prediction"),
+        replaced_tokens=True,
+    ),
+    "xlnet": FamilyTraits(type_vocab_size=3, head_transform=False, pair_head=False, two_streams=True),
+}
 
-def bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """BERT, from which the other families are derived."""
-    return EncoderShape(
+CHANGEABLE_TRAITS = ("rope_base", "window_rope_base", "window", "global_every", "norm_eps", "tied")
+"""Traits that a recipe's [model] may change, if its family has what they are about."""
+
+
+def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> EncoderShape:
+    """Return the shape of a recipe's [model] for a vocabulary of this size, in which [MASK] has the id `mask_id`."""
+    traits = asdict(FAMILIES[model.family])
+    for name in CHANGEABLE_TRAITS:
+        if getattr(model, name) is not None:
+            traits[name] = getattr(model, name)
+
+    shape = EncoderShape(
+        **traits,
+        **_embedding_sizes(model),
         family=model.family,
         vocab_size=vocabulary_size,
         num_hidden_layers=model.num_hidden_layers,
         hidden_size=model.hidden_size,
         num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads or model.num_attention_heads,
         intermediate_size=model.intermediate_size,
-        positions=model.max_position_embeddings,
-        first_position=0,
-        type_vocab_size=2,
-        embedding_size=model.hidden_size,
-        factorized=False,
-        num_hidden_groups=model.num_hidden_layers,
+        max_position_embeddings=model.max_position_embeddings,
         hidden_dropout_prob=model.hidden_dropout_prob,
         attention_probs_dropout_prob=model.attention_probs_dropout_prob,
-        layer_norm_eps=1e-12,
-        gelu="none",
-        pre_norm=False,
-        pair_head=True,
+        mask_id=mask_id if traits["rescale_masked"] else None,
     )
+    if not shape.replaced_tokens:
+        return shape
+    return with_generator(shape, model.generator_size, model.discriminator_weight)
 
 
-def roberta(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """RoBERTa. fairseq counts positions from the id of <pad>, 1, plus 1: the first two rows of the table are unused."""
-    return replace(
-        bert(model, vocabulary_size),
-        positions=model.max_position_embeddings + 2,
-        first_position=2,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        pair_head=False,
-    )
-
-
-def albert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """ALBERT: small embeddings that a matrix widens, and few layers that are applied many times."""
-    return replace(
-        bert(model, vocabulary_size),
-        embedding_size=model.embedding_size or ALBERT_EMBEDDING_SIZE,
-        factorized=True,
-        num_hidden_groups=model.num_hidden_groups or ALBERT_GROUPS,
-        gelu="tanh",
-    )
-
-
-def megatron_bert(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """Megatron-BERT: BERT with pre-norm layers, which train at greater depth."""
-    return replace(bert(model, vocabulary_size), pre_norm=True)
-
-
-FAMILIES = {"bert": bert, "roberta": roberta, "albert": albert, "megatron-bert": megatron_bert}
-
-
-def encoder_shape(model: ModelSection, vocabulary_size: int) -> EncoderShape:
-    """Return the shape of a recipe's [model] for a vocabulary of this size."""
-    return FAMILIES[model.family](model, vocabulary_size)
+def _embedding_sizes(model: ModelSection) -> dict[str, Any]:
+    """Return the width of the embeddings, and ALBERT's groups and what their layers share."""
+    if model.family != "albert":
+        return {
+            "embedding_size": model.embedding_size or model.hidden_size,
+            "num_hidden_groups": model.num_hidden_layers,
+            "sharing": "none",
+        }
+    sharing = model.sharing or "all"
+    groups = model.num_hidden_layers if sharing == "none" else model.num_hidden_groups or ALBERT_GROUPS
+    return {
+        "embedding_size": model.embedding_size or ALBERT_EMBEDDING_SIZE,
+        "num_hidden_groups": groups,
+        "sharing": sharing,
+    }

@@ -43,7 +43,7 @@ def minimum_parameters(model: ModelSection) -> int:
         embedding_size = model.embedding_size or 128
     else:
         distinct_layers = model.num_hidden_layers
-        embedding_size = model.hidden_size
+        embedding_size = model.embedding_size or model.hidden_size
 
     attention = 4 * model.hidden_size**2  # query, key, value and output
     feedforward = 2 * model.hidden_size * model.intermediate_size

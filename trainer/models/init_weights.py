@@ -1,9 +1,10 @@
 """Initial weights as published, from a seed.
 
 BERT and ALBERT draw matrices from a normal distribution truncated at two standard deviations (google-research/bert and
-albert); RoBERTa and Megatron-BERT from a full one (fairseq, Megatron-LM). Megatron-BERT divides the standard deviation
-of the matrices that add to the residual stream by sqrt(2 * layers), so that the stream's variance does not grow with
-depth (arXiv:1909.08053). Biases are zero; norms keep torch's weights of one and biases of zero.
+albert), and ModernBERT, too; RoBERTa, Megatron-BERT (fairseq, Megatron-LM) and the others from a full one.
+Megatron-BERT and ModernBERT divide the standard deviation of the matrices that add to the residual stream by
+sqrt(2 * layers), so that the stream's variance does not grow with depth (arXiv:1909.08053). ELECTRA draws as BERT, but
+for two matrices (families.py). Biases are zero; norms keep torch's weights of one and biases of zero.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from schemas.randomness import key
-from trainer.models.encoder import EncoderShape
-
-TRUNCATED_FAMILIES = ("bert", "albert")
+from trainer.models.shape import EncoderShape
 
 RESIDUAL_MATRICES = ("attention.out", "down")
 """Ends of the names of the matrices whose output is added to the residual stream."""
+
+DRAWN_WEIGHTS = ("q", "k", "v", "o", "r", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "mask_emb")
+"""XLNet's weights outside of torch's modules, biases included: all are drawn there (zihangdai/xlnet, modeling.py)."""
 
 
 @torch.no_grad()
@@ -41,10 +43,11 @@ def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) 
 
     for name, module in model.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, nn.Linear | nn.Embedding) and kind == "weight":
+            is_matrix = isinstance(module, nn.Linear | nn.Embedding) and kind == "weight"
+            if is_matrix or kind in DRAWN_WEIGHTS:
                 values = torch.empty(parameter.shape)
                 _draw(values, name, shape, std, generator)
-            elif isinstance(module, nn.LayerNorm) and kind == "weight":
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and kind == "weight":
                 values = torch.ones(parameter.shape)
             else:
                 assert kind == "bias", f"no initial values are known for {name}.{kind}"
@@ -54,11 +57,13 @@ def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) 
 
 def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
     """Fill in the matrix of the module `name`."""
-    if shape.pre_norm and name.endswith(RESIDUAL_MATRICES):
+    if shape.scaled_residuals and name.endswith(RESIDUAL_MATRICES):
         std = std / (2 * shape.num_hidden_layers) ** 0.5
 
-    if shape.family in TRUNCATED_FAMILIES:
-        bound = 2 * std
+    if name.endswith(shape.glorot):
+        nn.init.xavier_uniform_(values, generator=generator)
+    elif shape.truncated is not None:
+        bound = shape.truncated * std
         nn.init.trunc_normal_(values, std=std, a=-bound, b=bound, generator=generator)
     else:
         nn.init.normal_(values, std=std, generator=generator)

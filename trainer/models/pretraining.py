@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
-from trainer.models.encoder import Encoder, EncoderShape
+from trainer.models.encoder import ACTIVATIONS, Encoder, build_norm
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet import TwoStreamEncoder
 
 if TYPE_CHECKING:
     from trainer.config.schema import ModelSection
@@ -29,13 +31,30 @@ class Losses(NamedTuple):
     """Sums over a micro-batch, in float32.
 
     mlm_sum and mlm_correct: cross-entropy and right predictions over the masked tokens. pair_sum and pair_correct: the
-    same over the sequences that have a pair label.
+    same over the sequences that have a pair label. rtd_sum and rtd_correct: the same over all real tokens, each of
+    which is replaced or not, and replaced: how many are. The last three are None in a model that does not detect that.
     """
 
     mlm_sum: Tensor
     mlm_correct: Tensor
     pair_sum: Tensor
     pair_correct: Tensor
+    rtd_sum: Tensor | None = None
+    rtd_correct: Tensor | None = None
+    replaced: Tensor | None = None
+
+    def stacked(self) -> Tensor:
+        """Return the sums as (7,) float64 without a gradient, 0 for those that the model does not have."""
+        zero = torch.zeros_like(self.mlm_sum)
+        return torch.stack([zero if value is None else value for value in self]).detach().double()
+
+    def total(self) -> Tensor:
+        """Return the sum of all losses, for a backward pass whose values do not matter."""
+        total = self.mlm_sum + self.pair_sum
+        return total if self.rtd_sum is None else total + self.rtd_sum
+
+
+SUMS = len(Losses._fields)
 
 
 VOCABULARY_MULTIPLE = {"cuda": 64}
@@ -48,26 +67,36 @@ CPUs gain nothing from it.
 
 
 class MaskedLMHead(nn.Module):
-    """A dense layer, GELU, a norm, and a projection onto the token embeddings, with a bias."""
+    """A dense layer, an activation, a norm, and a projection onto the vocabulary, as far as the family has them."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.dense = nn.Linear(shape.hidden_size, shape.embedding_size)
-        self.norm = nn.LayerNorm(shape.embedding_size, shape.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(shape.vocab_size))
-        self.gelu = shape.gelu
+        width = shape.embedding_size
+        self.dense = nn.Linear(shape.hidden_size, width, bias=shape.head_dense_bias) if shape.head_transform else None
+        self.norm = build_norm(width, shape) if shape.head_transform else None
+        self.bias = nn.Parameter(torch.zeros(shape.vocab_size)) if shape.decoder_bias else None
+        self.decoder = None if shape.tied else nn.Linear(width, shape.vocab_size, bias=False)
+        self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x_KD: Tensor, embedding_VE: Tensor) -> Tensor:
-        """Return the (K, V) logits, or (K, P) if the vocabulary is padded to P tokens, whose logits are -inf."""
-        x_KE = self.norm(F.gelu(self.dense(x_KD), approximate=self.gelu))
-        padding = padding_of_vocabulary(len(embedding_VE), x_KD.device.type)
+        """Return the (K, V) logits, or (K, P) if the vocabulary is padded to P tokens, whose logits are -inf.
+
+        embedding_VE: the encoder's table of embeddings, the projection of a tied head.
+        """
+        x_KE = x_KD
+        if self.dense is not None and self.norm is not None:
+            x_KE = self.norm(self.activation(self.dense(x_KD)))
+        projection_VE = embedding_VE if self.decoder is None else self.decoder.weight
+
+        padding = padding_of_vocabulary(len(projection_VE), x_KD.device.type)
         if padding == 0:
-            return F.linear(x_KE, embedding_VE, self.bias)
+            return F.linear(x_KE, projection_VE, self.bias)
 
         # A logit of -inf is exp(-inf) = 0 in the softmax's sum, has no gradient, and is never the largest.
-        embedding_PE = F.pad(embedding_VE, (0, 0, 0, padding))
-        bias_P = F.pad(self.bias, (0, padding), value=float("-inf"))
-        return F.linear(x_KE, embedding_PE, bias_P)
+        projection_PE = F.pad(projection_VE, (0, 0, 0, padding))
+        bias_V = x_KE.new_zeros(len(projection_VE)) if self.bias is None else self.bias
+        bias_P = F.pad(bias_V, (0, padding), value=float("-inf"))
+        return F.linear(x_KE, projection_PE, bias_P)
 
 
 def padding_of_vocabulary(vocabulary_size: int, device: str) -> int:
@@ -81,7 +110,7 @@ class PretrainingModel(nn.Module):
     def __init__(self, shape: EncoderShape):
         super().__init__()
         self.shape = shape
-        self.encoder = Encoder(shape)
+        self.encoder = TwoStreamEncoder(shape) if shape.two_streams else Encoder(shape)
         self.mlm_head = MaskedLMHead(shape)
         self.pair_head = nn.Linear(shape.hidden_size, 2) if shape.pair_head else None
 
@@ -118,7 +147,7 @@ class PretrainingModel(nn.Module):
         mlm_KP = self.mlm_head(masked_KD, self.encoder.embeddings.token.weight)
         if self.pair_head is None:
             return mlm_KP, None
-        return mlm_KP, self.pair_head(self.encoder.pool(first_SD))
+        return mlm_KP, self.pair_head(self.encoder.pool(first_SD))  # type: ignore[operator]
 
     def compile_parts(self, backend: str = "inductor") -> None:
         """Let torch.compile fuse the operations of the embeddings, of each layer, and of the heads with their losses.
@@ -128,6 +157,18 @@ class PretrainingModel(nn.Module):
         """
         self.encoder.compile_parts(backend)
         self.heads = torch.compile(self.heads, dynamic=False, backend=backend)  # type: ignore[method-assign]
+
+    def encoders(self) -> list[Encoder | TwoStreamEncoder]:
+        """Return the model's encoders, first the one that is used after pretraining."""
+        return [self.encoder]
+
+    def assign_weights(self, weights: dict[str, Tensor]) -> None:
+        """Let these tensors be the model's weights, by name. Raises RuntimeError unless all are there and fit."""
+        names = [name for name, _ in self.named_parameters()]
+        if sorted(names) != sorted(weights):
+            raise RuntimeError(f"other weights than the model's: {sorted(set(names) ^ set(weights))}")
+        # Not strict, because shared modules have several names, of which `weights` has the first.
+        self.load_state_dict(weights, strict=False, assign=True)
 
     def labeled_pairs(self, batch: PackedBatch) -> int:
         """Return how many sequences the pair loss sums over: 0 in a family without a pair head."""
@@ -141,14 +182,21 @@ def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     return loss, correct
 
 
-def empty_model(model: ModelSection, vocabulary_size: int) -> PretrainingModel:
-    """Return a model without weights, on the meta device."""
+def empty_model(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> PretrainingModel:
+    """Return a model without weights, on the meta device. mask_id: of [MASK], which some families must know."""
     with torch.device("meta"):
-        return PretrainingModel(encoder_shape(model, vocabulary_size))
+        return model_of(encoder_shape(model, vocabulary_size, mask_id))
 
 
-def build_model(model: ModelSection, vocabulary_size: int, seed: int) -> PretrainingModel:
+def model_of(shape: EncoderShape) -> PretrainingModel:
+    """Return the model that has this shape, with weights that mean nothing."""
+    from trainer.models.electra import ReplacedTokenModel  # imports this module
+
+    return ReplacedTokenModel(shape) if shape.replaced_tokens else PretrainingModel(shape)
+
+
+def build_model(model: ModelSection, vocabulary_size: int, seed: int, mask_id: int | None = None) -> PretrainingModel:
     """Return a model on the CPU with initial weights that depend on the seed alone."""
-    built = empty_model(model, vocabulary_size).to_empty(device="cpu")
+    built = empty_model(model, vocabulary_size, mask_id).to_empty(device="cpu")
     initialize(built, built.shape, model.initializer_range, seed)
     return built

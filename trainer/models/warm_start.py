@@ -2,11 +2,15 @@
 
 The encoder must be complete; a head that the folder lacks keeps its initial weights. Folders of a bare encoder
 (BertModel), and old ones whose norms have a gamma and a beta, load as they are.
+
+When the pairs' vocabulary extends the folder's (`vocab --extend`), a new token begins as the mean of the old tokens
+that it stands for: its embedding, and its bias in the head. Old rows stay as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +18,17 @@ from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_convert import WEIGHT_NAMES, from_hf, hf_config, hf_names
+from trainer.models.hf_config import hf_config
+from trainer.models.hf_convert import Part, from_hf, hf_parts
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
+from trainer.models.hf_tables import WEIGHT_NAMES, WeightNames
+from trainer.models.parts import PartModel, parts_of
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet_hf import their_dimensions
 
-HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.")
-"""Prefixes of our tensors that a folder may lack."""
+HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.", "dense.", "prediction.")
+"""Prefixes of our tensors that a folder may lack. The last two are the discriminator's head (electra.py)."""
 
 UNCHECKED_KEYS = {
     "architectures",
@@ -29,6 +38,11 @@ UNCHECKED_KEYS = {
     "pad_token_id",
     "bos_token_id",
     "eos_token_id",
+    "dropout",
+    "mem_len",
+    "reuse_len",
+    "use_mems_eval",
+    "use_mems_train",
 }
 """Keys of config.json that do not change what the weights mean, or that are checked in another way."""
 
@@ -38,7 +52,7 @@ REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False}
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias", ".decoder.bias": ".bias"}
 """Ends of tensor names in old releases, and what they are called now."""
 
-BARE_PARTS = ("embeddings", "encoder", "pooler")
+BARE_PARTS = ("embeddings", "embeddings_project", "encoder", "pooler")
 """What names begin with in a folder of a bare encoder; elsewhere they begin with the base, as `bert.`."""
 
 MAX_FAULTS_SHOWN = 5
@@ -46,14 +60,39 @@ MAX_FAULTS_SHOWN = 5
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """The tensors of a folder, under today's names, and the family that they are to fill."""
+    """The tensors of a folder, under today's names, and the shape that they are to fill."""
 
     folder: str
-    family: str
+    shape: EncoderShape
     tensors: dict[str, Tensor]
 
 
-def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
+def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
+    """Fill all parts of a model with the weights of a folder and its subfolders; raises and returns as `warm_start`.
+
+    A part without a subfolder keeps its initial weights, and is then among those that are returned. Raises DataError
+    if a subfolder's shared weights are others than the folder's.
+    """
+    first, *others = parts_of(model)
+    absent = warm_start(first.model, folder, vocabulary)
+    for part in others:
+        subfolder = Path(folder) / part.subfolder
+        if not subfolder.exists():
+            absent.append(part.subfolder)
+            continue
+
+        shared = {name: values.clone() for name, values in first.model.encoder.embeddings.named_parameters()}
+        absent += [f"{part.subfolder}'s {head}" for head in warm_start(part.model, str(subfolder), vocabulary)]
+        for name, values in part.model.encoder.embeddings.named_parameters():
+            if not torch.equal(values, shared[name]):
+                raise DataError(
+                    f"model.init_from {folder} has other {name} embeddings than its subfolder {part.subfolder}; here "
+                    "the two are shared. Give a pair that was trained together, or remove the subfolder."
+                )
+    return absent
+
+
+def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[str]:
     """Fill a model with a folder's weights. Returns the heads that the folder lacks, which stay as they are.
 
     Raises UsageError if the folder is of another architecture or holds no safetensors, and DataError if a tensor is
@@ -63,10 +102,13 @@ def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     check_config(config, model, vocabulary, folder)
     check_published_vocabulary(config, vocabulary, folder)
 
-    family = model.shape.family
-    tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[family].base)
-    published = PublishedWeights(folder, family, tensors)
-    check_tied(published)
+    shape = model.shape
+    tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[shape.family])
+    if extends(vocabulary, config):
+        tensors = with_new_rows(tensors, shape.family, vocabulary)
+    published = PublishedWeights(folder, shape, tensors)
+    if shape.tied:
+        check_tied(published)
 
     absent_heads = tuple(head for head in HEADS if not any(name in tensors for name in names_in(head, model)))
     parameters = {}
@@ -76,40 +118,71 @@ def warm_start(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     check_tensors(published, parameters)
 
     with torch.no_grad():
-        for name, weight in from_hf(tensors, parameters, family).items():
+        for name, weight in from_hf(tensors, parameters, shape).items():
             parameters[name].copy_(weight)
 
     # A head that our family does not have is not missed.
     return [head.strip(".") for head in absent_heads if names_in(head, model)]
 
 
-def names_in(head: str, model: PretrainingModel) -> list[str]:
+def names_in(head: str, model: PartModel) -> list[str]:
     """Return transformers' names of a head's tensors; none if the model has no such head."""
     names = []
-    for ours, _ in model.named_parameters():
+    for ours, parameter in model.named_parameters():
         if ours.startswith(head):
-            names += hf_names(ours, model.shape.family)
+            names += [part.name for parts in hf_parts(ours, len(parameter), model.shape) for part in parts]
     return names
 
 
-def with_current_names(tensors: dict[str, Tensor], base: str) -> dict[str, Tensor]:
+def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[str, Tensor]:
     """Return the tensors of an old release or of a bare encoder under the names of the family's class of today."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         current_name = name
         for old, new in OLD_ENDINGS.items():
-            if current_name.endswith(old):
+            is_today_s = current_name == f"{names.outside['mlm_head']}.bias"
+            if current_name.endswith(old) and not is_today_s:
                 current_name = current_name.removesuffix(old) + new
 
         if current_name.split(".")[0] in BARE_PARTS:
-            current_name = f"{base}.{current_name}"
+            current_name = f"{names.base}.{current_name}"
         renamed[current_name] = tensor
     return renamed
 
 
-def check_config(config: dict[str, Any], model: PretrainingModel, vocabulary: Vocabulary, folder: str) -> None:
+def extends(vocabulary: Vocabulary, config: dict[str, Any]) -> bool:
+    """Return whether a vocabulary extends that of a folder, by the size in its config.json."""
+    extension = vocabulary.extension
+    return extension is not None and config.get("vocab_size") == extension.base_size
+
+
+def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabulary) -> dict[str, Tensor]:
+    """Return the tensors with a row for each new token: the mean of the rows of its old tokens, in float32.
+
+    These are the token embeddings, the decoder if it is listed, and the bias of the predictions.
+    """
+    names = WEIGHT_NAMES[family]
+    modules = (names.outside["encoder.embeddings.token"], names.outside.get("mlm_head", names.decoder), names.decoder)
+    extended = dict(tensors)
+    for name in {f"{module}.{kind}" for module in modules for kind in ("weight", "bias")}:
+        if name in tensors:
+            extended[name] = _add_rows(tensors[name], vocabulary)
+    return extended
+
+
+def _add_rows(tensor: Tensor, vocabulary: Vocabulary) -> Tensor:
+    extension = vocabulary.extension
+    if extension is None or len(tensor) != extension.base_size:
+        return tensor  # a wrong shape is named by check_tensors
+
+    new_ids = range(extension.base_size, vocabulary.size)
+    means = [tensor[list(extension.rows[new])].mean(dim=0) for new in new_ids]
+    return torch.cat([tensor, torch.stack(means)])
+
+
+def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
-    ours = hf_config(model.shape, vocabulary) | REQUIRED_VALUES
+    ours = REQUIRED_VALUES | hf_config(model.shape, vocabulary)
     differences = []
     for key, value in ours.items():
         if key in config and key not in UNCHECKED_KEYS and config[key] != value:
@@ -126,7 +199,7 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
     """Raise DataError unless the folder's token ids mean what the pairs' ids mean."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
     size = config.get("vocab_size", vocabulary.size)
-    if size != vocabulary.size:
+    if size != vocabulary.size and not extends(vocabulary, config):
         raise DataError(
             f"model.init_from {folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}"
         )
@@ -142,9 +215,9 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
 
 def check_tied(published: PublishedWeights) -> None:
     """Raise DataError if the folder projects onto the vocabulary with another matrix than its embeddings."""
-    outside = WEIGHT_NAMES[published.family].outside
-    decoder = published.tensors.get(outside["mlm_head"] + ".decoder.weight")
-    embeddings = published.tensors.get(outside["encoder.embeddings.token"] + ".weight")
+    names = WEIGHT_NAMES[published.shape.family]
+    decoder = published.tensors.get(f"{names.decoder}.weight")
+    embeddings = published.tensors.get(f"{names.outside['encoder.embeddings.token']}.weight")
     if decoder is None or embeddings is None:
         return
 
@@ -159,14 +232,14 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
     """Raise DataError with every tensor that is missing, has another shape than ours, or holds NaN or infinity."""
     faults = []
     for name, parameter in parameters.items():
-        # Query, key and value are three tensors there: each has a third of our rows.
-        parts = hf_names(name, published.family)
         rows, *rest = parameter.shape
-        shape = [rows // len(parts), *rest]
-        for part in parts:
-            fault = _fault_of(published.tensors.get(part), shape)
+        copies = hf_parts(name, rows, published.shape)
+        for part in (part for parts in copies for part in parts):
+            dimensions = their_dimensions(part.name, (part.rows, *rest), published.shape)
+            fault = _fault_of(published.tensors.get(part.name), list(dimensions))
             if fault is not None:
-                faults.append(f"{part} {fault}")
+                faults.append(f"{part.name} {fault}")
+        faults += _unequal_copies(copies, published.tensors)
 
     if faults:
         hidden = len(faults) - MAX_FAULTS_SHOWN
@@ -175,6 +248,17 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
             f"model.init_from {published.folder} does not hold the recipe's model: "
             f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
         )
+
+
+def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> list[str]:
+    """Return what is wrong if the folder's layers do not share what ours do."""
+    faults = []
+    for parts in copies[1:]:
+        for first, other in zip(copies[0], parts, strict=True):
+            pair = (tensors.get(first.name), tensors.get(other.name))
+            if pair[0] is not None and pair[1] is not None and not torch.equal(pair[0], pair[1]):
+                faults.append(f"{other.name} is not equal to {first.name}, which model.sharing makes one tensor")
+    return faults
 
 
 def _fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:

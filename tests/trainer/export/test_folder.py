@@ -5,17 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
-from tests.small_models import FAMILIES
+from tests.small_models import FAMILIES, auto_class
 from trainer.checkpoint import resume as resuming
 from trainer.config.changes import RecipeChange
 from trainer.config.load import load_recipe
+from trainer.export import folder as export_folder
 from trainer.export.convert import export, main
 from trainer.export.model_card import public_changes, public_recipe
+from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 
 SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
 POSITIONS = 40
@@ -41,7 +43,7 @@ def exported(training, command, text, pairs, byte_rows, albert_vocab, tmp_path_f
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_text_is_truncated_to_what_the_model_takes(exported, family: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(exported[family])
-    model = AutoModelForPreTraining.from_pretrained(exported[family]).eval()
+    model = auto_class(family).from_pretrained(exported[family]).eval()
     inputs = tokenizer("the river " * 400, truncation=True, return_tensors="pt")
     assert inputs["input_ids"].shape == (1, POSITIONS)
     with torch.inference_mode():
@@ -51,7 +53,7 @@ def test_long_text_is_truncated_to_what_the_model_takes(exported, family: str) -
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pairs_get_the_segments_that_training_used(exported, family: str) -> None:
     inputs = AutoTokenizer.from_pretrained(exported[family])("the cat", "the dog sees")
-    if family == "roberta":
+    if FAMILIES_TRAITS[family].type_vocab_size < 2:
         assert "token_type_ids" not in inputs
         return
     vocabulary = read_vocabulary(str(exported[family]))
@@ -62,11 +64,11 @@ def test_pairs_get_the_segments_that_training_used(exported, family: str) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
-    """Of the published configs, only RoBERTa's and ALBERT's name a first and a last token."""
+    """Of the published configs, BERT's, Megatron-BERT's and Nomic's name no first and last token."""
     config = json.loads((exported[family] / "config.json").read_text())
     vocabulary = read_vocabulary(str(exported[family]))
     ends = {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
-    if family in ("roberta", "albert"):
+    if family not in ("bert", "megatron-bert", "nomic_bert"):
         assert ends.items() <= config.items()
     else:
         assert not ends.keys() & config.keys()
@@ -176,3 +178,25 @@ def test_the_best_checkpoint_is_exported(training, exported, held_out: Path, tmp
     assert f"step-0000000{best}" in export(str(run), str(tmp_path / "hf"), None, best=True)
     with pytest.raises(UsageError, match=r"--best: no checkpoint of .* was evaluated"):
         export(str(exported["bert"].with_name("bert")), str(tmp_path / "other"), None, best=True)
+
+
+def test_an_export_in_shards_never_lies_beside_the_weights_of_an_earlier_one(tmp_path: Path, monkeypatch) -> None:
+    """transformers prefers the single file, so an interrupted --overwrite would load the old weights unnoticed."""
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    for folder in (earlier, later):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"clozeline_version": "1"}')
+    (earlier / "model.safetensors").write_bytes(b"old weights")
+    (later / "model-00001-of-00001.safetensors").write_bytes(b"new weights")
+
+    publish = export_folder.publish_file
+    monkeypatch.setattr(export_folder, "publish_file", lambda file, url: fail_after_config(publish, file, url))
+    with pytest.raises(StorageError, match="cannot be written"):
+        export_folder.publish_export(later, str(earlier))
+    assert sorted(path.name for path in earlier.iterdir()) == ["config.json"]
+
+
+def fail_after_config(publish, file: Path, url: str) -> None:
+    if file.name != "config.json":
+        raise OSError(28, "No space left on device")
+    publish(file, url)

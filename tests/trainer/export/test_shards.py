@@ -17,36 +17,40 @@ from torch import Tensor
 from tests.small_models import FAMILIES, section
 from trainer.export import shards
 from trainer.export.shards import Source, cut_into_shards, sources_of, write_weights
-from trainer.models.hf_convert import to_hf
+from trainer.models.families import encoder_shape
+from trainer.models.hf_convert import constant_tensors, to_hf
 from trainer.models.pretraining import build_model
+from trainer.models.shape import EncoderShape
 
 
 @pytest.fixture(params=FAMILIES)
-def weights(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, dict[str, Tensor]]:
-    """A family, the weights of a checkpoint of it, and what transformers calls them."""
+def weights(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[EncoderShape, Path, dict[str, Tensor]]:
+    """A shape, the weights of a checkpoint of it, and what transformers calls them."""
     model = build_model(section(request.param), 61, seed=3)
     ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
     save_file(ours, tmp_path / "weights")
-    return request.param, tmp_path / "weights", to_hf(ours, request.param)
+    return model.shape, tmp_path / "weights", to_hf(ours, model.shape) | constant_tensors(model.shape)
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 24])
 def test_one_file_is_the_library_s_own(
-    weights: tuple[str, Path, dict[str, Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+    weights: tuple[EncoderShape, Path, dict[str, Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    family, path, expected = weights
+    shape, path, expected = weights
     monkeypatch.setattr(shards, "PIECE", piece)
     (tmp_path / "hf").mkdir()
-    write_weights(path, tmp_path / "hf", family, 10**9)
+    write_weights(path, tmp_path / "hf", shape, 10**9)
     save_file(expected, tmp_path / "expected", {"format": "pt"})
     assert [file.name for file in (tmp_path / "hf").iterdir()] == ["model.safetensors"]
     assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-def test_several_files_hold_every_tensor_once(weights: tuple[str, Path, dict[str, Tensor]], tmp_path: Path) -> None:
-    family, path, expected = weights
+def test_several_files_hold_every_tensor_once(
+    weights: tuple[EncoderShape, Path, dict[str, Tensor]], tmp_path: Path
+) -> None:
+    shape, path, expected = weights
     (tmp_path / "hf").mkdir()
-    write_weights(path, tmp_path / "hf", family, 20_000)
+    write_weights(path, tmp_path / "hf", shape, 20_000)
 
     index = json.loads((tmp_path / "hf/model.safetensors.index.json").read_text())
     files = sorted(file.name for file in (tmp_path / "hf").glob("*.safetensors"))
@@ -80,8 +84,13 @@ def test_files_are_cut_as_transformers_cuts_them(sizes: list[int], most: int) ->
         assert len(shard) == 1 or sum(source.elements for source in shard.values()) <= most
 
 
-def test_query_key_and_value_are_thirds() -> None:
-    found = sources_of({"encoder.layers.0.attention.qkv.weight": (6, 5)}, "bert")
+@pytest.mark.parametrize(("family", "rows"), [("bert", (48, 48, 48)), ("eurobert", (48, 16, 16))])
+def test_query_key_and_value_are_parts_of_one_tensor(family: str, rows: tuple[int, int, int]) -> None:
+    """Thirds, or with one head of keys and values for three of queries three fifths and a fifth each."""
+    shape = encoder_shape(section(family), 61)
+    found = sources_of({"encoder.layers.0.attention.qkv.weight": (sum(rows), 48)}, shape)
+    starts = (0, 48 * rows[0], 48 * (rows[0] + rows[1]))
     assert list(found.values()) == [
-        Source("encoder.layers.0.attention.qkv.weight", start, (2, 5)) for start in (0, 10, 20)
+        Source("encoder.layers.0.attention.qkv.weight", start, (count, 48))
+        for start, count in zip(starts, rows, strict=True)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,39 +16,60 @@ def kept_weights(seed: Tensor, shape: tuple[int, ...], dropout: float) -> Tensor
     return (torch.rand(shape, generator=generator) >= dropout) / (1 - dropout)
 
 
-def weights_of(q: Tensor, k: Tensor) -> Tensor:
-    """(H, tokens, tokens): each token's attention weights, for q and k of (H, tokens, d)."""
-    return (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
+def weights_of(q: Tensor, k: Tensor, span: tuple[int | None, bool]) -> Tensor:
+    """(H, tokens, tokens): each token's attention weights, for q and k of (H, tokens, d). span: window, causal."""
+    window, causal = span
+    places = torch.arange(q.shape[1])
+    distances = places[:, None] - places[None, :]
+    seen = distances.abs() <= (len(places) if window is None else window)
+    if causal:
+        seen &= distances >= 0
+    scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1)
 
 
 def heads_first(tensors: tuple[Tensor, ...], ends: Tensor) -> Iterator[list[Tensor]]:
-    """Of each sequence that has tokens, each tensor as (H, tokens, d) in float32."""
+    """Of each sequence that has tokens, each tensor as (H, tokens, d) in float32, shared keys and values repeated."""
+    heads = max(tensor.shape[1] for tensor in tensors)
     bounds = ends.tolist()
     for a, b in pairwise(bounds):
         if b > a:
-            yield [tensor[a:b].float().transpose(0, 1) for tensor in tensors]
+            parts = [tensor[a:b].float().transpose(0, 1) for tensor in tensors]
+            yield [part.repeat_interleave(heads // len(part), dim=0) for part in parts]
 
 
-def packed_forward(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor) -> Tensor:
+class Call(NamedTuple):
+    """What both operators compute attention with."""
+
+    ends: Tensor
+    dropout: float
+    seed: Tensor
+    span: tuple[int | None, bool]
+
+
+def packed_forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     results = []
-    for q_HLd, k_HLd, v_HLd in heads_first((q, k, v), ends):
-        weights = weights_of(q_HLd, k_HLd)
-        kept = kept_weights(seed, tuple(weights.shape), dropout)
+    for q_HLd, k_HLd, v_HLd in heads_first((q, k, v), call.ends):
+        weights = weights_of(q_HLd, k_HLd, call.span)
+        kept = kept_weights(call.seed, tuple(weights.shape), call.dropout)
         results.append((weights * kept @ v_HLd).transpose(0, 1))
     return torch.cat(results)
 
 
-def packed_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, ends: Tensor, dropout: float, seed: Tensor):
+def packed_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, ...]:
     """The gradients of q, k and v, by hand: autograd does not work inside an operator's kernel."""
     results = []
-    for g_HLd, q_HLd, k_HLd, v_HLd in heads_first((grad, q, k, v), ends):
-        weights = weights_of(q_HLd, k_HLd)
-        kept = kept_weights(seed, tuple(weights.shape), dropout)
+    for g_HLd, q_HLd, k_HLd, v_HLd in heads_first((grad, q, k, v), call.ends):
+        weights = weights_of(q_HLd, k_HLd, call.span)
+        kept = kept_weights(call.seed, tuple(weights.shape), call.dropout)
         of_weights = g_HLd @ v_HLd.transpose(1, 2) * kept
         of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) / q_HLd.shape[-1] ** 0.5
         found = (of_scores @ k_HLd, of_scores.transpose(1, 2) @ q_HLd, (weights * kept).transpose(1, 2) @ g_HLd)
         results.append([gradient.transpose(0, 1) for gradient in found])
-    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+    # Heads that share keys and values add their gradients.
+    whole = [torch.cat(parts) for parts in zip(*results, strict=True)]
+    return tuple(found.unflatten(1, (like.shape[1], -1)).sum(2) for found, like in zip(whole, (q, k, v), strict=True))
 
 
 @contextmanager
@@ -56,22 +78,38 @@ def torch_flash() -> Iterator[list[float]]:
     seen: list[float] = []
 
     def forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, debug, **options):
-        assert cum_seq_q.dtype == torch.int32 and not is_causal and not debug
+        assert cum_seq_q.dtype == torch.int32 and not debug
         assert max_q >= int(cum_seq_q.diff().max())
         seen.append(dropout_p)
         seed = torch.randint(2**31, (2,))  # as on a GPU: from the device's generator
-        out = packed_forward(query, key, value, cum_seq_q, dropout_p, seed)
+        call = Call(cum_seq_q, dropout_p, seed, (options.get("window_size_left"), is_causal))
+        out = packed_forward(query, key, value, call)
         sums = torch.zeros(query.shape[1], query.shape[0])
         return out.to(query), sums, seed, torch.zeros(()), torch.zeros(0)
 
     def backward(
-        grad, query, key, value, out, sums, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, causal, seed, *rest
+        grad,
+        query,
+        key,
+        value,
+        out,
+        sums,
+        cum_seq_q,
+        cum_seq_k,
+        max_q,
+        max_k,
+        dropout_p,
+        causal,
+        seed,
+        *rest,
+        **options,
     ):
-        return tuple(found.to(query) for found in packed_backward(grad, query, key, value, cum_seq_q, dropout_p, seed))
+        call = Call(cum_seq_q, dropout_p, seed, (options.get("window_size_left"), causal))
+        return tuple(found.to(query) for found in packed_backward(grad, query, key, value, call))
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("_flash_attention_forward", forward, "CPU")
-    library.impl("_flash_attention_backward", lambda *args, **options: backward(*args), "CPU")
+    library.impl("_flash_attention_backward", backward, "CPU")
     try:
         yield seen
     finally:
@@ -81,14 +119,15 @@ def torch_flash() -> Iterator[list[float]]:
 # From hopper/flash_api.cpp of the package, without the arguments that are never given here.
 FLASH_3_FORWARD = (
     "fwd(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, int? max_seqlen_q=None, "
-    "int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, int num_splits=0) "
+    "int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, int window_size_left=-1, "
+    "int window_size_right=-1, int num_splits=0) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 FLASH_3_BACKWARD = (
     "bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(a!)? dq=None, "
     "Tensor(b!)? dk=None, Tensor(c!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
     "int? max_seqlen_q=None, int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, "
-    "bool deterministic=False) -> Tensor"
+    "int window_size_left=-1, int window_size_right=-1, bool deterministic=False) -> Tensor"
 )
 
 
@@ -100,18 +139,27 @@ def flash_3() -> Iterator[None]:
     def check(q, k, v, ends) -> None:
         assert ends.dtype == torch.int32 and ends.is_contiguous()
         for tensor in (q, k, v):
-            assert tensor.stride(-1) == 1 and tensor.shape == q.shape
+            assert tensor.stride(-1) == 1 and len(tensor) == len(q)
 
-    def forward(q, k, v, cu_seqlens_q, *rest, **options):
+    def call_of(ends, settings: tuple) -> Call:
+        _scale, is_causal, window_size_left = settings[:3]
+        return Call(ends, 0.0, no_seed, (None if window_size_left < 0 else window_size_left, is_causal))
+
+    # torch gives all arguments in the order of the schema, those with defaults only if they are others.
+    defaults = (None, False, -1)
+
+    def forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *settings):
         check(q, k, v, cu_seqlens_q)
-        out = packed_forward(q, k, v, cu_seqlens_q, 0.0, no_seed).to(q)
+        out = packed_forward(q, k, v, call_of(cu_seqlens_q, settings + defaults[len(settings) :])).to(q)
         sums = torch.zeros(q.shape[1], q.shape[0])
         return out, sums, torch.empty(0), torch.empty(0)
 
-    def backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, *rest, **options):
+    def backward(
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *settings
+    ):
         check(q, k, v, cu_seqlens_q)
         assert dout.is_contiguous() and out.is_contiguous() and softmax_lse.dtype == torch.float32
-        found = packed_backward(dout, q, k, v, cu_seqlens_q, 0.0, no_seed)
+        found = packed_backward(dout, q, k, v, call_of(cu_seqlens_q, settings + defaults[len(settings) :]))
         for given, gradient in zip((dq, dk, dv), found, strict=True):
             assert given.stride(-1) == 1 and given.dtype == q.dtype
             given.copy_(gradient)

@@ -1,19 +1,22 @@
 """The attention kernels against each other, and what a GPU would be asked to do: kernels registered here stand in."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.small_models import random_model, section
+from tests.small_models import SMALL_VOCABULARY, random_model, section
 from tests.trainer.models.flash_stand_ins import torch_flash
 from trainer.models import attention
 from trainer.models.attention import attend_one_by_one, attend_padded, kernel_for
+from trainer.models.attention_rule import AttentionRule, split_heads
 from trainer.models.batch import PackedBatch, SequenceOffsets
 from trainer.models.flash import attend_with_torch
+from trainer.models.windows import attend_in_windows
 
 LENGTHS = [5, 9, 1, 7]
 
@@ -40,8 +43,26 @@ def batch_of(lengths: list[int], empty: int = 0) -> PackedBatch:
     )
 
 
-def attend_packed(qkv_T3Hd: Tensor, offsets: SequenceOffsets, dropout: float) -> Tensor:
-    return attend_with_torch(qkv_T3Hd, offsets.ends_S1, offsets.longest, dropout)
+def attend_packed(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    return attend_with_torch(qkv_TNd, offsets.ends_S1, offsets.longest, rule)
+
+
+def attend_in_blocks(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    return attend_in_windows(qkv_TNd, offsets.sequence_T, rule)
+
+
+def attend_plainly(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    """Attention as it is defined: over all pairs of tokens of a batch, those that may not attend masked."""
+    q, k, v = (part.transpose(0, 1) for part in split_heads(qkv_TNd, rule.heads))
+    places = torch.arange(len(qkv_TNd))
+    distances = places[:, None] - places[None, :]
+    seen = offsets.sequence_T[:, None] == offsets.sequence_T[None, :]
+    if rule.window is not None:
+        seen = seen & (distances.abs() <= rule.window)
+    if rule.causal:
+        seen = seen & (distances >= 0)
+    scores = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(~seen, float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
 
 class Counts(TorchDispatchMode):
@@ -64,33 +85,83 @@ def flash() -> Iterator[list[float]]:
         yield seen
 
 
-def results(kernel, dropout: float = 0.0, empty: int = 0) -> tuple[Tensor, Tensor]:
+PLAIN = AttentionRule(heads=2)
+RULES = {
+    "plain": PLAIN,
+    "causal": AttentionRule(heads=2, causal=True),
+    "window": AttentionRule(heads=2, window=2),
+    "causal window": AttentionRule(heads=2, window=3, causal=True),
+}
+WHOLE_SEQUENCES = [attend_packed, attend_padded, attend_one_by_one]
+
+
+def results(kernel, rule: AttentionRule = PLAIN, key_heads: int = 2, empty: int = 0) -> tuple[Tensor, Tensor]:
     """What a kernel computes of the same random numbers, and the gradient."""
     offsets = SequenceOffsets(batch_of(LENGTHS, empty))
-    qkv = torch.randn(sum(LENGTHS), 3, 2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    y_TD = kernel(qkv, offsets, dropout)
+    heads = rule.heads + 2 * key_heads
+    qkv = torch.randn(sum(LENGTHS), heads, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y_TD = kernel(qkv, offsets, rule)
     weights = torch.randn(y_TD.shape, generator=torch.Generator().manual_seed(1))
     return y_TD.detach(), torch.autograd.grad((y_TD * weights).sum(), qkv)[0]
 
 
-@pytest.mark.parametrize("kernel", [attend_packed, attend_padded])
+CASES = [
+    *[(kernel, rule) for kernel in WHOLE_SEQUENCES for rule in ("plain", "causal")],
+    *[(kernel, rule) for kernel in (attend_packed, attend_in_blocks) for rule in ("window", "causal window")],
+]
+
+
+@pytest.mark.parametrize(("kernel", "rule"), CASES)
+@pytest.mark.parametrize("key_heads", [2, 1])
 @pytest.mark.parametrize("empty", [0, 3])
-def test_every_kernel_computes_the_same(flash, kernel, empty: int) -> None:
-    for found, expected in zip(results(kernel, empty=empty), results(attend_one_by_one), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+def test_every_kernel_computes_what_attention_is(flash, kernel, rule: str, key_heads: int, empty: int) -> None:
+    """Also where two heads share their keys and values, and with sequences without tokens."""
+    found = results(kernel, RULES[rule], key_heads, empty)
+    expected = results(attend_plainly, RULES[rule], key_heads)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [attend_packed, attend_padded, attend_one_by_one])
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6),
+    window=st.integers(1, 40),
+    causal=st.booleans(),
+    empty=st.integers(0, 2),
+)
+@settings(max_examples=60, deadline=None)
+def test_blocks_compute_any_window(lengths: list[int], window: int, causal: bool, empty: int) -> None:
+    offsets = SequenceOffsets(batch_of(lengths, empty))
+    qkv = torch.randn(sum(lengths), 4, 4, generator=torch.Generator().manual_seed(0))
+    rule = AttentionRule(2, window=window, causal=causal)
+    found = attend_in_blocks(qkv, offsets, rule)
+    torch.testing.assert_close(found, attend_plainly(qkv, offsets, rule), atol=1e-5, rtol=1e-5)
+
+
+def test_rows_that_fit_into_the_window_take_no_blocks(monkeypatch) -> None:
+    """Blocks compute twice the scores; a row of window + 1 tokens sees itself whole."""
+    calls = []
+    monkeypatch.setattr(attention, "attend_in_windows", lambda *_: calls.append("blocks") or torch.zeros(22, 16))
+    offsets = SequenceOffsets(batch_of(LENGTHS))
+    qkv = torch.randn(sum(LENGTHS), 6, 8)
+    found = attention.attend(qkv, offsets, AttentionRule(2, window=8))
+    assert calls == []
+    torch.testing.assert_close(found, attend_plainly(qkv, offsets, AttentionRule(2, window=8)), atol=1e-5, rtol=1e-5)
+    attention.attend(qkv, offsets, AttentionRule(2, window=7))
+    assert calls == ["blocks"]
+
+
+@pytest.mark.parametrize("kernel", [*WHOLE_SEQUENCES, attend_in_blocks])
 def test_every_kernel_drops_attention_weights(flash, kernel) -> None:
     """Differently for each seed, equally for the same one, and on average not at all."""
-    plain, _ = results(kernel)
+    rule = AttentionRule(2, window=2 if kernel is attend_in_blocks else None)
+    dropping = rule._replace(dropout=0.3)
+    plain, _ = results(kernel, rule)
     torch.manual_seed(3)
-    first, gradient = results(kernel, 0.3)
+    first, gradient = results(kernel, dropping)
     torch.manual_seed(3)
-    again, same_gradient = results(kernel, 0.3)
+    again, same_gradient = results(kernel, dropping)
     assert torch.equal(first, again) and torch.equal(gradient, same_gradient)
     assert not torch.allclose(first, plain, atol=1e-2)
-    mean = torch.stack([results(kernel, 0.3)[0] for _ in range(200)]).mean(0)
+    mean = torch.stack([results(kernel, dropping)[0] for _ in range(200)]).mean(0)
     assert float((mean - plain).norm() / plain.norm()) < 0.1
 
 
@@ -99,7 +170,7 @@ def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
     model = random_model(
         section("bert", "attention_probs_dropout_prob=0.25", "hidden_dropout_prob=0.0"),
-        SimpleNamespace(size=60),  # type: ignore[arg-type]
+        SMALL_VOCABULARY,
     )
     flash.clear()
     model.train()(batch_of(LENGTHS)).mlm_sum.backward()
@@ -112,7 +183,7 @@ def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None
 @pytest.mark.parametrize("recompute", [False, True])
 def test_recomputed_layers_drop_the_same_weights_in_the_packed_kernel(flash, monkeypatch, recompute: bool) -> None:
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
-    model = random_model(section("bert", "attention_probs_dropout_prob=0.25"), SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
+    model = random_model(section("bert", "attention_probs_dropout_prob=0.25"), SMALL_VOCABULARY).train()
     found = []
     for model.encoder.recompute in (False, recompute):
         torch.manual_seed(0)
@@ -126,7 +197,7 @@ def test_recomputed_layers_drop_the_same_weights_in_the_packed_kernel(flash, mon
 def test_a_grid_is_one_call_a_layer_and_reads_nothing_back(monkeypatch) -> None:
     """Of 64 sequences in 4 layers; one by one it is 256 calls, and the lengths are read back."""
     many = batch_of([7] * 64)
-    model = random_model(section("bert"), SimpleNamespace(size=60)).train()  # type: ignore[arg-type]
+    model = random_model(section("bert"), SMALL_VOCABULARY).train()
     calls = {}
     for kernel in ("one by one", "padded"):
         monkeypatch.setattr(attention, "kernel_for", lambda *_, kernel=kernel: kernel)
@@ -145,7 +216,7 @@ def test_a_grid_is_one_call_a_layer_and_reads_nothing_back(monkeypatch) -> None:
 def test_a_grid_needs_no_value_on_the_host(monkeypatch) -> None:
     """Tensors of the meta device have no values: reading one fails."""
     many = batch_of([7] * 64).to(torch.device("meta"))
-    model = random_model(section("bert"), SimpleNamespace(size=60)).to("meta")  # type: ignore[arg-type]
+    model = random_model(section("bert"), SMALL_VOCABULARY).to("meta")
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "padded")
     model(many).mlm_sum.backward()
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "one by one")
@@ -162,7 +233,7 @@ def test_compiled_layers_have_no_graph_breaks(flash, monkeypatch, kernel: str) -
     qkv = torch.randn(sum(LENGTHS), 48, requires_grad=True)
 
     def layers(qkv: Tensor, offsets: SequenceOffsets) -> Tensor:
-        return torch.cat([attention.attend(qkv, 2, offsets, 0.0) for _ in range(2)])
+        return torch.cat([attention.attend(qkv.view(-1, 6, 8), offsets, AttentionRule(2)) for _ in range(2)])
 
     found = torch.compile(layers, fullgraph=True, backend="aot_eager")(qkv, offsets)
     (gradient,) = torch.autograd.grad(found.square().sum(), qkv)

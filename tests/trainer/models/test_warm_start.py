@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section, write_hf
 from trainer.models.pretraining import PretrainingModel, build_model
@@ -225,3 +227,36 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
         done = training.warm(1, tmp_path / "refused", **(common | changes))
         assert done.returncode == code and why in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "refused" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_tokens_begin_as_the_mean_of_their_pieces(vocab: Path, byte_vocab: Path, tmp_path: Path, family) -> None:
+    """The pairs have an extended vocabulary, the folder the old one."""
+    old = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
+    rows = {old.size: (7, 9), old.size + 1: (8,), old.size + 2: (11, 12, 12)}
+    new_tokens = tuple(f"new{i}" for i in rows)
+    new = replace(old, tokens=old.tokens + new_tokens, extension=Extension(old.size, old.fingerprint, rows))
+
+    published = random_model(section(family), old)
+    fresh = build_model(section(family), new.size, 5)
+    assert warm_start(fresh, str(write_hf(published, old, tmp_path)), new) == []
+
+    before = state(published)
+    grown = set()
+    for name, weight in state(fresh).items():
+        assert torch.equal(weight[: len(before[name])], before[name]), name
+        if len(weight) != len(before[name]):
+            grown.add(name)
+            means = torch.stack([before[name][list(pieces)].mean(dim=0) for pieces in rows.values()])
+            assert torch.equal(weight[old.size :], means), name
+    of_head = "mlm_head.bias" if published.shape.decoder_bias else "mlm_head.decoder.weight"
+    assert grown == {"encoder.embeddings.token.weight", of_head}
+
+
+def test_an_extension_of_another_vocabulary_is_refused(case) -> None:
+    size = case.vocabulary.size
+    extension = Extension(size - 1, "x", {size - 1: (7,), size: (7,)})
+    new = replace(case.vocabulary, tokens=(*case.vocabulary.tokens, "new"), extension=extension)
+    fresh = build_model(section("bert"), new.size, 5)
+    with pytest.raises(DataError, match=f"has a vocabulary of {size} tokens, the pairs of {size + 1}"):
+        warm_start(fresh, str(case.folder), new)

@@ -1,0 +1,193 @@
+"""What permutation language modeling predicts, and in which order (XLNet, Yang et al., arXiv:1906.08237).
+
+A row keeps its tokens: nothing is masked. Some tokens are targets. They are predicted one after the other, in a random
+order, each from all ordinary tokens that are no targets and from the targets before it. Both draws follow
+zihangdai/xlnet, data_utils.py:
+
+    targets   `_sample_mask`: along the row, one span of 1 to 5 words (probabilities proportional to 1 / n) in a random
+              place of each stretch of 1 / prob tokens for every token of the span; prob is 1 / 6 there. What is then
+              missing to the row's budget are words in random order.
+    order     `_local_perm`: a random order of the targets and of the functional tokens, [SEP] and [CLS]. These are
+              never targets, but only later ones see them, because what they are computed from may include targets.
+
+Differences from that code:
+
+- A span is 1 to 5 whole words. Google's loop looks at the wrong piece (`seg[beg]`, which always begins a word), so its
+  spans are 1 to 5 pieces and cut words. Words are not cut at the row's end and in the last draws, either. A word that
+  exceeds the rest of the budget is passed over.
+- A span ends before a special token, and [UNK] is no target. Google draws special tokens and drops them afterwards.
+- The order is one of the whole row. Google's `perm_size` divides it at the point up to which memory is reused; here is
+  no memory.
+
+Every random number comes from the row's own key, as those of masks do (schemas/masking.py).
+
+Letters: T tokens, B rows, W words, K targets, N tokens that have a place in the order, A rows that a round is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.mask_draws import take_groups
+from schemas.masking import Masking, RowsToMask, budgets, draw_masks
+from schemas.ragged import offsets_of, places_of_ranges
+from schemas.randomness import U64, numbers, uniforms
+from schemas.vocabulary import Vocabulary
+from schemas.word_spans import STREAM_SIZE, WordSpans, find_words
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SEEN_BY_ALL = -1
+"""In place of a number in the order: the token is no target and not functional."""
+
+# More streams of a row's key, beside those of schemas/word_spans.py.
+PLACE_IN_ORDER_STREAM = 4  # counter: the token's place in its row
+SPAN_LENGTH_STREAM = 5  # counter: how many spans the row has already, as in the next one
+CONTEXT_STREAM = 6  # how many tokens lie before the span
+
+MAX_SPAN = 5
+SPAN_SHARES = 1 / np.arange(1, MAX_SPAN + 1)
+SPAN_SHARES /= SPAN_SHARES.sum()
+"""How likely spans of 1, 2, ... words are."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """K targets of B rows, in order of position, and the order in which they are predicted.
+
+    positions_K: int64 into the flat tokens. offsets_B1: int64; row r's targets are offsets_B1[r] : offsets_B1[r + 1].
+    order_T: int64: SEEN_BY_ALL, or the token's number in its row's order, counted from 0.
+    """
+
+    positions_K: Ints
+    offsets_B1: Ints
+    order_T: Ints
+
+
+def draw_targets(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Targets:
+    """Choose the targets of each row and their order.
+
+    The kind "ngram" means XLNet's own spans. With another kind, the tokens are targets that would be masked. Takes at
+    most 65,536 rows of at most 65,536 tokens each.
+    """
+    if masking.kind == "ngram":
+        positions_K = _draw_spans(rows, masking, vocabulary)
+    else:
+        positions_K = draw_masks(rows, masking, vocabulary).positions_K
+
+    offsets_B1 = np.searchsorted(positions_K, rows.offsets_B1)
+    return Targets(positions_K, offsets_B1, _draw_order(rows, positions_K, vocabulary))
+
+
+def _draw_order(rows: RowsToMask, positions_K: Ints, vocabulary: Vocabulary) -> Ints:
+    """Return order_T of `Targets`."""
+    has_place_T = rows.ids_T == vocabulary.special_id("sep")
+    has_place_T |= rows.ids_T == vocabulary.special_id("cls")
+    has_place_T[positions_K] = True
+
+    positions_N = np.flatnonzero(has_place_T)
+    row_N = np.searchsorted(rows.offsets_B1, positions_N, side="right") - 1
+    places_N = positions_N - rows.offsets_B1[row_N]
+    draws_N = numbers(rows.keys_B[row_N], places_N + PLACE_IN_ORDER_STREAM * STREAM_SIZE)
+
+    # Sorted by row, and within a row by the draws. Equal draws, one in 2**64, keep the order of the tokens.
+    sorted_N = np.lexsort((draws_N, row_N))
+    first_B1 = np.searchsorted(positions_N, rows.offsets_B1)
+    order_T = np.full(len(rows.ids_T), SEEN_BY_ALL, dtype=np.int64)
+    order_T[positions_N[sorted_N]] = np.arange(len(sorted_N)) - first_B1[row_N]
+    return order_T
+
+
+def _draw_spans(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Ints:
+    """Return the positions of the tokens of XLNet's spans, and of single words up to each row's budget."""
+    is_ordinary_T = ~vocabulary.is_special_V.take(rows.ids_T)
+    words = find_words(is_ordinary_T, rows.word_starts_T, rows.offsets_B1, rows.keys_B)
+    budget_B = budgets(np.diff(rows.offsets_B1), masking)
+
+    walk = _Walk(words, _ends_of_stretches(words, is_ordinary_T), rows.offsets_B1, budget_B)
+    walk.take_spans(masking.prob)
+
+    # What the walk has left of the budgets.
+    others = words.only(np.flatnonzero(~walk.taken_W))
+    taken_others = take_groups(others, others, walk.left_B)
+    taken_W = walk.taken_W
+    taken_W[others.first_words[taken_others]] = True
+
+    return places_of_ranges(words.positions[taken_W], words.sizes[taken_W])
+
+
+def _ends_of_stretches(words: WordSpans, is_ordinary_T: Bools) -> Ints:
+    """Return for each word the number of the first word after its stretch: words in a row with no special token."""
+    begins_W = ~is_ordinary_T[words.positions - 1]
+    first_B = words.bounds_B1[:-1]
+    begins_W[first_B[words.counts() > 0]] = True  # position 0 has no token before it: -1 above wrapped around
+
+    begins = np.flatnonzero(begins_W)
+    next_begin_W = np.searchsorted(begins, np.arange(len(begins_W)), side="right")
+    return np.append(begins, len(begins_W))[next_begin_W]
+
+
+class _Walk:
+    """A walk along all rows at once that takes spans of words, one span of every row in each round.
+
+    taken_W: the words taken. left_B: tokens left of each row's budget.
+    """
+
+    def __init__(self, words: WordSpans, ends_W: Ints, offsets_B1: Ints, budget_B: Ints):
+        self.taken_W = np.zeros(len(words.positions), dtype=bool)
+        self.left_B = budget_B.copy()
+        self._words = words
+        self._token_sums_W1 = offsets_of(words.sizes)
+
+        # A walk that has passed its row's last word stands before word number W, which has an end, too.
+        self._ends_W1 = np.append(ends_W, len(ends_W))
+
+        # Where the next span's context begins, in the flat tokens.
+        self._position_B = offsets_B1[:-1].copy()
+
+    def take_spans(self, prob: float) -> None:
+        """Walk until each row's budget is spent or its last word is passed."""
+        rows_A = np.flatnonzero(self._words.counts())
+        spans = 0
+        while len(rows_A):
+            rows_A = self._take_span(rows_A, spans, prob)
+            spans += 1
+
+    def _take_span(self, rows_A: Ints, number: int, prob: float) -> Ints:
+        """Take span number `number` of these rows. Returns the rows that may have another one."""
+        words = self._words
+        keys_A = words.keys_B[rows_A]
+        left_A = self.left_B[rows_A]
+
+        words_A = np.minimum(_span_lengths(keys_A, number), left_A)
+        chance_A = uniforms(keys_A, number + CONTEXT_STREAM * STREAM_SIZE)
+        tokens_before_A = (chance_A * words_A / prob).astype(np.int64)
+
+        # From the first word that begins there or later: so many words, but not beyond the stretch or the budget.
+        first_A = np.searchsorted(words.positions, self._position_B[rows_A] + tokens_before_A)
+        sums_A = self._token_sums_W1[first_A]
+        affordable_A = np.searchsorted(self._token_sums_W1, sums_A + left_A, side="right") - 1
+        end_A = np.minimum(first_A + words_A, np.minimum(self._ends_W1[first_A], affordable_A))
+
+        is_taken_A = (first_A < words.bounds_B1[rows_A + 1]) & (end_A > first_A)
+        rows_A = rows_A[is_taken_A]
+        first_A = first_A[is_taken_A]
+        end_A = end_A[is_taken_A]
+        self.taken_W[places_of_ranges(first_A, end_A - first_A)] = True
+
+        # The context is as long as the span's tokens need; what of it does not lie before the span lies after it.
+        tokens_A = self._token_sums_W1[end_A] - self._token_sums_W1[first_A]
+        tokens_after_A = np.maximum(0, (tokens_A / prob).astype(np.int64) - tokens_before_A[is_taken_A])
+        self._position_B[rows_A] = words.positions[first_A] + tokens_A + tokens_after_A
+        self.left_B[rows_A] -= tokens_A
+        return rows_A[self.left_B[rows_A] > 0]
+
+
+def _span_lengths(keys_A: U64, number: int) -> Ints:
+    """Return how many words the span with this number has in each row."""
+    chance_A = uniforms(keys_A, number + SPAN_LENGTH_STREAM * STREAM_SIZE)
+    return np.searchsorted(np.cumsum(SPAN_SHARES)[:-1], chance_A, side="right") + 1

@@ -1,0 +1,220 @@
+"""Targets and their order are those of a plain loop over words, and have the properties that training relies on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.masking import KINDS, Masking, RowsToMask
+from schemas.permutations import (
+    CONTEXT_STREAM,
+    PLACE_IN_ORDER_STREAM,
+    SEEN_BY_ALL,
+    SPAN_LENGTH_STREAM,
+    SPAN_SHARES,
+    Targets,
+    draw_targets,
+)
+from schemas.ragged import offsets_of
+from schemas.randomness import numbers, uniforms
+from schemas.vocabulary import Vocabulary, read_vocabulary
+from schemas.word_spans import ORDER_STREAM, STREAM_SIZE
+
+SPANS = Masking("ngram", 1 / 6)
+WORD, PIECE = "word", "piece"
+SPECIALS = {"[SEP]": "sep", "[CLS]": "cls", "[UNK]": "unk"}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(vocab: Path) -> Vocabulary:
+    return read_vocabulary(str(vocab))
+
+
+def rows_of(tokens: list[list[str]], keys: list[int], vocabulary: Vocabulary) -> RowsToMask:
+    """Rows of words, further pieces of words and special tokens. Which word it is makes no difference."""
+    flat = [token for row in tokens for token in row]
+    ids = [vocabulary.special_id(SPECIALS[t]) if t in SPECIALS else int(vocabulary.ordinary_ids[7]) for t in flat]  # type: ignore[arg-type]
+    return RowsToMask(
+        ids_T=np.array(ids, dtype=np.uint16),
+        offsets_B1=offsets_of(np.array([len(row) for row in tokens])),
+        word_starts_T=np.array([token == WORD for token in flat]),
+        keys_B=np.array(keys, dtype=np.uint64),
+    )
+
+
+ROW = st.lists(st.sampled_from([WORD, WORD, WORD, PIECE, PIECE, *SPECIALS]), min_size=1, max_size=60)
+BATCH = st.lists(st.tuples(ROW, st.integers(0, 2**64 - 1)), min_size=1, max_size=5)
+
+
+def draw(stream: int, key: int, counter: int) -> float:
+    return float(uniforms(np.uint64(key), counter + stream * STREAM_SIZE)[0])
+
+
+def number(stream: int, key: int, counter: int) -> int:
+    return int(numbers(np.uint64(key), counter + stream * STREAM_SIZE)[0])
+
+
+def words_of(row: list[str]) -> list[list[int]]:
+    """The places of each word's tokens."""
+    words: list[list[int]] = []
+    for place, token in enumerate(row):
+        if token in SPECIALS:
+            continue
+        follows_a_word = place > 0 and row[place - 1] not in SPECIALS
+        if token == PIECE and follows_a_word:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+def targets_of_row(row: list[str], key: int, prob: float) -> set[int]:
+    """One word after the other, as the module's docstring says."""
+    words = words_of(row)
+    left = max(1, round(len(row) * prob))
+    taken: set[int] = set()
+    position = 0
+    spans = 0
+    while left > 0:
+        n = 1 + int((draw(SPAN_LENGTH_STREAM, key, spans) >= np.cumsum(SPAN_SHARES)[:-1]).sum())
+        n = min(n, left)
+        before = int(draw(CONTEXT_STREAM, key, spans) * n / prob)
+        following = [i for i, word in enumerate(words) if word[0] >= position + before]
+        span: list[int] = []
+        for i in following[:n]:
+            is_beside = not span or words[i][0] == span[-1] + 1
+            if not is_beside or len(span) + len(words[i]) > left:
+                break
+            span += words[i]
+        if not span:
+            break
+        taken |= set(span)
+        left -= len(span)
+        position = span[-1] + 1 + max(0, int(len(span) / prob) - before)
+        spans += 1
+
+    others = [word for word in words if word[0] not in taken]
+    for word in sorted(others, key=lambda word: number(ORDER_STREAM, key, word[0]) >> 32):
+        if len(word) <= left:
+            taken |= set(word)
+            left -= len(word)
+    return taken
+
+
+def order_of_row(row: list[str], key: int, targets: set[int]) -> list[int]:
+    placed = [i for i, token in enumerate(row) if i in targets or token in ("[SEP]", "[CLS]")]
+    placed.sort(key=lambda place: number(PLACE_IN_ORDER_STREAM, key, place))
+    return [placed.index(place) if place in placed else SEEN_BY_ALL for place in range(len(row))]
+
+
+@settings(deadline=None, max_examples=60)
+@given(batch=BATCH, prob=st.sampled_from([1 / 6, 0.15, 0.4]))
+def test_targets_and_order_are_those_of_a_plain_loop(vocabulary: Vocabulary, batch, prob: float) -> None:
+    rows = rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary)
+    found = draw_targets(rows, Masking("ngram", prob), vocabulary)
+    for r, (row, key) in enumerate(batch):
+        start = rows.offsets_B1[r]
+        own = found.positions_K[found.offsets_B1[r] : found.offsets_B1[r + 1]] - start
+        expected = targets_of_row(row, key, prob)
+        assert own.tolist() == sorted(expected)
+        order = found.order_T[start : rows.offsets_B1[r + 1]]
+        assert order.tolist() == order_of_row(row, key, expected)
+
+
+@settings(deadline=None, max_examples=20)
+@given(batch=BATCH, kind=st.sampled_from(KINDS))
+def test_a_row_s_draws_do_not_depend_on_its_neighbors(vocabulary: Vocabulary, batch, kind) -> None:
+    masking = Masking(kind, 0.2)
+    together = draw_targets(
+        rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary), masking, vocabulary
+    )
+    apart = [draw_targets(rows_of([row], [key], vocabulary), masking, vocabulary) for row, key in batch]
+    starts = offsets_of(np.array([len(row) for row, _ in batch]))
+    assert together.positions_K.tolist() == [
+        int(p) for one, start in zip(apart, starts, strict=False) for p in one.positions_K + start
+    ]
+    assert together.order_T.tolist() == [int(o) for one in apart for o in one.order_T]
+
+
+@settings(deadline=None, max_examples=20)
+@given(batch=BATCH, kind=st.sampled_from(KINDS))
+def test_functional_tokens_are_in_the_order_but_never_targets(vocabulary: Vocabulary, batch, kind) -> None:
+    rows = rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary)
+    found = draw_targets(rows, Masking(kind, 0.3), vocabulary)
+    assert not vocabulary.is_special_V[rows.ids_T[found.positions_K]].any()
+    for r in range(len(batch)):
+        own = slice(rows.offsets_B1[r], rows.offsets_B1[r + 1])
+        ids = rows.ids_T[own]
+        is_functional = np.isin(ids, [vocabulary.special_id("sep"), vocabulary.special_id("cls")])
+        is_target = np.zeros(len(ids), dtype=bool)
+        is_target[found.positions_K[found.offsets_B1[r] : found.offsets_B1[r + 1]] - rows.offsets_B1[r]] = True
+        order = found.order_T[own]
+        assert (order[~is_functional & ~is_target] == SEEN_BY_ALL).all()
+        assert sorted(order[is_functional | is_target]) == list(range((is_functional | is_target).sum()))
+
+
+LENGTH = 512
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def long_rows(vocabulary: Vocabulary) -> tuple[RowsToMask, Targets]:
+    """Rows of 512 tokens, a third of them further pieces of words."""
+    rng = np.random.default_rng(0)
+    tokens = []
+    for _ in range(ROWS):
+        words = [WORD if chance > 1 / 3 else PIECE for chance in rng.random(LENGTH - 3)]
+        tokens.append([WORD, *words[:250], "[SEP]", *words[251:], "[SEP]", "[CLS]"])
+    rows = rows_of(tokens, list(range(1, ROWS + 1)), vocabulary)
+    return rows, draw_targets(rows, SPANS, vocabulary)
+
+
+def test_a_sixth_of_a_row_is_predicted_wherever_it_is(long_rows) -> None:
+    """85 of 512 tokens, as `num_predict` in zihangdai/xlnet; every part of the row has its share."""
+    _, found = long_rows
+    counts = np.diff(found.offsets_B1)
+    assert np.median(counts) == 85 and counts.min() >= 83  # what is left of a budget may be too little for a word
+    places = found.positions_K % LENGTH
+    by_part = np.bincount(places // 64, minlength=8) / (ROWS * 64)
+    assert by_part == pytest.approx([1 / 6] * 8, rel=0.08)
+
+
+def test_spans_are_of_one_to_five_whole_words(long_rows) -> None:
+    rows, found = long_rows
+    is_target = np.zeros(len(rows.ids_T), dtype=bool)
+    is_target[found.positions_K] = True
+    # A word's further pieces are targets if and only if its first one is.
+    is_further = ~rows.word_starts_T & (rows.ids_T == rows.ids_T[0])
+    is_further[1:] &= rows.ids_T[:-1] == rows.ids_T[0]
+    assert (is_target[1:] == is_target[:-1])[is_further[1:]].all()
+
+    first_tokens = np.flatnonzero(is_target & ~np.append(False, is_target[:-1]))
+    last_tokens = np.flatnonzero(is_target & ~np.append(is_target[1:], False))
+    word_numbers = np.cumsum(~is_further)
+    words = word_numbers[last_tokens] - word_numbers[first_tokens] + 1
+    shares = np.bincount(words, minlength=7)[1:] / len(words)
+    # Single words that fill the budget join spans or stand alone, so single ones are more than their share.
+    assert shares[0] > SPAN_SHARES[0] and shares[5:].sum() < 0.05
+    ratios = shares[1:5] / shares[1]
+    assert ratios == pytest.approx(SPAN_SHARES[1:] / SPAN_SHARES[1], rel=0.25)
+
+
+def test_every_order_is_as_likely(vocabulary: Vocabulary) -> None:
+    """Three targets and a [SEP]: 24 orders."""
+    rows = rows_of([[WORD, WORD, WORD, "[SEP]"]] * 6000, list(range(6000)), vocabulary)
+    found = draw_targets(rows, Masking("token", 0.8), vocabulary)
+    orders = found.order_T.reshape(-1, 4)
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 24 and counts.min() > 190 and counts.max() < 310
+
+
+def test_rows_without_a_word_have_no_target(vocabulary: Vocabulary) -> None:
+    rows = rows_of([["[UNK]", "[SEP]", "[CLS]"], ["[SEP]"]], [1, 2], vocabulary)
+    for kind in KINDS:
+        found = draw_targets(rows, Masking(kind, 1 / 6), vocabulary)
+        assert len(found.positions_K) == 0 and found.offsets_B1.tolist() == [0, 0, 0]
+        assert found.order_T[0] == SEEN_BY_ALL and sorted(found.order_T[1:3]) == [0, 1] and found.order_T[3] == 0

@@ -1,0 +1,125 @@
+"""`export --average K`: the mean of the last K checkpoints, checked as any export; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForPreTraining
+
+from schemas.errors import CheckpointError
+from trainer.checkpoint.layout import checkpoint_path, steps_saved
+from trainer.export import average
+from trainer.export.average import folder_of_weights, last_steps, write_average
+from trainer.export.convert import Writing, export, main
+
+EVERY_STEP = {"run__max_steps": 5, "checkpoint__every": 1, "checkpoint__keep": 3, "schedule__warmup_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(training, tmp_path_factory) -> Path:
+    """A run of five steps that keeps three checkpoints."""
+    out = tmp_path_factory.mktemp("average") / "run"
+    done = training.warm(1, out, **EVERY_STEP)
+    assert done.returncode == 0, done.stderr
+    assert steps_saved(str(out)) == [3, 4, 5]
+    return out
+
+
+def weights_of(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint_path(str(run), step) / "model.safetensors")
+
+
+def test_an_export_holds_the_mean_of_the_last_checkpoints(trained: Path, tmp_path: Path) -> None:
+    told = export(str(trained), str(tmp_path / "hf"), None, writing=Writing(average=3))
+    assert "the mean of steps 3, 4, 5" in told and "(checked, to " in told
+    theirs = dict(AutoModelForPreTraining.from_pretrained(tmp_path / "hf").named_parameters())
+
+    name = "encoder.embeddings.token.weight"
+    mean = torch.stack([weights_of(trained, step)[name].double() for step in (3, 4, 5)]).mean(0)
+    assert torch.equal(theirs["bert.embeddings.word_embeddings.weight"].detach(), mean.float())
+    assert not torch.equal(mean.float(), weights_of(trained, 5)[name])
+    assert "the mean of those after steps 3, 4, 5." in (tmp_path / "hf" / "README.md").read_text()
+
+    export(str(trained), str(tmp_path / "one"), None)
+    assert "mean of those" not in (tmp_path / "one" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 22])
+def test_pieces_do_not_change_the_mean(trained: Path, tmp_path: Path, monkeypatch, piece: int) -> None:
+    monkeypatch.setattr(average, "PIECE", piece)
+    write_average([checkpoint_path(str(trained), step) for step in (4, 5)], tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    before, after = weights_of(trained, 4), weights_of(trained, 5)
+    assert found.keys() == after.keys()
+    for name, mean in found.items():
+        assert torch.equal(mean, ((before[name].double() + after[name].double()) / 2).float())
+
+
+def test_the_last_are_counted_from_the_step_that_is_given(trained: Path, tmp_path: Path) -> None:
+    assert last_steps(str(trained), 4, 2) == [3, 4]
+    told = export(str(trained), str(tmp_path / "hf"), 4, writing=Writing(average=2))
+    assert "the mean of steps 3, 4" in told
+
+
+def test_an_old_best_checkpoint_is_not_among_the_last(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    shutil.copytree(checkpoint_path(str(run), 3), checkpoint_path(str(run), 1))
+    assert steps_saved(str(run)) == [1, 3, 4, 5]
+    assert last_steps(str(run), None, 3) == [3, 4, 5]
+    assert main([str(run), "--output", str(tmp_path / "hf"), "--average", "4"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--average", "4"], "keeps 3 recent checkpoints (3, 4, 5), and its checkpoint.keep is 3. Average fewer, or"),
+        (["--average", "3", "--step", "4"], "keeps 2 recent checkpoints up to step 4 (3, 4)"),
+        (["--average", "2", "--best"], "--average takes the last checkpoints, not the best one"),
+        (["--average", "0"], "--average"),
+    ],
+)
+def test_what_cannot_be_averaged_is_a_usage_error(
+    trained: Path, tmp_path: Path, caplog, capsys, arguments, told
+) -> None:
+    assert main([str(trained), "--output", str(tmp_path / "hf"), *arguments]) == 2
+    assert told in caplog.text + capsys.readouterr().err
+    assert not (tmp_path / "hf").exists()
+
+
+def test_checkpoints_of_other_shapes_have_no_mean(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "step-00000001"
+    other.mkdir()
+    tensors = weights_of(trained, 4)
+    name = "encoder.embeddings.token.weight"
+    save_file(tensors | {name: tensors[name][:-1].clone()}, other / "model.safetensors")
+    with (
+        pytest.raises(CheckpointError, match=r"holds other tensors than .*, so they have no mean"),
+        folder_of_weights([other, checkpoint_path(str(trained), 5)]),
+    ):
+        pass
+
+
+def test_a_damaged_checkpoint_is_not_averaged(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    weights = checkpoint_path(str(run), 4) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(CheckpointError, match=r"step-00000004 does not verify"):
+        export(str(run), str(tmp_path / "hf"), None, writing=Writing(average=2))
+
+
+def test_a_run_at_a_url_is_averaged_alike(trained: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").put(str(trained), "/average/run", recursive=True)
+    told = export("memory://average/run", str(tmp_path / "hf"), None, writing=Writing(average=2))
+    assert "the mean of steps 4, 5" in told
+    export(str(trained), str(tmp_path / "local"), None, writing=Writing(average=2))
+    assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "local/model.safetensors").read_bytes()
+    assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "bert"

@@ -1,0 +1,419 @@
+"""ELECTRA's two parts against transformers' own; what is drawn, against the softmax; and the loss of both together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from schemas.errors import DataError, UsageError
+from schemas.masking import Masking
+from tests.small_models import alone, as_theirs, padded, random_model, section, write_hf
+from trainer.config.load import load_recipe
+from trainer.config.schema import ModelSection
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
+from trainer.data.mixture import build_sources
+from trainer.data.padding import pad_to_shape, shape_for
+from trainer.models.batch import PackedBatch
+from trainer.models.electra import ReplacedTokenModel
+from trainer.models.families import encoder_shape
+from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token
+from trainer.models.hf_convert import to_hf
+from trainer.models.parts import GENERATOR_FOLDER, parts_of
+from trainer.models.pretraining import Losses, build_model
+from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
+from trainer.models.warm_start import warm_start_model
+
+PARTS = ("discriminator", "generator")
+
+
+def electra(*changes: str) -> ModelSection:
+    """The generator's width is the embeddings', so it alone has no projection."""
+    return section("electra", "embedding_size=16", "generator_size=0.33333", *changes)
+
+
+def drawn(pairs: Path, share: RankShare, step: int = 0) -> list[PackedBatch]:
+    """One rank's part of a global batch of twelve rows, with draws."""
+    sources = build_sources([PairFolder(str(pairs))], None, 0, False)
+    stream = Stream(sources, share, MaskingSchedule(Masking()), 0, BatchFormat(has_draws=True))
+    try:
+        return stream.batch(step)
+    finally:
+        stream.close()
+
+
+@pytest.fixture(scope="module")
+def case(pairs: Path, tmp_path_factory) -> SimpleNamespace:
+    """A model, its parts here and in transformers, and a batch of twelve rows."""
+    vocabulary = PairFolder(str(pairs)).vocabulary
+    model: Any = random_model(electra(), vocabulary)
+    batch = drawn(pairs, RankShare(0, 1, 1, 12))[0]
+    folder = tmp_path_factory.mktemp("electra")
+    parts = dict(zip(PARTS, parts_of(model), strict=True))
+    theirs = {name: as_theirs(part.model, vocabulary, folder / name) for name, part in parts.items()}  # type: ignore[arg-type]
+    pad = vocabulary.special_id("pad")
+    return SimpleNamespace(model=model, batch=batch, parts=parts, theirs=theirs, vocabulary=vocabulary, pad=pad)
+
+
+def sampled(case: SimpleNamespace, batch: PackedBatch) -> tuple[PackedBatch, torch.Tensor]:
+    """The batch as the discriminator sees it, and what is replaced in it."""
+    logits_KV, _ = case.model.logits(batch)
+    assert batch.draws_K is not None
+    return replace_tokens(batch, sample_from_softmax(logits_KV, batch.draws_K))
+
+
+def gradients_of(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check(what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Equal up to rounding; `pytest -s` shows how far."""
+    print(f"electra, {what}: {float((found - expected).detach().abs().max()):.1e}")
+    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
+
+
+def test_the_generator_equals_transformers(case) -> None:
+    """Hidden states, logits, loss and gradient."""
+    batch = case.batch
+    inputs, place = padded(batch, 2, case.pad)
+    labels = torch.full_like(inputs["input_ids"], -100)
+    labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
+    output = case.theirs["generator"](**inputs, labels=labels, output_hidden_states=True)
+
+    check("generator, hidden states", case.model.encoder(batch), output.hidden_states[-1][place])
+    check("generator, logits", case.model.logits(batch)[0], output.logits[place][batch.masked_positions_K])
+    loss = case.model(batch).mlm_sum / batch.predicted
+    check("generator, loss", loss, output.loss)
+    compare_gradients(case, "generator", loss, output.loss)
+
+
+def test_the_discriminator_equals_transformers(case) -> None:
+    """The same, given the tokens that the generator drew."""
+    seen, replaced_T = sampled(case, case.batch)
+    assert 0 < replaced_T.sum() <= case.batch.predicted
+    inputs, place = padded(seen, 2, case.pad)
+    labels = torch.zeros_like(inputs["input_ids"])
+    labels[place] = replaced_T.long()
+    output = case.theirs["discriminator"](**inputs, labels=labels, output_hidden_states=True)
+
+    discriminator = case.model.discriminator
+    check("discriminator, hidden states", discriminator.encoder(seen), output.hidden_states[-1][place])
+    logits_T, _ = discriminator.logits(seen)
+    check("discriminator, logits", logits_T, output.logits[place])
+
+    losses = case.model(case.batch)
+    loss = losses.rtd_sum / case.batch.tokens
+    check("discriminator, loss", loss, output.loss)
+    assert losses.rtd_correct == ((logits_T > 0) == replaced_T).sum() and losses.replaced == replaced_T.sum()
+    compare_gradients(case, "discriminator", loss, output.loss)
+
+
+def compare_gradients(case: SimpleNamespace, name: str, loss: torch.Tensor, expected: torch.Tensor) -> None:
+    """Of a part's loss: the other part, but for the embeddings, gets none from it."""
+    part = case.parts[name]
+    gradients = gradients_of(case.model, loss)
+    assert all(not gradients[other].any() for other in gradients.keys() - set(part.names.values()))
+
+    ours = to_hf({mine: gradients[whole] for mine, whole in part.names.items()}, part.model.shape)
+    theirs = gradients_of(case.theirs[name], expected)
+    assert ours.keys() == theirs.keys()
+    print(f"electra, {name}, gradient: {max(float((ours[n] - theirs[n]).abs().max()) for n in ours):.1e}")
+    for tensor, gradient in ours.items():
+        torch.testing.assert_close(gradient, theirs[tensor], atol=1e-5, rtol=1e-4, msg=tensor)
+
+
+def one_row(batch: PackedBatch, s: int) -> PackedBatch:
+    assert batch.draws_K is not None
+    is_in_row_K = batch.sequence_T[batch.masked_positions_K] == s
+    return replace(alone(batch, s), draws_K=batch.draws_K[is_in_row_K])
+
+
+def test_a_packed_batch_computes_what_each_row_does_alone(case) -> None:
+    """Sums and gradients, tokens drawn by the generator included; and so does a batch of a fixed shape."""
+    rows = [case.model(one_row(case.batch, s)) for s in range(12)]
+    together = case.model(case.batch)
+    sums = torch.stack([losses.stacked() for losses in rows]).sum(0)
+    check("sums, alone", together.stacked(), sums, atol=1e-3, rtol=1e-6)
+    apart = gradients_of(case.model, sum(losses.total() for losses in rows))  # type: ignore[arg-type]
+    for name, gradient in gradients_of(case.model, together.total()).items():
+        torch.testing.assert_close(gradient, apart[name], atol=1e-4, rtol=1e-4, msg=name)
+
+    filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
+    assert len(filled.ids_T) == 512 > len(case.batch.ids_T) and len(filled.labels_K) > len(case.batch.labels_K)
+    check("sums, filled", case.model(filled).stacked(), together.stacked(), atol=1e-3, rtol=1e-6)
+
+
+def test_recomputed_layers_have_the_same_gradient(case) -> None:
+    model = random_model(electra("hidden_dropout_prob=0.2"), case.vocabulary).train()
+    found = []
+    for recompute in (False, True):
+        for encoder in model.encoders():
+            encoder.recompute = recompute
+        torch.manual_seed(0)
+        found.append(gradients_of(model, model(case.batch).total()))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+
+
+def test_compiled_parts_compute_the_same(case) -> None:
+    """Traced, without a compiler for the machine."""
+    model = random_model(electra(), case.vocabulary)
+    model.compile_parts(backend="eager")
+    filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
+    check("sums, compiled", model(filled).stacked(), case.model(filled).stacked(), atol=1e-3, rtol=1e-6)
+
+
+# What is drawn
+
+
+@pytest.mark.parametrize("vocabulary", [7, 64, 200])
+def test_draws_have_the_distribution_of_the_softmax(vocabulary: int) -> None:
+    """Pearson's chi-square of 200,000 draws, with a fixed seed: below the 99.9 % quantile, by Wilson and Hilferty."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits_V = 1.5 * torch.randn(vocabulary, generator=generator)
+    logits_V[3] = -torch.inf  # as padding of the vocabulary has
+    draws = 200_000
+    draws_K = torch.randint(1 << 63 - 1, (draws,), generator=generator) * 2 + 1
+
+    ids_K = torch.cat([sample_from_softmax(logits_V.expand(20_000, -1), part_K) for part_K in draws_K.split(20_000)])
+    found_V = torch.bincount(ids_K, minlength=vocabulary).double()
+    expected_V = draws * logits_V.double().softmax(0)
+    assert len(found_V) == vocabulary and found_V[3] == 0
+
+    possible_V = expected_V > 0
+    statistic = float(((found_V - expected_V)[possible_V] ** 2 / expected_V[possible_V]).sum())
+    freedom = int(possible_V.sum()) - 1
+    assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+def test_draws_equal_a_plain_loop() -> None:
+    """Which goes through the blocks of a row, and through the tokens of one, until a running sum passes the draw."""
+    generator = torch.Generator().manual_seed(0)
+    logits_KV = torch.randn(50, 300, generator=generator)
+    draws_K = torch.randint((1 << 63) - 1, (50,), generator=generator)
+
+    def choose(weights: list[float], share: float) -> int:
+        total = 0.0
+        for place, weight in enumerate(weights):
+            total += weight
+            if total > share * sum(weights):
+                return place
+        raise AssertionError
+
+    expected = []
+    for logits_V, draw in zip(logits_KV, draws_K.tolist(), strict=True):
+        weights = logits_V.double().softmax(0).tolist()
+        blocks = [weights[start : start + 64] for start in range(0, 300, 64)]
+        block = choose([sum(block) for block in blocks], (draw >> 32) / 2**31)
+        expected.append(64 * block + choose(blocks[block], (draw % 2**31) / 2**31))
+    assert sample_from_softmax(logits_KV, draws_K).tolist() == expected
+
+
+def test_logits_that_are_not_finite_give_a_loss_that_is_not_finite(case) -> None:
+    """And no index that a table of embeddings lacks."""
+    model = random_model(electra(), case.vocabulary)
+    with torch.no_grad():
+        model.encoder.embeddings.norm.weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    assert model(case.batch).total().isnan()
+
+
+def test_a_token_drawn_as_it_was_is_not_replaced(case) -> None:
+    """Every other masked token is drawn right. Masked places that only pad the batch replace nothing."""
+    filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
+    sampled_K = filled.labels_K.clone()
+    sampled_K[::2] += 1
+    seen, replaced_T = replace_tokens(filled, sampled_K)
+
+    masked = case.batch.predicted
+    positions_K = case.batch.masked_positions_K
+    assert replaced_T.nonzero().flatten().tolist() == positions_K[::2].tolist()
+    assert torch.equal(seen.ids_T[positions_K], sampled_K[:masked])
+    others_T = torch.ones_like(replaced_T).scatter(0, positions_K, False)
+    assert torch.equal(seen.ids_T[others_T], filled.ids_T[others_T])
+
+
+def replaced_rows(model: Any, batches: list[PackedBatch]) -> dict[bytes, bytes]:
+    """For each row, by its tokens: what the discriminator sees of it."""
+    rows = {}
+    for batch in batches:
+        logits_KV, _ = model.logits(batch)
+        assert batch.draws_K is not None
+        seen, replaced_T = replace_tokens(batch, sample_from_softmax(logits_KV, batch.draws_K))
+        original_T = batch.ids_T.scatter(0, batch.masked_positions_K, batch.labels_K)
+        assert torch.equal(replaced_T, seen.ids_T != original_T)
+        for s in range(len(batch.sequence_starts_S)):
+            row = batch.sequence_T == s
+            rows[original_T[row].numpy().tobytes()] = seen.ids_T[row].numpy().tobytes()
+    return rows
+
+
+def test_draws_depend_on_the_row_alone(case, pairs: Path) -> None:
+    """One micro-batch, four, or three ranks with two each, and a stream that begins later see the same tokens."""
+    found = []
+    for world_size, pieces in ((1, 1), (1, 4), (3, 2)):
+        shares = [RankShare(rank, world_size, pieces, 12) for rank in range(world_size)]
+        found.append(replaced_rows(case.model, [batch for share in shares for batch in drawn(pairs, share, step=1)]))
+    assert len(found[0]) == 12 and found[0] == found[1] == found[2]
+
+
+def test_draws_change_with_the_epoch(pairs: Path) -> None:
+    rows = PairFolder(str(pairs)).manifest.totals["rows"]
+    share = RankShare(0, 1, 1, rows)
+    first, again, second = (drawn(pairs, share, step)[0].draws_K for step in (0, 0, 1))
+    assert first is not None and again is not None and second is not None
+    assert torch.equal(first, again) and not set(first.tolist()) & set(second.tolist())
+    assert int(first.min()) >= 0 and np.mean(first.double().numpy() / 2**63) == pytest.approx(0.5, abs=0.02)
+
+
+def test_only_electra_s_batches_have_draws(pairs: Path) -> None:
+    sources = build_sources([PairFolder(str(pairs))], None, 0, False)
+    stream = Stream(sources, RankShare(0, 1, 1, 12), MaskingSchedule(Masking()), 0)
+    plain = stream.batch(0)[0]
+    stream.close()
+    other = drawn(pairs, RankShare(0, 1, 1, 12))[0]
+    assert plain.draws_K is None and "draws_K" not in plain.tensors()
+    assert all(torch.equal(tensor, other.tensors()[name]) for name, tensor in plain.tensors().items())
+
+
+# Sizes, weights and costs
+
+PUBLISHED = {
+    "electra_small": (13_483_008, 13_549_057, 4_620_026),
+    "electra_base": (108_891_648, 109_483_009, 33_740_602),
+}
+"""transformers' ElectraModel and ElectraForPreTraining of the published config.json, 14M and 110M in the README of
+google-research/electra; and ElectraForMaskedLM of the paper's generator, which has no published folder."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_parameter_counts(name: str) -> None:
+    recipe = load_recipe(name, [])
+    with torch.device("meta"):
+        model = ReplacedTokenModel(encoder_shape(recipe.model, recipe.model.vocab_size or 0))
+    discriminator, generator = parts_of(model)
+    modules = (discriminator.model.encoder, discriminator.model, generator.model)
+    assert tuple(sum(p.numel() for p in module.parameters()) for module in modules) == PUBLISHED[name]
+
+    shared = model.encoder.embeddings
+    assert model.discriminator.encoder.embeddings is shared
+    total = sum(p.numel() for p in model.parameters())
+    assert total == sum(PUBLISHED[name][1:]) - sum(p.numel() for p in shared.parameters())
+
+
+def test_initial_weights_are_those_of_google_s_code() -> None:
+    """Truncated at two standard deviations, but the projection and the last matrix are Glorot's."""
+    model: Any = build_model(section("electra", "embedding_size=32"), 700, 1)
+    small, large = 2 * 0.05, (6 / (48 + 32)) ** 0.5
+    assert float(model.discriminator.encoder.widen.weight.abs().max()) == pytest.approx(large, rel=0.02)
+    assert float(model.discriminator.prediction.weight.abs().max()) == pytest.approx((6 / 49) ** 0.5, rel=0.1)
+    for weight in (model.discriminator.dense.weight, model.mlm_head.dense.weight, shared_table(model)):
+        assert 0.9 * small < float(weight.abs().max()) <= small
+
+
+def shared_table(model: Any) -> torch.Tensor:
+    return model.encoder.embeddings.token.weight
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_executed_operations_are_those_that_torch_counts(case, recompute: bool) -> None:
+    model = random_model(electra(), case.vocabulary).train()
+    for encoder in model.encoders():
+        encoder.recompute = recompute
+    rows = [one_row(case.batch, s) for s in range(12)]
+    work = ExecutedWork()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        for row in rows:
+            work.add(row)
+            model(row).total().backward()
+
+    lengths = [row.tokens for row in rows]
+    mean_seen = sum(length**2 for length in lengths) / sum(lengths)
+    executed = executed_flops(model.shape, work, mean_seen, recompute)
+    assert executed == pytest.approx(counter.get_total_flops(), rel=0.005)
+    if not recompute:
+        masked = case.batch.predicted / case.batch.tokens
+        assert executed < flops_per_token(model.shape, mean_seen, masked) * case.batch.tokens
+
+
+def test_a_sum_of_losses_has_all_that_a_model_has() -> None:
+    one = torch.tensor(1.0)
+    assert Losses(one, one, one, one).stacked().tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert Losses(one, one, one, one).total() == 2 and Losses(one, one, one, one, one, one, one).total() == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["family=electra", "generator_size=0.001"], "a generator of width 0 with 1 heads"),
+        (["family=electra", "generator_size=0.41", "num_attention_heads=8"], "a generator of width 52 with 3 heads"),
+        (["generator_size=0.5"], r'model\.generator_size belongs to "electra"; model\.family is "bert"'),
+        (["discriminator_weight=3"], r'model\.discriminator_weight belongs to "electra"'),
+    ],
+)
+def test_a_generator_that_cannot_be_built_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_recipe("trainer/recipes/tiny.toml", [f"model.{change}" for change in changes])
+
+
+def test_a_causal_phase_is_refused() -> None:
+    settings = ["model.family=electra", "objective.kind=clm"]
+    with pytest.raises(UsageError, match=r'objective.kind "clm" is not for model.family "electra"'):
+        load_recipe("trainer/recipes/tiny.toml", settings)
+
+
+# Published weights
+
+
+@pytest.fixture
+def published(case, tmp_path: Path) -> Path:
+    for part in case.parts.values():
+        write_hf(part.model, case.vocabulary, tmp_path / part.subfolder)
+    return tmp_path
+
+
+def test_a_pair_of_folders_is_where_a_run_begins(case, published: Path) -> None:
+    fresh = build_model(electra(), case.vocabulary.size, 5)
+    assert warm_start_model(fresh, str(published), case.vocabulary) == []
+    ours = dict(case.model.named_parameters())
+    assert all(torch.equal(weight, ours[name]) for name, weight in fresh.named_parameters())
+
+
+def test_without_a_generator_that_part_begins_anew(case, tmp_path: Path) -> None:
+    """As from google/electra-small-discriminator alone."""
+    write_hf(case.parts["discriminator"].model, case.vocabulary, tmp_path)
+    fresh = build_model(electra(), case.vocabulary.size, 5)
+    assert warm_start_model(fresh, str(tmp_path), case.vocabulary) == [GENERATOR_FOLDER]
+    ours = dict(case.model.named_parameters())
+    equal = {name for name, weight in fresh.named_parameters() if torch.equal(weight, ours[name])}
+    assert equal == set(case.parts["discriminator"].names.values())
+
+
+def test_a_generator_of_another_pair_is_refused(case, published: Path) -> None:
+    other = random_model(electra(), case.vocabulary)
+    with torch.no_grad():
+        shared_table(other).mul_(1.5)
+    write_hf(parts_of(other)[1].model, case.vocabulary, published / GENERATOR_FOLDER)  # type: ignore[arg-type]
+    fresh = build_model(electra(), case.vocabulary.size, 5)
+    with pytest.raises(DataError, match=r"other token.weight embeddings than its subfolder generator"):
+        warm_start_model(fresh, str(published), case.vocabulary)
+
+
+def test_the_loss_is_the_mean_over_real_tokens(case) -> None:
+    """By hand, without any of the model's own sums."""
+    seen, replaced_T = sampled(case, case.batch)
+    logits_T, _ = case.model.discriminator.logits(seen)
+    by_hand = [
+        F.softplus(-logit) if is_replaced else F.softplus(logit)
+        for logit, is_replaced in zip(logits_T, replaced_T, strict=True)
+    ]
+    assert float(case.model(case.batch).rtd_sum) == pytest.approx(float(sum(by_hand)), rel=1e-5)

@@ -1,0 +1,111 @@
+"""Averages the weights of a run's last checkpoints into one file, for `export --average K`.
+
+The mean of late checkpoints lies nearer to the middle of the valley that a run moves about in: it often scores better
+than the last of them, above all before a learning rate has decayed (Izmailov et al., arXiv:1803.05407). NeoBERT is
+judged by such means.
+
+Files are read side by side, piece by piece, so that memory does not grow with the model. Sums are float64 and the mean
+is rounded to float32 once.
+
+Suffixes: N float32 elements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from schemas import storage
+from schemas.errors import CheckpointError, StorageError, UsageError
+from trainer.checkpoint.layout import WEIGHTS_FILE, steps_saved
+from trainer.checkpoint.safetensors_io import TensorFile, layout_of
+from trainer.export.folder import scratch_folder
+
+PIECE = 1 << 22
+"""Elements that are averaged at once: 48 MiB with their float64 sums, however many checkpoints there are."""
+
+
+def last_steps(run: str, step: int | None, count: int) -> list[int]:
+    """Return the steps of the last `count` checkpoints of a run, which may be a URL, up to `step`; oldest first.
+
+    Raises UsageError if the run keeps fewer.
+    """
+    with storage.storage_errors_of(run):
+        saved = steps_saved(run)
+        keep = _kept_by(run)
+
+    # One that is older than these is there because it was the best, and may be from long before.
+    recent = saved[-keep:]
+    steps = [one for one in recent if step is None or one <= step]
+    if len(steps) < count:
+        until = "" if step is None else f" up to step {step}"
+        held = ", ".join(map(str, steps)) or "none"
+        raise UsageError(
+            f"--average {count}: {run} keeps {len(steps)} recent checkpoints{until} ({held}), and its checkpoint.keep "
+            f"is {keep}. Average fewer, or train with checkpoint.keep of at least {count}."
+        )
+    return steps[-count:]
+
+
+def _kept_by(run: str) -> int:
+    """Return checkpoint.keep of the run's recipe."""
+    recipe = tomllib.loads(storage.read(storage.join(run, "recipe.toml")).decode())
+    return recipe["checkpoint"]["keep"]
+
+
+@contextlib.contextmanager
+def folder_of_weights(checkpoints: list[Path]) -> Iterator[Path]:
+    """Yield the checkpoint, or for several a temporary folder with their mean weights in a file of the same name.
+
+    Raises CheckpointError if they are not of one model, and StorageError if the mean cannot be written.
+    """
+    if len(checkpoints) == 1:
+        yield checkpoints[0]
+        return
+
+    with scratch_folder() as folder:
+        try:
+            write_average(checkpoints, folder)
+        except OSError as error:
+            needed = (checkpoints[-1] / WEIGHTS_FILE).stat().st_size
+            raise StorageError(
+                f"The mean of {len(checkpoints)} checkpoints cannot be written to {folder.parent}: {error.strerror}. "
+                f"It needs {needed:,} bytes there, beside those of the export. Set TMPDIR to a folder with room."
+            ) from error
+        yield folder
+
+
+def write_average(checkpoints: list[Path], folder: Path) -> None:
+    """Write the mean weights of checkpoints into a folder, under the name that a checkpoint has for its own.
+
+    Raises CheckpointError if they are not of one model, and OSError.
+    """
+    with contextlib.ExitStack() as stack, (folder / WEIGHTS_FILE).open("wb") as target:
+        files = [stack.enter_context(TensorFile(path / WEIGHTS_FILE)) for path in checkpoints]
+        shapes = files[-1].shapes
+        for file in files:
+            if file.shapes != shapes:
+                raise CheckpointError(
+                    f"{file.path} holds other tensors than {files[-1].path}, so they have no mean. Average fewer."
+                )
+
+        target.write(layout_of(shapes).header)
+        for name, shape in shapes.items():
+            size = prod(shape)
+            for start in range(0, size, PIECE):
+                mean_N = _mean(files, name, start, min(PIECE, size - start))
+                target.write(mean_N.numpy().data)
+
+
+def _mean(files: list[TensorFile], name: str, start: int, count: int) -> Tensor:
+    """Return the mean of some elements of a tensor over all files, (N,) float32."""
+    sum_N = torch.zeros(count, dtype=torch.float64)
+    for file in files:
+        sum_N += file.read(name, start, count)
+    return (sum_N / len(files)).float()

@@ -1,0 +1,107 @@
+"""ELECTRA: a small masked LM, the generator, and a discriminator that tells which tokens the generator replaced.
+
+Both are trained together, from scratch, on the sum of two losses (arXiv:2003.10555). The generator learns from masked
+tokens alone: nothing of the discriminator's loss reaches it through the tokens that it draws. Token, position and
+segment embeddings and their norm are the same for both. Only the discriminator is used afterwards.
+
+Shape suffixes: T tokens, K masked tokens, D the discriminator's hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.models.batch import PackedBatch
+from trainer.models.encoder import ACTIVATIONS, Embeddings, Encoder
+from trainer.models.pretraining import Losses, PretrainingModel, summed_loss
+from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet import TwoStreamEncoder
+
+
+class Discriminator(nn.Module):
+    """An encoder with a head of two matrices, which gives each token one logit: above 0, it has been replaced."""
+
+    def __init__(self, shape: EncoderShape, embeddings: Embeddings):
+        """embeddings: the generator's, which the two share."""
+        super().__init__()
+        self.shape = shape
+        self.encoder = Encoder(shape)
+        self.encoder.embeddings = embeddings
+        self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.prediction = nn.Linear(shape.hidden_size, 1)
+        self.activation = ACTIVATIONS[shape.activation]
+
+    def logits(self, batch: PackedBatch) -> tuple[Tensor, None]:
+        """Return the (T,) logits of the tokens as they are in the batch, and None where other models have pairs'."""
+        return self.head(self.encoder(batch)), None
+
+    def head(self, x_TD: Tensor) -> Tensor:
+        """Compute (T, D) -> (T,)."""
+        return self.prediction(self.activation(self.dense(x_TD))).squeeze(-1)
+
+
+class ReplacedTokenModel(PretrainingModel):
+    """A masked LM, the generator, with a discriminator beside it. `encoder` and `mlm_head` are the generator's."""
+
+    def __init__(self, shape: EncoderShape):
+        """shape: the discriminator's, with the generator's inside."""
+        assert shape.generator is not None
+        super().__init__(shape.generator)
+        self.shape = shape
+        assert isinstance(self.encoder, Encoder), "the generator has one stream"
+        self.discriminator = Discriminator(shape, self.encoder.embeddings)
+
+    def forward(self, batch: PackedBatch) -> Losses:
+        """Return the losses, summed over the micro-batch, which must have draws."""
+        assert batch.draws_K is not None
+        mlm_sum, mlm_correct, sampled_K = self.generate(self._rows(batch), batch.labels_K, batch.draws_K)
+
+        seen, replaced_T = replace_tokens(batch, sampled_K)
+        is_real_T = torch.arange(len(batch.ids_T), device=sampled_K.device) < batch.tokens
+        x_TD = self.discriminator.encoder(seen)
+        rtd_sum, rtd_correct, replaced = self.detect(x_TD, replaced_T, is_real_T)
+
+        no_pairs = torch.zeros_like(mlm_sum)
+        return Losses(mlm_sum, mlm_correct, no_pairs, no_pairs, rtd_sum, rtd_correct, replaced)
+
+    def generate(self, x_KD: Tensor, labels_K: Tensor, draws_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the masked LM's loss and right predictions, and the (K,) sampled ids. Compiled as one region."""
+        mlm_KP, _ = self._logits_at(x_KD, len(labels_K))
+        mlm_sum, mlm_correct = summed_loss(mlm_KP, labels_K)
+        sampled_K = sample_from_softmax(mlm_KP.detach(), draws_K)
+        return mlm_sum, mlm_correct, sampled_K.clamp(max=self.shape.vocab_size - 1)
+
+    def detect(self, x_TD: Tensor, replaced_T: Tensor, is_real_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cross-entropy, the right answers and the replaced tokens, summed over the real ones, in float32.
+
+        is_real_T: False for padding, which counts nowhere. Compiled as one region.
+        """
+        logits_T = self.discriminator.head(x_TD).float()
+        losses_T = F.binary_cross_entropy_with_logits(logits_T, replaced_T.float(), reduction="none")
+        is_right_T = (logits_T > 0) == replaced_T
+        sums = [torch.where(is_real_T, values_T, 0).sum() for values_T in (losses_T, is_right_T, replaced_T)]
+        return sums[0], sums[1].float(), sums[2].float()
+
+    def encoders(self) -> list[Encoder | TwoStreamEncoder]:
+        """Return the discriminator's encoder and the generator's."""
+        return [self.discriminator.encoder, self.encoder]
+
+    def compile_parts(self, backend: str = "inductor") -> None:
+        """Let torch.compile fuse the operations of the embeddings, of each layer, and of both heads and losses."""
+        self.encoder.compile_parts(backend)
+        for layer in self.discriminator.encoder.layers:
+            layer.compile(dynamic=False, backend=backend)
+        self.generate = torch.compile(self.generate, dynamic=False, backend=backend)  # type: ignore[method-assign]
+        self.detect = torch.compile(self.detect, dynamic=False, backend=backend)  # type: ignore[method-assign]
+
+
+def generator_of(model: ReplacedTokenModel) -> PretrainingModel:
+    """Return the generator as a model of its own, with the same weights."""
+    with torch.device("meta"):
+        generator = PretrainingModel(model.encoder.shape)
+    generator.encoder = model.encoder
+    generator.mlm_head = model.mlm_head
+    return generator.train(model.training)

@@ -1,0 +1,89 @@
+"""XLNet in transformers: its config.json, the dimensions of its weights, and an order as its two masks.
+
+There the heads are dimensions of their own in most weights of attention; here they lie side by side, and a weight has
+the same bytes. Its config has its own names for sizes, and no largest number of positions.
+
+Shape suffixes: L tokens, K targets, D hidden size, H heads, d head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from schemas.vocabulary import Vocabulary
+from trainer.models.shape import EncoderShape
+
+MATRICES = ("q", "k", "v", "o", "r")
+BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
+
+
+def xlnet_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the config.json of XLNetLMHeadModel, for a model that was trained without memory."""
+    return {
+        "architectures": ["XLNetLMHeadModel"],
+        "model_type": "xlnet",
+        "vocab_size": shape.vocab_size,
+        "d_model": shape.hidden_size,
+        "n_layer": shape.num_hidden_layers,
+        "n_head": shape.num_attention_heads,
+        "d_head": shape.head_size,
+        "d_inner": shape.intermediate_size,
+        "ff_activation": "gelu",
+        "layer_norm_eps": shape.norm_eps,
+        "dropout": shape.hidden_dropout_prob,
+        "attn_type": "bi",
+        "untie_r": True,
+        "bi_data": False,
+        "clamp_len": -1,
+        "same_length": False,
+        "mem_len": None,
+        "reuse_len": None,
+        "use_mems_eval": False,
+        "use_mems_train": False,
+        "summary_type": "last",
+        "pad_token_id": vocabulary.special_id("pad"),
+        "bos_token_id": vocabulary.special_id("cls"),
+        "eos_token_id": vocabulary.special_id("sep"),
+        "tie_word_embeddings": True,
+    }
+
+
+def their_dimensions(name: str, ours: tuple[int, ...], shape: EncoderShape) -> tuple[int, ...]:
+    """Return the dimensions in transformers of a weight that has the dimensions `ours` here; `name` is theirs."""
+    if not shape.two_streams:
+        return ours
+
+    last = name.rpartition(".")[2]
+    heads = (shape.num_attention_heads, shape.head_size)
+    if last in MATRICES:
+        return (ours[0], *heads)
+    if last in BIASES:
+        return heads
+    if last == "seg_embed":
+        return (2, *heads)
+    if last == "mask_emb":
+        return (1, 1, shape.hidden_size)
+    return ours
+
+
+def our_weight(name: str, theirs: Tensor, shape: EncoderShape) -> Tensor:
+    """Return a weight of transformers with its dimensions here."""
+    if not shape.two_streams:
+        return theirs
+    if name.rpartition(".")[2] in BIASES:
+        return theirs.flatten()
+    return theirs.flatten(1) if theirs.dim() > 2 else theirs
+
+
+def permutation_inputs(order_L: Tensor, targets_K: Tensor) -> dict[str, Tensor]:
+    """Return XLNet's `perm_mask` (1, L, L) and `target_mapping` (1, K, L) of a row's order and its targets' places.
+
+    A 1 in perm_mask hides a token. transformers lets the content stream see itself nevertheless.
+    """
+    is_visible_LL = order_L[None, :] < order_L.clamp(min=0)[:, None]
+    target_mapping_KL = torch.zeros(len(targets_K), len(order_L))
+    target_mapping_KL[torch.arange(len(targets_K)), targets_K] = 1.0
+    return {"perm_mask": (~is_visible_LL).float()[None], "target_mapping": target_mapping_KL[None]}
