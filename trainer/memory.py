@@ -7,10 +7,16 @@ and the activations that layers keep for the backward pass. What an allocator ro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
+from torch import nn
+
 from trainer.config.schema import Recipe
-from trainer.models.encoder import EncoderShape
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet_flops import score_bytes
+from trainer.optim.hidden_matrices import hidden_matrices
 
 RANKS = (1, 8)
 """World sizes that memory per rank is given for."""
@@ -20,7 +26,7 @@ class BytesPerParameter(NamedTuple):
     """What training keeps for one parameter.
 
     gradient: summed in float32 whatever the precision is (trainer/distributed/gradients.py).
-    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one.
+    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one. Muon has one moment of a matrix.
     """
 
     weight: int
@@ -34,11 +40,17 @@ BYTES = {
     "fp16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
 }
 
+MOMENT_BYTES = 4
+"""Of one parameter's moment, in float32."""
+
 REDUCE_BUCKET_SIZE = 500_000_000
 """Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
 
-VECTORS_PER_LAYER = 8
-"""Vectors of the hidden size that a layer keeps: its input, query, key, value, the heads' output, two sums, a norm."""
+MAX_LIVE_PARAMETERS = 1_000_000_000
+"""Weights that stage 3 gathers at most, unless [deepspeed] zero_optimization.stage3_max_live_parameters is set."""
+
+VECTORS_PER_LAYER = 6
+"""Vectors of the hidden size that a layer keeps: its input, the queries, the heads' output, two sums, and a norm."""
 
 LOGIT_BYTES = 3 * 4
 """Per vocabulary entry at a masked token, in float32: logits, their logarithms, and in the backward pass gradients."""
@@ -53,52 +65,89 @@ MOST_TOKENS = 65_536
 # What does not depend on the micro-batch
 
 
-def state_bytes(parameters: int, precision: str) -> dict[str, dict[str, int]]:
+class StateBytes(NamedTuple):
+    """What training keeps for all parameters together, in bytes."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    def per_rank(self, stage: int, ranks: int) -> int:
+        """Each stage shards one thing more: stage 1 optimizer state, stage 2 gradients, stage 3 weights."""
+        whole = 0
+        sharded = 0
+        for size, sharded_from_stage in ((self.optimizer, 1), (self.gradients, 2), (self.weights, 3)):
+            # Shards are filled up to equal sizes, so the division rounds up.
+            if stage < sharded_from_stage:
+                whole += size
+            else:
+                sharded += -(-size // ranks)
+        return whole + sharded
+
+
+class Parameters(NamedTuple):
+    """How many parameters a model has, and how many of them have one moment instead of two (Muon's matrices)."""
+
+    all: int
+    one_moment: int = 0
+
+    def state(self, precision: str, offloaded: bool = False) -> StateBytes:
+        """Return what training keeps for them. offloaded: the optimizer's state is on the host."""
+        size = BYTES[precision]
+        optimizer = size.optimizer * self.all - MOMENT_BYTES * self.one_moment
+        return StateBytes(size.weight * self.all, size.gradient * self.all, 0 if offloaded else optimizer)
+
+
+def parameters_of(model: nn.Module, recipe: Recipe) -> Parameters:
+    """Count a model's parameters, each shared one once, and those that the recipe's optimizer has one moment of."""
+    matrices = hidden_matrices(model) if recipe.optimizer.kind == "muon" else []
+    return Parameters(_count(model.parameters()), _count(matrices))
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def state_bytes(parameters: Parameters, precision: str) -> dict[str, dict[str, int]]:
     """Return the bytes of weights, gradients and optimizer state on each rank, by ZeRO stage and number of ranks."""
+    state = parameters.state(precision)
     by_stage: dict[str, dict[str, int]] = {}
     for stage in range(4):
-        by_ranks = {str(ranks): _state_bytes_per_rank(BYTES[precision], parameters, stage, ranks) for ranks in RANKS}
-        by_stage[f"zero_{stage}"] = by_ranks
+        by_stage[f"zero_{stage}"] = {str(ranks): state.per_rank(stage, ranks) for ranks in RANKS}
     return by_stage
 
 
-def _state_bytes_per_rank(size: BytesPerParameter, parameters: int, stage: int, ranks: int) -> int:
-    """Each stage shards one thing more: stage 1 optimizer state, stage 2 gradients, stage 3 weights."""
+def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
+    """Return the bytes of the buffers that gradients and weights are exchanged in, on each rank.
 
-    def held(bytes_per_parameter: int, sharded_from_stage: int) -> int:
-        whole = bytes_per_parameter * parameters
-        if stage < sharded_from_stage:
-            return whole
-        # Shards are filled up to equal sizes, so the division rounds up.
-        return -(-whole // ranks)
-
-    return held(size.optimizer, 1) + held(size.gradient, 2) + held(size.weight, 3)
-
-
-def bucket_bytes(parameters: int, recipe: Recipe) -> int:
-    """Return the bytes of the buffers that gradients are reduced in, on each rank.
-
-    A float32 copy of at most one bucket of gradients. Stages 2 and 3 also have the bucket itself, which DeepSpeed
-    allocates in the model's precision and at its full size however small the model is.
+    A float32 copy of at most one bucket of gradients; but in bf16 below stage 2 gradients are reduced where they are
+    summed (trainer/distributed/bf16_updates.py). Stages 2 and 3 also have the bucket itself, which DeepSpeed allocates
+    in the model's precision and at its full size however small the model is. Stage 3 gathers weights for as long as
+    they are computed with.
     """
     settings = recipe.deepspeed.get("zero_optimization", {})
     bucket_size = int(settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE))
+    live_parameters = int(settings.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS))
+    stage = recipe.engine.zero_stage
+    weight_bytes = BYTES[recipe.engine.precision].weight
 
-    float32_copy = 4 * min(parameters, bucket_size)
-    if recipe.engine.zero_stage < 2:
-        return float32_copy
-    return float32_copy + BYTES[recipe.engine.precision].weight * bucket_size
+    if stage < 2 and recipe.engine.precision == "bf16":
+        return 0
+    needed = 4 * min(parameters.all, bucket_size)
+    if stage >= 2:
+        needed += weight_bytes * bucket_size
+    if stage == 3:
+        needed += weight_bytes * min(parameters.all, live_parameters)
+    return needed
 
 
-def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
+def held_bytes(parameters: Parameters, recipe: Recipe, ranks: int) -> int:
     """Return the bytes that each device holds whatever the micro-batch is: state and buffers.
 
     Of what is offloaded, only the optimizer state is left out: the rest is on the device while it is computed with.
     """
-    size = BYTES[recipe.engine.precision]
-    if recipe.engine.offload != "none":
-        size = size._replace(optimizer=0)
-    return _state_bytes_per_rank(size, parameters, recipe.engine.zero_stage, ranks) + bucket_bytes(parameters, recipe)
+    state = parameters.state(recipe.engine.precision, offloaded=recipe.engine.offload != "none")
+    return state.per_rank(recipe.engine.zero_stage, ranks) + bucket_bytes(parameters, recipe)
 
 
 # What depends on it
@@ -107,38 +156,66 @@ def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
 def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     """Return the bytes that one token's activations keep for the backward pass.
 
-    A layer keeps VECTORS_PER_LAYER vectors of the hidden size and two of the feed-forward size, and for dropout one
-    byte for each element of two vectors. With engine.recompute each layer keeps its input, and one layer at a time
-    the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary entry at masked tokens.
+    A layer keeps VECTORS_PER_LAYER vectors of the hidden size, keys and values, and what the feed-forward network
+    computes inside; for dropout also one byte for each element of two vectors. With engine.recompute each layer keeps
+    its input, and one layer at a time the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary entry at masked
+    tokens, of which there are most where their share is highest. ELECTRA's generator keeps its activations while the
+    discriminator computes, which has a head of two vectors instead.
     """
+    if shape.generator is not None:
+        discriminator = replace(shape, generator=None, vocab_size=0)
+        head_bytes = 2 * shape.hidden_size * _value_bytes(recipe)
+        return activation_bytes(shape.generator, recipe) + activation_bytes(discriminator, recipe) + head_bytes
+
     value_bytes = _value_bytes(recipe)
     input_bytes = shape.hidden_size * value_bytes
 
-    layer_bytes = (VECTORS_PER_LAYER * shape.hidden_size + 2 * shape.intermediate_size) * value_bytes
+    keys_and_values = 2 * shape.num_key_value_heads * shape.head_size
+    hidden = VECTORS_PER_LAYER * shape.hidden_size + keys_and_values
+    layer_bytes = (hidden + _inner_vectors(shape) * shape.intermediate_size) * value_bytes
     if shape.hidden_dropout_prob:
         layer_bytes += 2 * shape.hidden_size
+    if shape.two_streams:
+        # A target is one token more, and queries keep their scores.
+        layer_bytes *= 1 + recipe.masking.prob
+        layer_bytes += score_bytes(shape, recipe.masking.prob, value_bytes)
 
     if recipe.engine.recompute:
         all_layers = shape.num_hidden_layers * input_bytes + layer_bytes
     else:
         all_layers = shape.num_hidden_layers * layer_bytes
 
-    return all_layers + recipe.masking.prob * shape.vocab_size * LOGIT_BYTES
+    return all_layers + recipe.predicted_share * shape.vocab_size * LOGIT_BYTES
 
 
 def working_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     """Return the bytes that one token takes for a moment in the backward pass: one layer's gradients.
 
-    Four vectors of the hidden size (queries, keys, values, and the sum's) and two of the feed-forward size.
+    Four vectors of the hidden size (queries, keys, values, and the sum's), and those inside the feed-forward network.
     """
-    return (4 * shape.hidden_size + 2 * shape.intermediate_size) * _value_bytes(recipe)
+    value_bytes = _value_bytes(recipe)
+    layer_bytes = (4 * shape.hidden_size + _inner_vectors(shape) * shape.intermediate_size) * value_bytes
+    if shape.two_streams:
+        # The gradients of scores, of those with distances, which are twice as many, and what they were computed from.
+        layer_bytes += 4 * score_bytes(shape, recipe.masking.prob, value_bytes)
+    return layer_bytes
+
+
+def _inner_vectors(shape: EncoderShape) -> int:
+    """Return how many vectors of the feed-forward size are kept: before and after the activation.
+
+    With a gate also the gate, and the product of both.
+    """
+    return 4 if shape.gated else 2
 
 
 def _value_bytes(recipe: Recipe) -> int:
     return 4 if recipe.engine.precision == "fp32" else 2
 
 
-def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int, free_bytes: float) -> int:
+def largest_micro_batch(
+    shape: EncoderShape, parameters: Parameters, recipe: Recipe, ranks: int, free_bytes: float
+) -> int:
     """Return how many tokens fit into a device's free memory beside the state, at most MOST_TOKENS; 0 if none do."""
     room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
     tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))

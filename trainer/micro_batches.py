@@ -5,35 +5,35 @@
     a CPU    CPU_TOKENS, which leave no core idle and keep a small machine's memory free.
 
 All ranks take what the one with the least memory can. The choice changes results by rounding, so it is recorded in
-RUN/micro_batches.json, and a run that resumes under the same circumstances takes what is recorded there.
+RUN/micro_batches.json, and a run that resumes under the same circumstances takes what is recorded there. If training
+runs out of memory all the same, that is recorded as well, and the next start takes half.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from schemas import storage
 from schemas.errors import UsageError
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.logs import logger
 from trainer.memory import held_bytes, largest_micro_batch
-from trainer.models.encoder import EncoderShape
+from trainer.micro_batch_record import RECORD, Choice, record, recorded
 from trainer.models.families import encoder_shape
+from trainer.models.host_memory import available_bytes
+from trainer.models.shape import EncoderShape
+from trainer.out_of_memory import device_name
 from trainer.trial_pass import Trial, count_parameters, free_memory
-
-RECORD = "micro_batches.json"
-"""In a run's folder: each choice that was made, and what it was made for."""
 
 CPU_TOKENS = 4096
 """On a CPU: 32 rows of 128 tokens. Matrix products of so many rows run at full speed on any number of cores, and a
@@ -42,77 +42,124 @@ BERT-base takes 3 GB for it. Up to 8,192 bf16 is accurate (trainer/build_model.p
 
 @dataclass(frozen=True)
 class Rows:
-    """What a choice has to know of the data: tokens of the longest row, and of a row on average."""
+    """What a choice has to know of the data: tokens of each folder's longest row, and of a row on average."""
 
-    longest: int
+    longest_of_folders: tuple[int, ...]
     mean: float
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row of all."""
+        return max(self.longest_of_folders)
 
     @classmethod
     def of(cls, folders: Sequence[PairFolder]) -> Rows:
         """Return the rows of all folders together."""
         tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
         rows = sum(folder.manifest.totals["rows"] for folder in folders)
-        return cls(max(folder.max_length for folder in folders), tokens / rows)
+        return cls(tuple(folder.max_length for folder in folders), tokens / rows)
 
 
-def with_micro_batches(phase: Phase, folders: Sequence[PairFolder], device: torch.device) -> Phase:
-    """Return the phase with a number for batch.micro_tokens, if its recipe leaves the choice. A collective call.
+def with_micro_batches(
+    phase: Phase, folders: Sequence[PairFolder], device: torch.device
+) -> tuple[Phase, Choice | None]:
+    """Return the phase with a number for batch.micro_tokens, and the choice, if its recipe leaves one.
 
-    Raises UsageError on every rank if not even the smallest micro-batch fits.
+    A collective call. Raises UsageError on every rank if not even the smallest micro-batch fits.
     """
     recipe = phase.recipe
     if not recipe.batch.chooses_micro_batch:
-        return phase
+        return phase, None
 
     rows = Rows.of(folders)
-    run = recipe.run.folder
     made_for = circumstances(phase, rows, device)
-    tokens = run_on_rank_0(lambda: recorded(run, made_for))
-
-    if tokens is None:
-        shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
-        tokens = choose(recipe, shape, rows, device)
-        chosen = tokens
-        run_on_rank_0(lambda: record(run, made_for, chosen))
-        logger.info("batch.micro_tokens auto: %s tokens at once on each rank.", f"{tokens:,}")
+    choice = known_choice(recipe.run.folder, made_for)
+    if choice is not None and not choice.ran_out_of_memory:
+        logger.info(
+            "batch.micro_tokens auto: %s tokens at once, as recorded in %s.", f"{choice.micro_tokens:,}", RECORD
+        )
     else:
-        logger.info("batch.micro_tokens auto: %s tokens at once, as recorded in %s.", f"{tokens:,}", RECORD)
+        shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
+        tokens = choose(recipe, shape, rows, device, failed=choice.micro_tokens if choice is not None else None)
+        log_choice(tokens, failed=choice)
+        choice = Choice(tokens, made_for)
+        record_on_rank_0(recipe.run.folder, choice)
 
-    batch = recipe.batch.model_copy(update={"micro_tokens": tokens})
-    return replace(phase, recipe=recipe.model_copy(update={"batch": batch}))
+    batch = recipe.batch.model_copy(update={"micro_tokens": choice.micro_tokens})
+    return replace(phase, recipe=recipe.model_copy(update={"batch": batch})), choice
+
+
+def known_choice(run: str, made_for: dict[str, Any]) -> Choice | None:
+    """Return the recorded choice that holds under these circumstances, or the smallest that ran out of memory.
+
+    A collective call.
+    """
+    # The rank that ran out of memory recorded it, perhaps in a folder of its own.
+    of_ranks = run_on_all_ranks(lambda: recorded(run, made_for))
+    failed = [choice for choices in of_ranks for choice in choices if choice.ran_out_of_memory]
+    smallest_failed = min(failed, key=lambda choice: choice.micro_tokens, default=None)
+
+    for choice in reversed(of_ranks[0]):
+        if smallest_failed is None or choice.micro_tokens < smallest_failed.micro_tokens:
+            return choice
+    return smallest_failed
+
+
+def record_on_rank_0(run: str, choice: Choice) -> None:
+    """Record a choice in the folder that rank 0 sees. A collective call. Raises StorageError on every rank."""
+    run_on_rank_0(lambda: record(run, choice))
+
+
+def log_choice(tokens: int, failed: Choice | None) -> None:
+    """Log a new choice, and the one before it that was too large."""
+    reason = f", because {failed.micro_tokens:,} ran out of memory ({RECORD})" if failed is not None else ""
+    logger.info("batch.micro_tokens auto: %s tokens at once on each rank%s.", f"{tokens:,}", reason)
 
 
 # Choosing
 
 
-def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device) -> int:
-    """Return the tokens of a micro-batch for all ranks. A collective call. Raises UsageError if none fit."""
+def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device, failed: int | None = None) -> int:
+    """Return the tokens of a micro-batch for all ranks, at most half of `failed`, which ran out of memory.
+
+    A collective call. Raises UsageError on every rank if none fit, and the error of a rank whose trial fails otherwise.
+    """
     ranks = dist.get_world_size()
     smallest = smallest_micro_batch(recipe.batch, rows.longest)
-    if device.type != "cuda":
-        return needed_tokens(recipe.batch, max(CPU_TOKENS, smallest), rows.longest, ranks)
-
-    parameters = count_parameters(shape)
-    free_bytes = free_memory(device)
-    estimate = largest_micro_batch(shape, parameters, recipe, ranks, free_bytes)
-
-    trial = Trial(shape, recipe, rows.mean, held_bytes(parameters, recipe, ranks), device)
-
-    def fits(tokens: int) -> bool:
-        # At stage 3 no device can hold the whole model, which a pass outside DeepSpeed would need.
-        if recipe.engine.zero_stage == 3:
-            return tokens <= estimate
-        return trial.fits(tokens)
 
     def need(tokens: int) -> int:
-        return needed_tokens(recipe.batch, tokens, rows.longest, ranks)
+        return needed_tokens(recipe.batch, max(tokens, smallest), rows.longest_of_folders, ranks)
 
-    # The estimate errs on the safe side, so the smallest is tried even if the estimate says that it does not fit.
-    tokens = halve_until_it_fits(need(max(estimate, smallest)), smallest, need, fits)
-    tokens = least_of_all_ranks(tokens, device)
+    # The smallest is tried even if the estimate says that it does not fit, because it errs on the safe side.
+    def fitting() -> int:
+        if failed is not None and failed <= smallest:
+            return 0
+        estimate, fits = measures_of(recipe, shape, rows, device)
+        first = need(estimate if failed is None else min(estimate, failed // 2))
+        return halve_until_it_fits(first, smallest, need, fits)
+
+    # Whatever happens to one rank's trial, the others hear of it.
+    tokens = min(run_on_all_ranks(fitting))
     if tokens == 0:
-        raise _does_not_fit(recipe, smallest, free_bytes, device)
+        raise _does_not_fit(recipe, smallest, device)
     return tokens
+
+
+def measures_of(
+    recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device
+) -> tuple[int, Callable[[int], bool]]:
+    """Return how many tokens should fit into this rank's device, and what tries whether a number does."""
+    if device.type != "cuda":
+        return CPU_TOKENS, lambda tokens: True
+
+    ranks = dist.get_world_size()
+    parameters = count_parameters(shape, recipe)
+    estimate = largest_micro_batch(shape, parameters, recipe, ranks, free_memory(device))
+
+    # At stage 3 no device can hold the whole model, which a pass outside DeepSpeed would need.
+    if recipe.engine.zero_stage == 3:
+        return estimate, lambda tokens: tokens <= estimate
+    return estimate, Trial(shape, recipe, rows.mean, held_bytes(parameters, recipe, ranks), device).fits
 
 
 def halve_until_it_fits(tokens: int, smallest: int, need: Callable[[int], int], fits: Callable[[int], bool]) -> int:
@@ -127,14 +174,13 @@ def halve_until_it_fits(tokens: int, smallest: int, need: Callable[[int], int], 
     return tokens
 
 
-def least_of_all_ranks(tokens: int, device: torch.device) -> int:
-    """Return the smallest number of any rank. A collective call."""
-    numbers = torch.tensor(tokens, dtype=torch.int64, device=device)
-    dist.all_reduce(numbers, dist.ReduceOp.MIN)
-    return int(numbers)
+def least_free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on the GPU with the least of them; 0 on CPUs. A collective call."""
+    return min(run_on_all_ranks(lambda: free_memory(device) if device.type == "cuda" else 0))
 
 
-def _does_not_fit(recipe: Recipe, smallest: int, free_bytes: int, device: torch.device) -> UsageError:
+def _does_not_fit(recipe: Recipe, smallest: int, device: torch.device) -> UsageError:
+    free_bytes = free_memory(device) if device.type == "cuda" else available_bytes()
     error = UsageError(
         f"batch.micro_tokens auto: not even {smallest:,} tokens of this model fit into the {free_bytes / 1e9:.1f} GB "
         f"that are free on {device_name(device)}, at engine.zero_stage {recipe.engine.zero_stage}. Set "
@@ -144,47 +190,35 @@ def _does_not_fit(recipe: Recipe, smallest: int, free_bytes: int, device: torch.
     return error
 
 
-# The record
+# What it depends on
 
 
 def circumstances(phase: Phase, rows: Rows, device: torch.device) -> dict[str, Any]:
-    """Return what a choice depends on. If any of it changes, the choice is made again."""
-    engine = phase.recipe.engine
-    return {
+    """Return what a choice depends on, as rank 0 sees it. If any of it changes, the choice is made again.
+
+    A collective call.
+    """
+    recipe = phase.recipe
+    engine = recipe.engine
+    free_bytes = least_free_memory(device)
+
+    # A digest: the table may hold an access token.
+    deepspeed = json.dumps(recipe.deepspeed, sort_keys=True, default=str)
+    facts = {
         "phase_begins_after": phase.steps_before,
         "ranks": dist.get_world_size(),
         "device": device_name(device),
+        "free_bytes": free_bytes,
         "precision": engine.precision,
         "zero_stage": engine.zero_stage,
         "offload": engine.offload,
         "recompute": engine.recompute,
+        "compile": engine.compile,
+        "deepspeed": hashlib.sha256(deepspeed.encode()).hexdigest()[:16],
+        "batch": [recipe.batch.size, recipe.batch.shape],
+        "masked": [recipe.masking.prob, recipe.masking.final_prob],
+        "dropout": [recipe.model.hidden_dropout_prob, recipe.model.attention_probs_dropout_prob],
         "longest_row": rows.longest,
+        "mean_row": rows.mean,
     }
-
-
-def device_name(device: torch.device) -> str:
-    """Return "cpu", or the name of the GPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def recorded(run: str, made_for: dict[str, Any]) -> int | None:
-    """Return the number that was chosen under these circumstances, or None."""
-    for choice in _choices(run):
-        if choice["made_for"] == made_for:
-            return choice["micro_tokens"]
-    return None
-
-
-def record(run: str, made_for: dict[str, Any], micro_tokens: int) -> None:
-    """Add a choice to RUN/micro_batches.json. Raises StorageError."""
-    choices = [*_choices(run), {"micro_tokens": micro_tokens, "made_for": made_for}]
-    storage.publish(str(Path(run) / RECORD), (json.dumps(choices, indent=2) + "\n").encode())
-
-
-def _choices(run: str) -> list[dict[str, Any]]:
-    """Return the recorded choices. A file that is damaged holds none: the choice is then made again."""
-    try:
-        choices = json.loads((Path(run) / RECORD).read_text())
-        return [choice for choice in choices if {"made_for", "micro_tokens"} <= set(choice)]
-    except (OSError, ValueError, TypeError):
-        return []
+    return run_on_rank_0(lambda: facts)

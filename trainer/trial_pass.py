@@ -9,29 +9,31 @@ The trial is not compiled. That takes a minute, and compiled layers keep less th
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from trainer.config.schema import Recipe
 from trainer.data.padding import pad_to_shape, shape_for
+from trainer.memory import Parameters, parameters_of
 from trainer.models.batch import PackedBatch
-from trainer.models.encoder import EncoderShape
-from trainer.models.pretraining import PretrainingModel
+from trainer.models.pretraining import PretrainingModel, model_of
+from trainer.models.shape import EncoderShape
+from trainer.out_of_memory import is_out_of_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def count_parameters(shape: EncoderShape) -> int:
-    """Return the number of parameters of a model with its heads, without building it."""
-    return sum(parameter.numel() for parameter in meta_model(shape).parameters())
+def count_parameters(shape: EncoderShape, recipe: Recipe) -> Parameters:
+    """Count the parameters of a model with its heads as the recipe's optimizer sees them, without building it."""
+    return parameters_of(meta_model(shape), recipe)
 
 
 def meta_model(shape: EncoderShape) -> PretrainingModel:
     """Return the model on the meta device: tensors there have shapes but no memory."""
     with torch.device("meta"):
-        return PretrainingModel(shape)
+        return model_of(shape)
 
 
 def free_memory(device: torch.device) -> int:
@@ -56,7 +58,10 @@ class Trial:
     device: torch.device
 
     def fits(self, tokens: int) -> bool:
-        """Return whether a pass over `tokens` tokens fits into what is free on the device."""
+        """Return whether a pass over `tokens` tokens fits into what is free on the device.
+
+        Raises what the pass raises for another reason.
+        """
         is_cuda = self.device.type == "cuda"
         try:
             with torch.random.fork_rng([self.device] if is_cuda else []):
@@ -65,7 +70,9 @@ class Trial:
             if is_cuda:
                 torch.cuda.synchronize(self.device)
             return True
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             return False
         finally:
             # What the pass allocated goes back to the device, not to this process's cache.
@@ -78,7 +85,8 @@ def train_once(shape: EncoderShape, recipe: Recipe, batch: PackedBatch, held_byt
     """Compute the gradients of one micro-batch in a model of zeros, on the batch's device."""
     device = batch.ids_T.device
     model = meta_model(shape).to(DTYPES[recipe.engine.precision]).to_empty(device=device).train()
-    model.encoder.recompute = recipe.engine.recompute
+    for encoder in model.encoders():
+        encoder.recompute = recipe.engine.recompute
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -86,8 +94,7 @@ def train_once(shape: EncoderShape, recipe: Recipe, batch: PackedBatch, held_byt
     # The model's own weights and gradients are part of what training holds.
     own_bytes = 2 * _bytes_of(model)
     ballast = torch.empty(max(0, held_bytes - own_bytes), dtype=torch.uint8, device=device)
-    losses = model(batch)
-    (losses.mlm_sum + losses.pair_sum).backward()
+    model(batch).total().backward()
     del ballast
 
 
@@ -97,10 +104,10 @@ def _bytes_of(model: nn.Module) -> int:
 
 def trial_batch(shape: EncoderShape, recipe: Recipe, tokens: int, mean_length: float) -> PackedBatch:
     """Return a micro-batch of the size that one of `tokens` tokens is padded to, as large as it can get."""
-    mask_prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
-    longest = min(tokens, shape.positions - shape.first_position)
-    padded = shape_for(tokens, min(mean_length, longest), longest, mask_prob, padded=False)
-    return pad_to_shape(one_row(longest), padded, pad_id=0)
+    longest = min(tokens, shape.max_position_embeddings)
+    padded = shape_for(tokens, min(mean_length, longest), longest, recipe.predicted_share, padded=False)
+    batch = pad_to_shape(one_row(longest), padded, pad_id=0)
+    return with_targets(batch, recipe.predicted_share) if shape.two_streams else batch
 
 
 def one_row(length: int) -> PackedBatch:
@@ -120,4 +127,14 @@ def one_row(length: int) -> PackedBatch:
         tokens=length,
         predicted=1,
         paired=1,
+        draws_K=one,
+    )
+
+
+def with_targets(batch: PackedBatch, share: float) -> PackedBatch:
+    """Return the batch with targets all over its tokens: XLNet computes them by sequence, and nothing at padding."""
+    targets = int(share * len(batch.ids_T))
+    positions_K = torch.linspace(0, len(batch.ids_T) - 1, targets).long()
+    return replace(
+        batch, masked_positions_K=positions_K, labels_K=torch.zeros_like(positions_K), predicted=len(positions_K)
     )

@@ -2,6 +2,8 @@
 
 import gc
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,18 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UsageError
+from tests.trainer.one_rank import ThreadedRanks, group_of_one
 from trainer import micro_batches, trial_pass
-from trainer.batch_limits import needed_tokens, row_micro_batches, smallest_micro_batch
+from trainer.batch_limits import needed_tokens, row_micro_batches, smallest_micro_batch, token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.loader import assign_rows
+from trainer.distributed import collectives
+from trainer.distributed.collectives import RankFailedError
 from trainer.engine import share_of
 from trainer.memory import MOST_TOKENS, held_bytes, largest_micro_batch
-from trainer.micro_batches import CPU_TOKENS, Rows, circumstances, halve_until_it_fits, record, recorded
+from trainer.micro_batch_record import RECORD, Choice, record, recorded
+from trainer.micro_batches import CPU_TOKENS, Rows, circumstances, halve_until_it_fits, known_choice, with_micro_batches
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
+from trainer.out_of_memory import is_out_of_memory
 from trainer.trial_pass import Trial, count_parameters
 
 TINY = "trainer/recipes/tiny.toml"
@@ -47,19 +54,19 @@ def batch(**keys: object) -> BatchSection:
 def test_rows_are_cut_into_equal_parts_within_the_limit(rows: int, limit: int, longest: int, ranks: int) -> None:
     """Whatever the number of ranks: they need not divide the rows."""
     section = batch(global_batch=rows, micro_tokens="auto")
-    tokens = needed_tokens(section, limit, longest, ranks)
+    tokens = needed_tokens(section, limit, [longest], ranks)
     micro_batches = row_micro_batches(rows, tokens, longest, ranks)
     assert tokens <= limit and micro_batches == row_micro_batches(rows, limit, longest, ranks)
     assert ranks * micro_batches * (tokens // longest) >= rows
-    assert needed_tokens(section, tokens, longest, ranks) == tokens
+    assert needed_tokens(section, tokens, [longest], ranks) == tokens
 
 
 def test_examples_of_both_counts() -> None:
-    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 20_000, 128, 1) == 16_384
-    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 65_536, 128, 8) == 4096
+    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 20_000, [128], 1) == 16_384
+    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 65_536, [128], 8) == 4096
     in_tokens = batch(global_tokens=1_000_000, micro_tokens="auto")
-    assert needed_tokens(in_tokens, 50_001, 128, 1) == 49_984
-    assert needed_tokens(in_tokens, 65_536, 128, 64) == 15_872, "its part of a million, and room for two rows"
+    assert needed_tokens(in_tokens, 50_001, [128], 1) == 49_984
+    assert needed_tokens(in_tokens, 65_536, [128], 64) == 15_808, "its part of a million, and room for two rows"
     assert [smallest_micro_batch(section, 128) for section in (batch(global_batch=8), in_tokens)] == [128, 512]
 
 
@@ -125,7 +132,7 @@ def test_what_a_recipe_may_say(settings: list[str], is_valid: bool) -> None:
 def test_more_memory_holds_more_tokens_up_to_a_limit() -> None:
     recipe = load_recipe("bert_large", [])
     shape = encoder_shape(recipe.model, 30_522)
-    parameters = count_parameters(shape)
+    parameters = count_parameters(shape, recipe)
     found = [largest_micro_batch(shape, parameters, recipe, 1, gigabytes * 1e9) for gigabytes in (4, 16, 24, 40, 1000)]
     assert found == sorted(found) and found[0] == 0 and found[-1] == MOST_TOKENS
     assert 5_000 < found[2] < 20_000
@@ -145,7 +152,7 @@ def test_a_limit_is_halved_until_it_fits() -> None:
         return tokens <= 3000
 
     def need(tokens: int) -> int:
-        return needed_tokens(batch(global_batch=100, micro_tokens="auto"), tokens, 128, 1)
+        return needed_tokens(batch(global_batch=100, micro_tokens="auto"), tokens, [128], 1)
 
     assert halve_until_it_fits(need(65_536), 128, need, fits) == tried[-1] <= 3000
     assert tried == [12_800, 6400, 3200, 1536]
@@ -162,7 +169,7 @@ def test_a_trial_leaves_no_trace() -> None:
     before = torch.get_rng_state()
     gc.collect()
     alive = sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects())
-    assert Trial(shape, recipe, 40.0, held_bytes(count_parameters(shape), recipe, 1), CPU).fits(512)
+    assert Trial(shape, recipe, 40.0, held_bytes(count_parameters(shape, recipe), recipe, 1), CPU).fits(512)
     assert torch.equal(torch.get_rng_state(), before)
     assert sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects()) == alive
 
@@ -182,41 +189,196 @@ def test_a_trial_is_as_large_as_a_micro_batch(monkeypatch) -> None:
     assert not Trial(shape, recipe, 40.0, 0, CPU).fits(512)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_memory"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
+        ("CUDA error: out of memory", True),
+        ("NCCL error: unhandled cuda error. Last error: Cuda failure 2 'out of memory'", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED", False),
+    ],
+)
+def test_a_trial_tells_memory_from_other_faults(monkeypatch, words: str, is_memory: bool) -> None:
+    """Libraries of a GPU allocate by themselves, and torch knows only their words."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(torch.Tensor, "backward", fail)
+    recipe = recipe_of()
+    trial = Trial(encoder_shape(recipe.model, 500), recipe, 40.0, 0, CPU)
+    if is_memory:
+        assert not trial.fits(512)
+    else:
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            trial.fits(512)
+
+
+@pytest.mark.parametrize("request_bytes", [2**50, 2**62])
+def test_an_allocation_that_a_cpu_refuses_is_out_of_memory(request_bytes: int) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(request_bytes, dtype=torch.uint8)
+    assert is_out_of_memory(refused.value)
+
+
+def test_ranks_agree_on_the_smallest_and_share_the_error_of_one(monkeypatch) -> None:
+    """None may wait for a rank whose trial has failed."""
+    ranks = ThreadedRanks(3)
+    monkeypatch.setattr(collectives, "dist", ranks)
+    monkeypatch.setattr(micro_batches, "dist", ranks)
+    recipe = recipe_of()
+    shape = encoder_shape(recipe.model, 500)
+    fitting = [4096, 700, 4096]
+
+    def measures(*_: object) -> object:
+        return 4096, lambda tokens: tokens <= fitting[ranks.get_rank()]
+
+    def choose(rank: int) -> int:
+        return micro_batches.choose(recipe, shape, Rows((128,), 40.0), CPU)
+
+    monkeypatch.setattr(micro_batches, "measures_of", measures)
+    assert len(set(ranks.run(choose))) == 1 and ranks.run(choose)[0] <= 700
+
+    def breaks(*_: object) -> object:
+        if ranks.get_rank() == 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return measures()
+
+    monkeypatch.setattr(micro_batches, "measures_of", breaks)
+    errors = ranks.run(choose)
+    assert {type(error) for error in errors} == {RankFailedError}
+    assert all("Rank 1 failed" in str(error) and "illegal memory access" in str(error) for error in errors)
+
+
 # The record
 
 
 @pytest.fixture
-def alone(monkeypatch) -> None:
-    """One rank, whose collective calls need no process group."""
-    monkeypatch.setattr(micro_batches, "run_on_rank_0", lambda act: act())
-    monkeypatch.setattr(micro_batches.dist, "get_world_size", lambda: 1)
+def alone() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+def choose_in(run: Path, pairs: Path, *changes: str) -> tuple[Choice | None, Choice]:
+    """Return the recorded choice that a start would take, and the one that it has taken."""
+    fixed = ["model.vocab_size=none", "batch.shape=fixed", "engine.compile=false"]
+    phase = phases_of(recipe_of(f"data.pairs={pairs}", f"run.output={run}", *fixed, *changes))[0]
+    folders = open_folders(phase.recipe)
+    made_for = circumstances(phase, Rows.of(folders), CPU)
+    known = known_choice(str(run), made_for)
+    changed, choice = with_micro_batches(phase, folders, CPU)
+    assert choice is not None and changed.recipe.batch.micro_tokens == choice.micro_tokens
+    assert choice.made_for == made_for
+    return known, choice
 
 
 def test_a_choice_is_taken_again_under_the_same_circumstances(alone, tmp_path: Path, pairs: Path) -> None:
-    changes = [f"data.pairs={pairs}", "model.vocab_size=none", f"run.output={tmp_path}"]
-    phase = phases_of(recipe_of(*changes))[0]
-    folders = open_folders(phase.recipe)
-    chosen = micro_batches.with_micro_batches(phase, folders, CPU)
-    assert chosen.recipe.batch.micro_tokens == 32 * 32, "all rows of a step: fewer than the limit of a CPU"
+    known, first = choose_in(tmp_path, pairs)
+    assert known is None and first.micro_tokens == 32 * 32, "all rows of a step: fewer than the limit of a CPU"
     assert CPU_TOKENS > 32 * 32
 
-    made_for = circumstances(phase, Rows.of(folders), CPU)
-    assert recorded(str(tmp_path), made_for) == 32 * 32
-    assert recorded(str(tmp_path), made_for | {"ranks": 2}) is None
-
     # What is recorded counts, not what would be chosen now.
-    path = tmp_path / micro_batches.RECORD
+    path = tmp_path / RECORD
     choices = json.loads(path.read_text())
     choices[0]["micro_tokens"] = 320
     path.write_text(json.dumps(choices))
-    assert micro_batches.with_micro_batches(phase, folders, CPU).recipe.batch.micro_tokens == 320
+    assert choose_in(tmp_path, pairs)[1].micro_tokens == 320
+    assert path.read_text() == json.dumps(choices), "nothing was chosen, nothing is recorded"
 
     path.write_text("{damaged")
-    assert recorded(str(tmp_path), made_for) is None
-    record(str(tmp_path), made_for, 64)
-    assert recorded(str(tmp_path), made_for) == 64
+    assert choose_in(tmp_path, pairs) == (None, first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "batch.shape=exact",
+        "batch.global_batch=64",
+        "masking.prob=0.5",
+        "masking.final_prob=0.5",
+        "model.hidden_dropout_prob=0.4",
+        "model.attention_probs_dropout_prob=0.4",
+        "engine.compile=true",
+        "engine.recompute=true",
+        "engine.precision=bf16",
+        "deepspeed.zero_optimization.reduce_bucket_size=1000",
+    ],
+)
+def test_a_choice_is_made_again_if_what_it_depends_on_changes(alone, tmp_path: Path, pairs: Path, change: str) -> None:
+    choose_in(tmp_path, pairs)
+    assert choose_in(tmp_path, pairs, change)[0] is None
+    known, choice = choose_in(tmp_path, pairs)
+    assert known == choice, "the first one still holds for what it was made for"
+
+
+def test_free_memory_may_differ_a_little(tmp_path: Path) -> None:
+    record(str(tmp_path), Choice(64, {"ranks": 1, "free_bytes": 80 * 10**9}))
+    found = [gb for gb in range(60, 101) if recorded(str(tmp_path), {"ranks": 1, "free_bytes": gb * 10**9})]
+    assert found == list(range(72, 89))
+    assert not recorded(str(tmp_path), {"ranks": 2, "free_bytes": 80 * 10**9})
+
+
+def test_a_choice_that_ran_out_of_memory_is_halved_until_none_is_left(alone, tmp_path: Path, pairs: Path) -> None:
+    """Whichever rank recorded it, and whatever was chosen before."""
+    sizes = []
+    choice = choose_in(tmp_path, pairs)[1]
+    while choice.micro_tokens > 32:
+        sizes.append(choice.micro_tokens)
+        record(str(tmp_path), replace(choice, ran_out_of_memory=True))
+        failed, choice = choose_in(tmp_path, pairs)
+        assert failed is not None and failed.micro_tokens == sizes[-1]
+        assert choose_in(tmp_path, pairs) == (choice, choice), "and then it stays"
+    assert sizes == [1024, 512, 256, 128, 64]
+
+    record(str(tmp_path), replace(choice, ran_out_of_memory=True))
+    with pytest.raises(UsageError, match="not even 32 tokens of this model fit into the"):
+        choose_in(tmp_path, pairs)
+
+
+def test_a_run_out_of_memory_says_so_and_the_next_start_takes_half(training, tmp_path: Path) -> None:
+    """The memory that is refused is this machine's own, asked for in the third step's forward pass."""
+    auto = {"batch__micro_batch": "none", "batch__micro_tokens": "auto", "checkpoint__every": 2}
+    done = training.warm(1, tmp_path / "run", "exhaust:0:3:3", **auto)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
+    assert line == (
+        f"clozeline: {tmp_path}/run: out of memory on cpu, with 512 tokens at once, which batch.micro_tokens auto "
+        f"chose. {tmp_path}/run/micro_batches.json records it: the same command resumes from the last checkpoint and "
+        "takes half."
+    )
+
+    done = training.warm(1, tmp_path / "run", **auto)
+    assert done.returncode == 0, done.stderr
+    assert "256 tokens at once on each rank, because 512 ran out of memory" in done.stdout + done.stderr
+    assert list(training.losses(tmp_path / "run")) == list(range(1, 13))
+    choices = json.loads((tmp_path / "run" / RECORD).read_text())
+    assert [(each["micro_tokens"], each["ran_out_of_memory"]) for each in choices] == [
+        (512, False),
+        (512, True),
+        (256, False),
+    ]
+
+
+def test_a_micro_batch_of_the_recipe_s_own_that_is_too_large_is_named(training, tmp_path: Path) -> None:
+    done = training.warm(1, tmp_path / "run", "exhaust:0:1:1")
+    assert done.returncode == 1
+    assert "out of memory on cpu, with batch.micro_batch 4. Lower it, or set batch.micro_batch=none" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_number_in_the_recipe_is_left_alone(pairs: Path) -> None:
     phase = phases_of(load_recipe(TINY, [f"data.pairs={pairs}"]))[0]
-    assert micro_batches.with_micro_batches(phase, [], CPU) is phase
+    assert with_micro_batches(phase, [], CPU) == (phase, None)
+
+
+@given(
+    size=st.integers(2_000, 200_000),
+    longest=st.lists(st.integers(8, 512), min_size=1, max_size=3),
+    ranks=st.integers(1, 9),
+)
+def test_a_part_of_the_batch_that_fits_is_one_micro_batch(size: int, longest: list[int], ranks: int) -> None:
+    tokens = needed_tokens(batch(global_tokens=size, micro_tokens="auto"), 10**9, longest, ranks)
+    assert token_micro_batches(size, tokens, longest, ranks) == 1
+    assert tokens <= size // ranks + sum(longest) + 4 * max(longest) + 64

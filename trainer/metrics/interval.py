@@ -1,8 +1,9 @@
 """Computes means over a logging interval: the steps since the last logged line.
 
-Losses and accuracies are sums over all steps divided by the sums of their counts, so each masked token and each labeled
-pair counts once. grad_norm is the mean of the steps' norms. Steps with a loss that is not finite are left out of losses
-and accuracies, and steps with a gradient norm that is not finite out of grad_norm.
+Losses and accuracies are sums over all steps divided by the sums of their counts, so each masked token, each labeled
+pair and, in replaced-token detection, each token counts once. grad_norm is the mean of the steps' norms. Steps with a
+loss that is not finite are left out of losses and accuracies, and steps with a gradient norm that is not finite out of
+grad_norm.
 
 A checkpoint holds the sums, so the first line after a resume equals that of an uninterrupted run to the last bit.
 """
@@ -17,6 +18,10 @@ from pydantic import BaseModel
 if TYPE_CHECKING:
     from trainer.step import StepResult  # imports torch, which readers of a checkpoint's state do not need
 
+REPLACED_TOKEN_NAMES = ("rtd_loss", "rtd_accuracy", "replaced_fraction")
+"""The metrics that only a run with replaced-token detection has: means over all tokens. replaced_fraction is the share
+of tokens that the generator replaced by other ones."""
+
 
 class Interval(BaseModel):
     """Sums over the steps of an interval and over all ranks."""
@@ -30,6 +35,14 @@ class Interval(BaseModel):
     # Masked tokens and labeled pairs of the same steps, which the sums above are divided by.
     masked: float = 0.0
     pairs: float = 0.0
+
+    # Replaced-token detection, of the same steps: loss, right answers and replaced tokens; all tokens, by which these
+    # three are divided; and what the mean loss is multiplied by.
+    rtd_sum: float = 0.0
+    rtd_correct: float = 0.0
+    replaced: float = 0.0
+    judged: float = 0.0
+    rtd_weight: float = 0.0
 
     # Tokens of all steps: without padding, and with it.
     tokens: float = 0.0
@@ -52,24 +65,39 @@ class Interval(BaseModel):
             self.masked += step.counts.masked
             self.pairs += step.counts.pairs
 
+        if isfinite(step.loss) and step.rtd_weight:
+            self.rtd_sum += step.rtd_sum
+            self.rtd_correct += step.rtd_correct
+            self.replaced += step.replaced
+            self.judged += step.counts.tokens
+            self.rtd_weight = step.rtd_weight
+
         # DeepSpeed reports -1 for a norm that is not finite.
         if isfinite(step.grad_norm) and step.grad_norm >= 0:
             self.norm_sum += step.grad_norm
             self.norms += 1
 
     def means(self) -> dict[str, float | None]:
-        """Return the metrics of the interval by name, None where nothing was counted."""
+        """Return the metrics of the interval by name, None where nothing was counted.
+
+        Those of REPLACED_TOKEN_NAMES are there only in a run that detects replaced tokens.
+        """
         mlm_loss = _ratio(self.mlm_sum, self.masked)
         pair_loss = _ratio(self.pair_sum, self.pairs)
 
-        # A run without a pair objective has no pair loss.
+        rtd_loss = _ratio(self.rtd_sum, self.judged)
+
+        # A run without a pair objective has no pair loss, and only one that detects replaced tokens has a loss of that.
         loss = None
         if mlm_loss is not None:
-            loss = mlm_loss + (pair_loss or 0.0)
+            loss = mlm_loss + (pair_loss or 0.0) + self.rtd_weight * (rtd_loss or 0.0)
 
         padding_fraction = None
         if self.computed > 0:
             padding_fraction = 1 - self.tokens / self.computed
+
+        rtd = [rtd_loss, _ratio(self.rtd_correct, self.judged), _ratio(self.replaced, self.judged)]
+        detection = dict(zip(REPLACED_TOKEN_NAMES, rtd, strict=True)) if self.judged else {}
 
         return {
             "loss": loss,
@@ -79,7 +107,7 @@ class Interval(BaseModel):
             "pair_accuracy": _ratio(self.pair_correct, self.pairs),
             "grad_norm": _ratio(self.norm_sum, self.norms),
             "padding_fraction": padding_fraction,
-        }
+        } | detection
 
 
 def _ratio(total: float, count: float) -> float | None:

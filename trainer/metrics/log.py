@@ -1,8 +1,10 @@
 """Writes metrics.jsonl, the record of a run that everything else is made from.
 
 One object per line and one line per logged step, unbroken over resumes. Losses, accuracies, grad_norm and
-padding_fraction are means since the line before (interval.py). tokens_per_second, loader_stall_fraction and mfu are
-rates over the same time. lr is that of the last step. tokens and seconds are totals of the run.
+padding_fraction are means since the line before (interval.py). tokens_per_second, loader_stall_fraction, mfu and hfu
+are rates over the same time (utilization.py). lr is that of the last step. tokens and seconds are totals of the run.
+step_seconds is measured over the same steps (step_clock.py). slowest_rank, slowest_ratio and peak_memory_bytes compare
+the last reports of all ranks (ranks.py).
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from schemas import storage
 from trainer.logs import logger
+from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.metrics.presentation import keep_running
+from trainer.metrics.ranks import RankFile, rank_figures
 from trainer.metrics.read import METRICS_FILE, read_lines, read_metrics, skipped_note
 from trainer.metrics.tensorboard import TensorBoardWriter
+
+if TYPE_CHECKING:
+    # Import torch and DeepSpeed, which readers of metrics do not need.
+    from trainer.metrics.step_clock import MeasuredInterval
+    from trainer.metrics.utilization import Utilization
 
 NAMES = [
     "step",
@@ -38,8 +47,28 @@ NAMES = [
     "loader_stall_fraction",
     "mfu",
     "seconds",
+    "hfu",
+    "step_seconds",
+    "slowest_rank",
+    "slowest_ratio",
+    "peak_memory_bytes",
 ]
-"""The metrics of every line, in order. Lines with an evaluation have its `eval_*` metrics as well."""
+"""The metrics of every line, in order. Runs of ELECTRA have REPLACED_TOKEN_NAMES, and lines with an evaluation its
+`eval_*` metrics, as well."""
+
+TIMED = (
+    "tokens_per_second",
+    "loader_stall_fraction",
+    "mfu",
+    "seconds",
+    "hfu",
+    "step_seconds",
+    "slowest_rank",
+    "slowest_ratio",
+    "peak_memory_bytes",
+    "eval_seconds",
+)
+"""The metrics that measure time or memory, and so differ between two runs that compute the same."""
 
 
 class Meter:
@@ -95,7 +124,7 @@ class MetricsLog:
     """Appends lines to a run's metrics.jsonl and shows them.
 
     On a terminal a progress bar shows the last line; elsewhere each line is logged. TensorBoard and `tell` get every
-    line as well.
+    line as well. What ranks reported last is in ranks.json.
     """
 
     def __init__(
@@ -103,19 +132,19 @@ class MetricsLog:
         run: str,
         from_step: int,
         max_steps: int,
-        tokens_at_peak: float | None = None,
+        utilization: Utilization | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda line: None,
     ):
         """Open the metrics of a run that continues after `from_step`.
 
         Lines of later steps are dropped, because those steps will be taken again.
 
-        tokens_at_peak: tokens per second if every device computed at its peak, the denominator of mfu; None where the
-        peak is unknown. tell: is called with every new line.
+        utilization: None where the devices' peak is unknown. tell: is called with every new line.
         """
         self._run = run
-        self._tokens_at_peak = tokens_at_peak
+        self._utilization = utilization
         self._tell = tell
+        self._ranks = RankFile(run)
 
         lines, skipped = read_lines(run)
         if skipped:
@@ -130,18 +159,18 @@ class MetricsLog:
         if self._bar is not None:
             self._bar.update()
 
-    def log(self, values: dict[str, Any]) -> None:
-        """Write and show a line. `values` has every metric of NAMES but mfu, and maybe those of an evaluation.
+    def log(self, values: dict[str, Any], measured: MeasuredInterval) -> None:
+        """Write and show a line. `values` has the metrics that `measured` does not, and maybe those of an evaluation.
 
         Raises OSError if the disk cannot take the line. It is then kept, and written together with a later one.
         """
-        mfu = None
-        if self._tokens_at_peak:
-            mfu = values["tokens_per_second"] / self._tokens_at_peak
-        values = values | {"mfu": mfu}
+        values = values | self._utilizations(values["tokens_per_second"], measured)
+        values |= {"step_seconds": measured.step_seconds} | rank_figures(measured.ranks)
+        self._ranks.add(measured.ranks)
 
         evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
-        line = _finite({name: values[name] for name in NAMES} | evaluation)
+        detection = {name: values[name] for name in REPLACED_TOKEN_NAMES if name in values}
+        line = _finite({name: values[name] for name in NAMES} | detection | evaluation)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
@@ -167,10 +196,19 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files and the progress bar."""
+        self._ranks.write()
         self._file.close()
         self._tensorboard.close()
         if self._bar is not None:
             self._bar.close()
+
+    def _utilizations(self, tokens_per_second: float, measured: MeasuredInterval) -> dict[str, float | None]:
+        if self._utilization is None:
+            return {"mfu": None, "hfu": None}
+        return {
+            "mfu": self._utilization.mfu(tokens_per_second),
+            "hfu": self._utilization.hfu(tokens_per_second, measured.work),
+        }
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         """Rewrite metrics.jsonl and TensorBoard's copy with these lines, and leave both open for more."""

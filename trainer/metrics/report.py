@@ -23,6 +23,7 @@ from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
 from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
 from trainer.metrics.number_text import duration, or_dash, percent, short
+from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
 from trainer.metrics.read import read_metrics
 
 REPORT_FILE = "report.html"
@@ -54,6 +55,11 @@ CHARTS = (
         short,
     ),
     ChartOfMetrics(
+        "Loss of replaced-token detection",
+        {"rtd_loss": "all tokens", "eval_rtd_loss": "all tokens, held out"},
+        short,
+    ),
+    ChartOfMetrics(
         "Loss on held-out pairs, by kind of mask",
         {f"eval_{kind}_mlm_loss": kind.replace("_", " ") for kind in KINDS},
         short,
@@ -71,9 +77,26 @@ CHARTS = (
         },
         percent,
     ),
+    ChartOfMetrics(
+        "Accuracy of replaced-token detection",
+        {
+            "rtd_accuracy": "right",
+            "eval_rtd_accuracy": "right, held out",
+            "replaced_fraction": "replaced tokens",
+            "eval_replaced_fraction": "replaced tokens, held out",
+        },
+        percent,
+    ),
     ChartOfMetrics("Padding", {"padding_fraction": "share of all computed tokens"}, percent),
     ChartOfMetrics("Waiting for data", {"loader_stall_fraction": "share of the time"}, percent),
+    ChartOfMetrics("Utilization of the devices", {"mfu": "by the model (MFU)", "hfu": "by work done (HFU)"}, percent),
+    ChartOfMetrics("Seconds a step", {"step_seconds": "without evaluations and checkpoints"}, short),
+    ChartOfMetrics("Slowest rank", {"slowest_ratio": "its own seconds over the median rank's"}, short),
+    ChartOfMetrics("Peak memory", {"peak_memory_bytes": "bytes, of the rank with the most"}, short),
 )
+
+RANK_ROWS = 8
+"""The most ranks in the table, the slowest first."""
 
 
 def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> None:
@@ -100,6 +123,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         figures=_figures(run, lines),
         charts=[chart for chart in charts if chart is not None],
         evaluation=_last_evaluation(lines),
+        ranks=_rows_of_ranks(read_ranks(run)),
         changes=_rows_of_changes(changes_without_secrets(changes)),
         recipe=tomli_w.dumps(without_secrets(recipe)),
     )
@@ -171,6 +195,28 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
         ]
         rows.append(row)
     return EvaluationTable(line["step"], rows)
+
+
+def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
+    """Return the slowest ranks: number, host, own seconds, ratio to the median, seconds a step, memory in GB.
+
+    Empty for a run of one rank, whose figures are in the charts.
+    """
+    if len(reports) < 2:
+        return []
+
+    rows = []
+    for report in sorted(reports, key=lambda report: -report.own_seconds)[:RANK_ROWS]:
+        row = [
+            f"{report.rank:,}",
+            report.host,
+            f"{report.own_seconds:.4f}",
+            or_dash(ratio_to_median(report, reports), "{:.2f}".format),
+            f"{report.step_seconds:.4f}",
+            f"{report.peak_memory_bytes / 1e9:.2f}",
+        ]
+        rows.append(row)
+    return rows
 
 
 def _evaluations(lines: Metrics) -> Metrics:

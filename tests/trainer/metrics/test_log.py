@@ -7,6 +7,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainer.metrics.log import NAMES, Meter, MetricsLog, read_metrics
+from trainer.metrics.step_clock import MeasuredInterval
+from trainer.models.flops import ExecutedWork
+
+UNMEASURED = MeasuredInterval(None, ExecutedWork(), [])
 
 
 def line(step: int, **more: float | None) -> dict:
@@ -17,7 +21,7 @@ def run_resumed(run: Path) -> None:
     """Steps 1 to 5, of which the last one is cut short by a kill, then on from 3."""
     metrics = MetricsLog(str(run), 0, 10)
     for step in range(1, 6):
-        metrics.log(line(step))
+        metrics.log(line(step), UNMEASURED)
     metrics.close()
 
     path = run / "metrics.jsonl"
@@ -25,7 +29,7 @@ def run_resumed(run: Path) -> None:
 
     metrics = MetricsLog(str(run), 3, 10)
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(4, **evaluated, eval_pair_accuracy=None))
+    metrics.log(line(4, **evaluated, eval_pair_accuracy=None), UNMEASURED)
     metrics.close()
 
 

@@ -1,0 +1,175 @@
+"""The command line of `clozeline doctor`: runs all checks, and prints them as a table or as JSON.
+
+Exit codes: 0 if training can start, 2 for a wrong flag or recipe; otherwise what training itself would end with, most
+often 2 (a package or a compiler is missing) or 5 (the folder or the URL cannot be written).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from schemas.errors import ClozelineError, UsageError
+from trainer.config.load import load_recipe
+from trainer.doctor.build_tools import check_build_tools
+from trainer.doctor.device import check_device
+from trainer.doctor.finding import Finding, failed, failed_with, not_checked
+from trainer.doctor.memory import check_memory
+from trainer.doctor.network import check_network
+from trainer.doctor.packages import check_packages
+from trainer.doctor.plan import Plan
+from trainer.doctor.speed import check_speed
+from trainer.doctor.storage import check_storage
+
+CHECKS: dict[str, Callable[[Plan], list[Finding]]] = {
+    "packages": check_packages,
+    "device": check_device,
+    "memory": check_memory,
+    "build tools": check_build_tools,
+    "network": check_network,
+    "storage": check_storage,
+    "speed": check_speed,
+}
+"""In the order in which they are printed."""
+
+WIDTH = 120
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong flag as a UsageError, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See `{self.prog} --help`.")
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doctor") -> int:
+    """Run the command line and return the process's exit code."""
+    try:
+        options = parser(prog).parse_args(arguments)
+        recipe = load_recipe(options.config, options.set) if options.config else None
+    except ClozelineError as error:
+        print(f"clozeline: {error}", file=sys.stderr)
+        return error.exit_code
+
+    try:
+        findings = examine(Plan(recipe, options.folder, tuple(options.url)))
+    except KeyboardInterrupt:
+        print("clozeline: interrupted", file=sys.stderr)
+        return 130
+
+    exit_code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
+    text = as_json(findings, exit_code) if options.json else as_table(findings)
+
+    # `clozeline doctor | head` closes the pipe early.
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
+    return exit_code
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    flags = Parser(
+        prog=prog,
+        description="Say what this machine will do, and what to do about what is not well. Needs no data, trains "
+        "nothing and leaves nothing behind.",
+        epilog="exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage",
+        allow_abbrev=False,
+    )
+    flags.add_argument("--config", metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second")
+    flags.add_argument(
+        "--set", action="append", default=[], metavar="section.key=value", help="override one value of the recipe"
+    )
+    flags.add_argument("--folder", default="", help="check the disk of this folder; otherwise that of run.output")
+    flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    return flags
+
+
+def examine(plan: Plan) -> list[Finding]:
+    """Run all checks. A check that breaks is a finding, too."""
+    findings: list[Finding] = []
+    with quiet():
+        for name, check in CHECKS.items():
+            try:
+                findings += check(plan)
+            except ModuleNotFoundError as error:
+                module = (error.name or "").partition(".")[0]
+                advice = 'Install it: pip install "clozeline[trainer]"'
+                findings.append(failed(name, f"not checked, because {module} is not installed", advice))
+            except ClozelineError as error:
+                findings.append(failed_with(name, error))
+            except Exception as error:
+                findings.append(not_checked(name, error))
+    return findings
+
+
+@contextlib.contextmanager
+def quiet():
+    """Keep what libraries print, log and warn out of the answer."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def as_json(findings: list[Finding], exit_code: int) -> str:
+    """Return {"ready", "exit_code", "findings"} as text; a finding has the fields of Finding."""
+    answer: dict[str, Any] = {
+        "ready": exit_code == 0,
+        "exit_code": exit_code,
+        "findings": [finding.as_json() for finding in findings],
+    }
+    return json.dumps(answer, indent=2)
+
+
+def as_table(findings: list[Finding]) -> str:
+    """Return the findings as lines of text: state, name, what was found, and below it what to do."""
+    name_width = max(len(finding.name) for finding in findings if not finding.name.startswith("url "))
+    indent = " " * (9 + name_width + 2)
+
+    lines = []
+    for finding in findings:
+        start = f"{finding.state:<9}{finding.name:<{name_width}}  "
+        lines += wrapped(finding.value, start, indent)
+        if finding.advice:
+            lines += wrapped(finding.advice, f"{indent}-> ", f"{indent}   ")
+    return "\n".join([*lines, "", summary(findings)])
+
+
+def summary(findings: list[Finding]) -> str:
+    """Return the last line of the table."""
+    failures = sum(finding.state == "failed" for finding in findings)
+    warned = sum(finding.state == "warning" for finding in findings)
+    if failures:
+        return f"Training cannot start here: {failures} failed, {warned} to look at."
+    if warned:
+        return f"Training can start; {warned} to look at."
+    return "Training can start."
+
+
+def wrapped(text: str, first: str, later: str) -> list[str]:
+    """Return text in lines of at most WIDTH, where words allow it."""
+    width = max(WIDTH, len(later) + 40)
+    return textwrap.wrap(
+        text or "-",
+        width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

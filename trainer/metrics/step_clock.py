@@ -1,0 +1,187 @@
+"""Measures how long steps take on this rank, without waiting for the device and without talking to other ranks.
+
+Ranks wait for each other in every step, so the seconds of a whole step are nearly the same on all of them, and do not
+show which rank the others wait for. What differs are a rank's own seconds: its forward passes, which contain no
+collective call (but those of ZeRO 3, which gathers weights there), and its waiting for data. A slow GPU, a machine
+with other work or a slow disk shows there.
+
+On a GPU forward passes are measured by events in the device's queue. They are read at the end of a log interval, and
+only those that have been passed: asking for that does not wait.
+
+What each rank measured reaches the others with the watchdog's heartbeats (trainer/distributed/watchdog.py).
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from deepspeed import DeepSpeedEngine
+from deepspeed.accelerator import get_accelerator
+
+from trainer.distributed.watchdog import Watchdog
+from trainer.metrics.ranks import RankReport, reports_of
+from trainer.models.batch import PackedBatch
+from trainer.models.flops import ExecutedWork
+
+STATUS = Path("/proc/self/status")
+"""Linux only: holds the peak of the process's resident memory, VmHWM, in kB."""
+
+
+@dataclass(frozen=True)
+class MeasuredInterval:
+    """What was measured since the last logged line.
+
+    step_seconds: mean of this rank's steps, without evaluations and checkpoints; None if there was no step. work: what
+    this rank computed. ranks: the last report of each rank, up to four seconds old for others.
+    """
+
+    step_seconds: float | None
+    work: ExecutedWork
+    ranks: list[RankReport]
+
+
+class StepClock:
+    """Times the steps of one engine. The loop says when a step begins and ends; forward passes are seen by hooks."""
+
+    def __init__(self, engine: DeepSpeedEngine, watchdog: Watchdog):
+        self._watchdog = watchdog
+        device = torch.device(engine.device or "cpu")
+        self._timer = DevicePassTimer() if device.type == "cuda" else HostPassTimer()
+
+        # Sums since the last logged line.
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._work = ExecutedWork()
+        self._stalled_before = 0.0
+        self._step_began = perf_counter()
+
+        # On the engine and not on the model, which may be compiled together with its hooks.
+        engine.register_forward_pre_hook(self._before_pass)
+        engine.register_forward_hook(self._after_pass)
+
+    def step_begins(self) -> None:
+        """Say that a step begins: before its data are read."""
+        self._step_began = perf_counter()
+
+    def step_ended(self) -> None:
+        """Say that a step's update was started."""
+        self._steps += 1
+        self._step_seconds += perf_counter() - self._step_began
+        self._timer.step_ended()
+
+    def end_interval(self, step: int, stalled_seconds: float) -> MeasuredInterval:
+        """Return what was measured since the last call, tell the other ranks, and begin a new interval.
+
+        stalled_seconds: how long this process has waited for data so far.
+        """
+        steps = max(self._steps, 1)
+        step_seconds = self._step_seconds / steps if self._steps else None
+        waited = (stalled_seconds - self._stalled_before) / steps
+        passes = self._timer.seconds_per_step()
+        work = self._work
+
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._work = ExecutedWork()
+        self._stalled_before = stalled_seconds
+
+        # Without a complete step, and on a GPU without one that is known to have passed, the last report stays.
+        if step_seconds is not None and passes is not None:
+            report = RankReport(step, step_seconds, passes + waited, peak_memory())
+            self._watchdog.report(report._asdict())
+        return MeasuredInterval(step_seconds, work, reports_of(self._watchdog.reports()))
+
+    def _before_pass(self, engine: Any, inputs: tuple[PackedBatch]) -> None:
+        # Evaluations use the same engine.
+        if engine.training:
+            self._work.add(inputs[0])
+            self._timer.pass_begins()
+
+    def _after_pass(self, engine: Any, inputs: tuple[PackedBatch], losses: Any) -> None:
+        if engine.training:
+            self._timer.pass_ends()
+
+
+class HostPassTimer:
+    """Forward passes on a CPU, where a call returns when it is done."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._of_this_step = 0.0
+        self._seconds = 0.0
+        self._steps = 0
+
+    def pass_begins(self) -> None:
+        self._began = perf_counter()
+
+    def pass_ends(self) -> None:
+        self._of_this_step += perf_counter() - self._began
+
+    def step_ended(self) -> None:
+        self._seconds += self._of_this_step
+        self._steps += 1
+        self._of_this_step = 0.0
+
+    def seconds_per_step(self) -> float | None:
+        """Return the mean of the steps since the last call, None if there was none."""
+        mean = self._seconds / self._steps if self._steps else None
+        self._seconds = 0.0
+        self._steps = 0
+        return mean
+
+
+class DevicePassTimer:
+    """Forward passes on a GPU, between two events of its queue. Nothing here waits for the device."""
+
+    def __init__(self) -> None:
+        self._of_this_step: list[tuple[Any, Any]] = []
+        self._began: Any = None
+
+        # Steps whose events may not have been passed yet, and events to use again.
+        self._steps: deque[list[tuple[Any, Any]]] = deque()
+        self._free: list[Any] = []
+
+    def pass_begins(self) -> None:
+        self._began = self._record()
+
+    def pass_ends(self) -> None:
+        self._of_this_step.append((self._began, self._record()))
+
+    def step_ended(self) -> None:
+        self._steps.append(self._of_this_step)
+        self._of_this_step = []
+
+    def seconds_per_step(self) -> float | None:
+        """Return the mean of the steps that the device has completed since the last call, None if there was none."""
+        seconds = 0.0
+        steps = 0
+        while self._steps and all(end.query() for _, end in self._steps[0]):
+            for begin, end in self._steps.popleft():
+                seconds += begin.elapsed_time(end) / 1000
+                self._free += [begin, end]
+            steps += 1
+        return seconds / steps if steps else None
+
+    def _record(self) -> Any:
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has held so far: tensors on its device, or on a CPU all its memory."""
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() != "cpu":
+        return int(accelerator.max_memory_allocated())
+
+    if STATUS.exists():
+        for line in STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
