@@ -107,7 +107,7 @@ class AnomalyGuard:
     step's `expect`, call `settle` with what has reached the host.
 
     The optimizer gets the decision as the attribute `found_inf`: a float32 number on its device, 1 for a bad step. That
-    is how torch.amp.GradScaler tells torch's fused optimizers, and our LAMB, to change neither weights nor state.
+    is how torch.amp.GradScaler tells torch's fused optimizers, and our own ones, to change neither weights nor state.
 
     history: the settled steps, changed by `settle`.
     """

@@ -36,20 +36,24 @@ def smallest_micro_batch(batch: BatchSection, longest: int) -> int:
     return longest if batch.global_batch else 4 * longest
 
 
-def needed_tokens(batch: BatchSection, limit: int, longest: int, ranks: int) -> int:
+def needed_tokens(batch: BatchSection, limit: int, longest: Sequence[int], ranks: int) -> int:
     """Return the tokens that micro-batches within a limit need, so that those of a step are of equal size.
+
+    longest: tokens in the longest row of each folder.
 
     Example: 256 rows of up to 128 tokens on one rank, at most 20,000 tokens at once: two micro-batches of 128 rows,
     which need 16,384.
     """
+    longest_row = max(longest)
     if batch.global_batch:
-        micro_batches = row_micro_batches(batch.global_batch, limit, longest, ranks)
-        return divide_rounding_up(batch.global_batch, ranks * micro_batches) * longest
+        micro_batches = row_micro_batches(batch.global_batch, limit, longest_row, ranks)
+        return divide_rounding_up(batch.global_batch, ranks * micro_batches) * longest_row
 
-    # Not more than the rank's part of the global batch, with room for two whole rows.
-    part = divide_rounding_up(batch.global_tokens or 0, ranks) + 2 * longest
-    limit = min(limit, max(part, 4 * longest))
-    return max(limit // TOKEN_MULTIPLE * TOKEN_MULTIPLE, 4 * longest)
+    # Not more than what one micro-batch needs for the rank's whole part (see token_micro_batches).
+    part = divide_rounding_up((batch.global_tokens or 0) + sum(longest), ranks) + longest_row
+    enough = divide_rounding_up(part, TOKEN_MULTIPLE) * TOKEN_MULTIPLE
+    at_most = limit // TOKEN_MULTIPLE * TOKEN_MULTIPLE
+    return max(min(enough, at_most), 4 * longest_row)
 
 
 def row_micro_batches(rows: int, limit: int, longest: int, ranks: int) -> int:

@@ -1,4 +1,4 @@
-"""The command line of `python -m trainer`: a recipe, changes to it, and `--describe`. The recipe holds the rest."""
+"""The command line of `python -m trainer`: a recipe, changes to it, `--describe` and `--profile`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
 from trainer.logs import rank_of_process
 from trainer.models.host_memory import check_memory
+from trainer.profile import check_steps
 
 
 class RecipeParser(argparse.ArgumentParser):
@@ -53,11 +54,13 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     check_launcher()
     check_memory(recipe, options.config)
+    if options.profile is not None:
+        check_steps(options.profile, recipe.run)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     from trainer.train import pretrain
 
-    pretrain(recipe, stop)
+    pretrain(recipe, stop, options.profile or 0)
 
 
 def print_error(error: ClozelineError) -> None:
@@ -106,6 +109,12 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
         "--describe",
         action="store_true",
         help="print parameter counts, memory and FLOPs estimates as JSON, and exit without training",
+    )
+    flags.add_argument(
+        "--profile",
+        type=int,
+        metavar="N",
+        help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
     )
 
     # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.

@@ -15,11 +15,19 @@ from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.schema import Recipe
-from trainer.memory import RANKS, activation_bytes, bucket_bytes, largest_micro_batch, state_bytes
-from trainer.models.encoder import EncoderShape
+from trainer.memory import (
+    RANKS,
+    Parameters,
+    activation_bytes,
+    bucket_bytes,
+    largest_micro_batch,
+    parameters_of,
+    state_bytes,
+)
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.pretraining import PretrainingModel
+from trainer.models.pretraining import model_of
+from trainer.models.shape import EncoderShape
 
 CARDS = {"80 GB": 80e9, "141 GB": 141e9}
 """Memory of the GPUs that micro-batches are given for: A100 and H100, and H200."""
@@ -38,8 +46,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
     # Tensors on the meta device have shapes but no memory.
     with torch.device("meta"):
-        model = PretrainingModel(shape)
-    parameters = count_parameters(model)
+        model = model_of(shape)
+    parameters = parameters_of(model, recipe)
 
     longest, mean_seen = row_lengths(recipe)
     chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
@@ -48,8 +56,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
     return {
         "family": shape.family,
-        "parameters": parameters,
-        "parameters_without_heads": count_parameters(model.encoder),
+        "parameters": parameters.all,
+        "parameters_without_heads": count_parameters(model.encoders()[0]),
         "vocabulary": shape.vocab_size,
         "length": longest,
         "masked": masked,
@@ -120,7 +128,7 @@ def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
 
 
 def chosen_micro_tokens(
-    recipe: Recipe, shape: EncoderShape, parameters: int, longest: int
+    recipe: Recipe, shape: EncoderShape, parameters: Parameters, longest: int
 ) -> dict[str, dict[str, int | None]]:
     """Return what batch.micro_tokens "auto" comes to on GPUs of each size, by number of ranks; None: does not fit."""
     smallest = smallest_micro_batch(recipe.batch, longest)
@@ -130,7 +138,7 @@ def chosen_micro_tokens(
         for ranks in RANKS:
             limit = largest_micro_batch(shape, parameters, recipe, ranks, card_bytes - CONTEXT_BYTES)
             fits = limit >= smallest
-            by_card[card][str(ranks)] = needed_tokens(recipe.batch, limit, longest, ranks) if fits else None
+            by_card[card][str(ranks)] = needed_tokens(recipe.batch, limit, [longest], ranks) if fits else None
     return by_card
 
 

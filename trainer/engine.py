@@ -18,10 +18,11 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
-from trainer.batch_limits import row_micro_batches, token_micro_batches
-from trainer.config.schema import EngineSection, Recipe
+from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
+from trainer.config.schema import BatchSection, EngineSection, Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
+from trainer.data.ramp import BatchRamp, ramp_sizes
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.empty_model import allocate, is_empty
@@ -150,25 +151,41 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
     if batch.chooses_micro_batch:
         raise ValueError("batch.micro_tokens has no number yet; see trainer/micro_batches.py.")
 
-    if batch.global_tokens and isinstance(batch.micro_tokens, int):
-        micro_batches = token_micro_batches(batch.global_tokens, batch.micro_tokens, longest, world_size)
-        return RankShare(rank, world_size, micro_batches, batch.global_tokens)
-
-    # A valid recipe counts its batches in tokens or in rows.
-    rows = batch.global_batch or 0
-    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
-        micro_batches = row_micro_batches(rows, batch.micro_tokens, max(longest), world_size)
-        return RankShare(rank, world_size, micro_batches, rows)
-
-    rows_per_micro_batch = batch.micro_batch or 0
-    rows_at_once = rows_per_micro_batch * world_size
-    if rows % rows_at_once:
+    rows_at_once = (batch.micro_batch or 1) * world_size
+    if batch.micro_batch and batch.size % rows_at_once:
         raise UsageError(
-            f"batch.global_batch {rows} cannot be cut into micro-batches of {rows_per_micro_batch} rows on "
+            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {batch.micro_batch} rows on "
             f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
             "micro_tokens)."
         )
-    return RankShare(rank, world_size, rows // rows_at_once, rows)
+
+    sizes = ramp_sizes(batch)
+    ramp = None
+    if sizes:
+        micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in set(sizes)}
+        check_ramp_start(batch, min(sizes), micro_batches_of[min(sizes)] * world_size)
+        ramp = BatchRamp(sizes, [micro_batches_of[size] for size in sizes])
+    return RankShare(rank, world_size, micro_batches_of_size(batch, batch.size, longest, world_size), batch.size, ramp)
+
+
+def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:
+    """Return into how many micro-batches each rank cuts a global batch of `size` rows or tokens, at least one."""
+    if batch.global_tokens and isinstance(batch.micro_tokens, int):
+        return token_micro_batches(size, batch.micro_tokens, longest, world_size)
+    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
+        return row_micro_batches(size, batch.micro_tokens, max(longest), world_size)
+
+    # Where a ramp's size is no multiple of what all ranks compute at once, micro-batches are smaller than the limit.
+    return divide_rounding_up(size, (batch.micro_batch or 1) * world_size)
+
+
+def check_ramp_start(batch: BatchSection, rows: int, micro_batches: int) -> None:
+    """Raise UsageError if the ramp's smallest batch, counted in rows, has no row for some of its micro-batches."""
+    if batch.global_batch and rows < micro_batches:
+        raise UsageError(
+            f"batch.ramp_from {rows} is too few rows for {micro_batches} micro-batches, one or more a rank. Raise it, "
+            "or use fewer ranks."
+        )
 
 
 # DeepSpeed's configuration
@@ -186,14 +203,15 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
     return {
         "train_batch_size": rows_per_micro_batch * share.micro_batches_per_step,
         "train_micro_batch_size_per_gpu": rows_per_micro_batch,
+        # A step may have fewer: trainer/step.py says which micro-batch is a step's last.
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": 0.0 if guard_clips else recipe.optimizer.clip,
         # The anomaly guard finds gradients that are not finite, without waiting for the device.
         "bf16": {"enabled": recipe.engine.precision == "bf16", "check_grad_overflow": False},
         # fp16 uses DeepSpeed's dynamic loss scale.
         "fp16": {"enabled": recipe.engine.precision == "fp16"},
-        # DeepSpeed does not know our LAMB; tests/trainer/optim/test_lamb.py covers it under ZeRO.
-        "zero_allow_untested_optimizer": recipe.optimizer.kind == "lamb",
+        # DeepSpeed does not know our optimizers; tests/trainer/optim covers them under ZeRO.
+        "zero_allow_untested_optimizer": recipe.optimizer.kind != "adamw",
         # torch's fused AdamW runs on the host as it is.
         "zero_force_ds_cpu_optimizer": False,
         # The trainer has its own metrics.

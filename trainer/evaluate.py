@@ -4,13 +4,13 @@ Every row of evaluation.pairs is masked once by each kind of masking, with a con
 are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
 model's weights alone decide the figures, up to rounding.
 
-Shape suffix: 6, the four sums of trainer.models.pretraining.Losses, then masked tokens and labeled rows.
+Shape suffix: 10, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 from time import perf_counter
 
@@ -23,12 +23,14 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
-from trainer.data.build import check_pair_folder
+from trainer.data.build import check_pair_folder, needs_draws, open_folder
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import Source, build_sources
+from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import PretrainingModel
+from trainer.models.families import FAMILIES
+from trainer.models.pretraining import SUMS, PretrainingModel
 
 EVALUATION_SEED = 0
 """Of the order and the masks of held-out rows, whatever the run's seed is."""
@@ -66,6 +68,8 @@ class Evaluation:
 
     def __init__(self, recipe: Recipe, folder: PairFolder, share: RankShare):
         """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks."""
+        # Held-out batches have the full size, also while training's grow.
+        share = replace(share, ramp=None)
         sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
 
@@ -74,9 +78,12 @@ class Evaluation:
         self._folder = folder.folder
 
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
-        self._streams: dict[Kind, Stream] = {
-            kind: Stream(sources, share, MaskingSchedule(Masking(kind, MASK_PROB)), EVALUATION_SEED) for kind in KINDS
-        }
+        permuted = FAMILIES[recipe.model.family].two_streams
+        batch_format = BatchFormat(has_draws=needs_draws(recipe))
+        self._streams: dict[Kind, Stream] = {}
+        for kind in KINDS:
+            schedule = MaskingSchedule(Masking(kind, MASK_PROB), permuted=permuted)
+            self._streams[kind] = Stream(sources, share, schedule, EVALUATION_SEED, batch_format)
 
     @staticmethod
     def _bounds_of(recipe: Recipe, source: Source, share: RankShare) -> list[tuple[int, int]]:
@@ -103,7 +110,7 @@ class Evaluation:
         dist.all_reduce(sums)
         sums_by_kind = sums.tolist()
         check_any_masked(sums_by_kind, self._folder)
-        by_kind = {kind: figures(sums_6) for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True)}
+        by_kind = {kind: figures(sums_10) for kind, sums_10 in zip(KINDS, sums_by_kind, strict=True)}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
         for kind in KINDS:
@@ -125,10 +132,11 @@ class Evaluation:
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
-        """Return this rank's sums, (kinds, 6) float64, or None if evaluation was interrupted."""
+        """Return this rank's sums, (kinds, 10) float64, or None if evaluation was interrupted."""
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
-        sums = torch.zeros(len(KINDS), 6, dtype=torch.float64, device=device)
+        sums = torch.zeros(len(KINDS), SUMS + 3, dtype=torch.float64, device=device)
+        counts = torch.zeros(len(KINDS), 3, dtype=torch.float64)
 
         engine.eval()
         try:
@@ -136,15 +144,18 @@ class Evaluation:
                 if stop_requested():
                     return None
 
-                sums_6 = sums[KINDS.index(kind)]
+                index = KINDS.index(kind)
                 for micro_batch in micro_batches:
                     losses = engine(micro_batch.to(device))
-                    sums_6[:4] += torch.stack(list(losses)).double()
-                    counts = [micro_batch.predicted, model.labeled_pairs(micro_batch)]
-                    sums_6[4:] += torch.tensor(counts, dtype=torch.float64, device=device)
+                    sums[index, :SUMS] += losses.stacked()
+                    counts[index, 0] += micro_batch.predicted
+                    counts[index, 1] += model.labeled_pairs(micro_batch)
+                    counts[index, 2] += micro_batch.tokens if losses.rtd_sum is not None else 0
         finally:
             engine.train()
 
+        # Counted on the host, and copied to the device once: every copy would wait for the device.
+        sums[:, SUMS:] = counts.to(device)
         return sums
 
 
@@ -156,8 +167,7 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare)
     if recipe.evaluation.pairs is None:
         return None
 
-    max_cache_bytes = int(recipe.data.cache_gigabytes * 10**9)
-    folder = PairFolder(recipe.evaluation.pairs, recipe.data.cache, max_cache_bytes)
+    folder = open_folder(recipe, recipe.evaluation.pairs)
     check_held_out(folder, folders)
 
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
@@ -212,8 +222,8 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
 
 def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
     """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
-    for kind, sums_6 in zip(KINDS, sums_by_kind, strict=True):
-        masked = sums_6[4]
+    for kind, sums_10 in zip(KINDS, sums_by_kind, strict=True):
+        masked = sums_10[SUMS]
         if masked:
             continue
 
@@ -226,14 +236,19 @@ def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
         raise error
 
 
-def figures(sums_6: list[float]) -> Figures:
-    """Return means over masked tokens and labeled rows; None where there is no labeled row."""
-    mlm_sum, mlm_correct, pair_sum, pair_correct, masked, pairs = sums_6
+def figures(sums_10: list[float]) -> Figures:
+    """Return means over masked tokens and labeled rows; None where there is no labeled row.
+
+    Those of REPLACED_TOKEN_NAMES, over all tokens, are there only for a model that detects replaced tokens.
+    """
+    mlm_sum, mlm_correct, pair_sum, pair_correct, *rtd_sums = sums_10[:SUMS]
+    masked, pairs, judged = sums_10[SUMS:]
     mlm_loss = mlm_sum / masked
+    detection = {name: total / judged for name, total in zip(REPLACED_TOKEN_NAMES, rtd_sums, strict=True) if judged}
     return {
         "mlm_loss": mlm_loss,
         "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
         "mlm_accuracy": mlm_correct / masked,
         "pair_loss": pair_sum / pairs if pairs else None,
         "pair_accuracy": pair_correct / pairs if pairs else None,
-    }
+    } | detection

@@ -8,7 +8,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import PreemptedError, StorageError
+from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
@@ -22,6 +22,7 @@ from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.metrics.interval import Interval
 from trainer.metrics.log import Meter, MetricsLog
+from trainer.metrics.step_clock import StepClock
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.run_context import RunContext
 from trainer.save import Saver
@@ -48,13 +49,13 @@ class Progress:
         return means
 
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
-        """Return the state to save after `step`."""
+        """Return the state to save after `step`: a copy, because training changes the history while it is written."""
         progress = {
             "step": step,
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
-            "anomaly": history,
-            "interval": self.interval.model_copy(),
+            "anomaly": history.model_copy(deep=True),
+            "interval": self.interval.model_copy(deep=True),
         }
         return self._state.model_copy(update=progress)
 
@@ -81,6 +82,7 @@ class Loop:
         self.stepper = Stepper(self.engine, self.guard)
         self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
+        self.clock = StepClock(self.engine, self.context.watchdog)
 
     @property
     def run_recipe(self) -> Recipe:
@@ -105,7 +107,12 @@ class Loop:
         evaluation = EvaluationResult()
 
         for step in range(state.step + 1, last_step + 1):
-            completed = self.compute_step(step, state.skipped_batches, is_last=step == last_step)
+            try:
+                completed = self.compute_step(step, state.skipped_batches, is_last=step == last_step)
+            except ClozelineError:
+                # Such as data that cannot be read. The step before was taken, and its line is due.
+                self.settle(progress, EvaluationResult())
+                raise
             self.settle(progress, EvaluationResult())
             if self.guard.wants_rollback:
                 self.saver.wait(step)
@@ -115,6 +122,8 @@ class Loop:
                 raise self.preempted(step - 1)
 
             self.stepper.update()
+            self.clock.step_ended()
+            self.context.profiler.step_ended(step)
             evaluation = EvaluationResult()
             if step != last_step and not self.may_be_due(step):
                 continue
@@ -145,6 +154,7 @@ class Loop:
         `is_last` steps are not followed by another one, whose data would have to be read.
         """
         watchdog = self.context.watchdog
+        self.clock.step_begins()
 
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
         number = step - 1 - self.phase.steps_before + skipped_batches
@@ -249,13 +259,14 @@ class Loop:
 
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
         means = progress.end_interval()
+        measured = self.clock.end_interval(step, self.stream.stalled_seconds)
         if self.metrics is None:
             return
 
         position = {"step": step, "lr": self.learning_rate_at(step)}
         rates = progress.meter.read(self.stream.stalled_seconds)
         try:
-            self.metrics.log(means | position | rates | evaluation.figures)
+            self.metrics.log(means | position | rates | evaluation.figures, measured)
         except (OSError, StorageError) as error:
             # The line is kept, and written with a later one once there is room again.
             reason = error.strerror if isinstance(error, OSError) else error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
@@ -26,6 +26,7 @@ from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import RankLostError, Watchdog
+from trainer.profile import StepProfiler, profiling
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class RunContext:
     remote: copies the run to its URL; None on ranks that do not lead in their folder, and on all ranks if run.output is
     a local folder.
     saves: the thread that saves checkpoints while training continues.
+    profiler: records some steps, or none.
     """
 
     run_recipe: Recipe
@@ -48,11 +50,14 @@ class RunContext:
     folders: NodeFolders
     remote: RemoteRun | None
     saves: BackgroundSaves
+    profiler: StepProfiler = field(default_factory=StepProfiler)
 
 
 @contextlib.contextmanager
-def open_run(run_recipe: Recipe, stop_request: StopRequest) -> Iterator[RunContext]:
+def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int = 0) -> Iterator[RunContext]:
     """Claim the run's folder and watch its ranks while the context lasts. A collective call.
+
+    profile_steps: how many steps to record.
 
     Raises UsageError or StorageError if the folder or URL cannot be used, and RankLostError if a rank died.
     """
@@ -76,8 +81,10 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest) -> Iterator[RunConte
             ending_together(watchdog, remote),
             contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop,
             contextlib.closing(BackgroundSaves(run_recipe.checkpoint.background)) as saves,
+            profiling(profile_steps, run_recipe.run.folder, dist.get_rank()) as profiler,
         ):
-            yield RunContext(run_recipe, last_step_of(run_recipe), stop, watchdog, folders, remote, saves)
+            last_step = last_step_of(run_recipe)
+            yield RunContext(run_recipe, last_step, stop, watchdog, folders, remote, saves, profiler)
 
 
 @contextlib.contextmanager

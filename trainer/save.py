@@ -12,6 +12,7 @@ from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.sharded import write_snapshot
 from trainer.checkpoint.snapshot import Snapshot, snapshot_of
 from trainer.checkpoint.state import TrainingState
+from trainer.distributed.collectives import RankFailedError
 from trainer.distributed.replica_check import check_replicas
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
@@ -81,5 +82,10 @@ class Saver:
                 failure.everywhere = True
                 raise failure from error
             logger.info("Step %d was not saved, and training continues: %s.", step, reason)
+        except RankFailedError as error:
+            # A bug, of which all ranks know. Training can go on, and the next save may succeed.
+            if must_save:
+                raise
+            logger.error("Step %d was not saved, and training continues: %s", step, error)
 
         self.publish(snapshot.state)

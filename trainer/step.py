@@ -18,15 +18,17 @@ The order of the calls in step k:
 The loss of a step is
 
     sum(masked-token losses) / (masked tokens of the global batch) + sum(pair losses) / (labeled pairs of the same)
+    + model.discriminator_weight * sum(losses of replaced-token detection) / (tokens of the same)
 
-so it depends neither on the number of ranks nor on how the global batch is cut into micro-batches.
+of which a model has the first, and one of the others or neither. So it depends neither on the number of ranks nor on
+how the global batch is cut into micro-batches.
 
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-Shape suffixes: 4, the four sums of trainer.models.pretraining.Losses, or the four counts of BatchCounts.
+Shape suffixes: 7, the sums of trainer.models.pretraining.Losses; 4, the counts of BatchCounts.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.host_copy import HostCopy
 from trainer.distributed.loss_scale import loss_scale
 from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import SUMS
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ class BatchCounts:
 class StepResult:
     """What one step computed, over all ranks.
 
-    The four sums are those of trainer.models.pretraining.Losses. loss: the loss of the global batch.
-    grad_norm: before clipping. fault: why the step made no update, None if it made one.
+    The sums are those of trainer.models.pretraining.Losses. loss: the loss of the global batch. grad_norm: before
+    clipping. fault: why the step made no update, None if it made one. rtd_weight: what the mean of rtd_sum is
+    multiplied by in the loss; 0 in a model that does not detect replaced tokens.
     """
 
     step: int
@@ -81,17 +85,21 @@ class StepResult:
     loss: float
     grad_norm: float
     fault: str | None
+    rtd_sum: float = 0.0
+    rtd_correct: float = 0.0
+    replaced: float = 0.0
+    rtd_weight: float = 0.0
 
 
 @dataclass
 class StepInProgress:
     """What a step has computed so far, on the device.
 
-    sums_4: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
+    sums_7: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
     """
 
     step: int
-    sums_4: Tensor
+    sums_7: Tensor
     counts_4: Tensor
 
 
@@ -110,6 +118,8 @@ class Stepper:
     def __init__(self, engine: DeepSpeedEngine, guard: AnomalyGuard):
         self._engine = engine
         self._guard = guard
+        model: Any = engine.module
+        self._rtd_weight: float = model.shape.rtd_weight
 
         # Of the next step, over all ranks; of the one in progress; and of the one before, which is not read yet.
         self._next_counts_4: Tensor | None = None
@@ -123,12 +133,12 @@ class Stepper:
         part of the batch then remain, so the engine may be saved but must not take another step.
         """
         counts_4 = self._take_counts(micro_batches)
-        sums_4 = torch.zeros(4, dtype=torch.float64, device=counts_4.device)
+        sums_7 = torch.zeros(SUMS, dtype=torch.float64, device=counts_4.device)
 
         # DeepSpeed averages gradients where we want their sum, because `normalized_loss` of one micro-batch is a share
         # of a sum that is already divided by the global counts. So each share is multiplied by that divisor first.
-        gradient_scale = gradient_divisor(self._engine, len(micro_batches)) * loss_scale(self._engine)
-        masked, pairs = counts_4[:2].clamp(min=1).float()
+        gradient_scale = gradient_divisor(self._engine) * loss_scale(self._engine)
+        masked, pairs, tokens = counts_4[:3].clamp(min=1).float()
 
         for index, micro_batch in enumerate(micro_batches):
             if leaves_step():
@@ -137,12 +147,16 @@ class Stepper:
             # All but the last engine.step() only count the micro-batch; the last one is in `update`.
             if index > 0:
                 self._engine.step()
+            # DeepSpeed expects equally many in every step, but the first batches of a phase may be smaller.
+            self._engine.set_gradient_accumulation_boundary(index == len(micro_batches) - 1)
             losses = self._engine(micro_batch)
             loss = losses.mlm_sum / masked + losses.pair_sum / pairs
+            if losses.rtd_sum is not None:
+                loss = loss + self._rtd_weight * losses.rtd_sum / tokens
             self._engine.backward(loss * gradient_scale)
-            sums_4 += torch.stack(list(losses)).detach().double()
+            sums_7 += losses.stacked()
 
-        self._step = StepInProgress(step, sums_4, counts_4)
+        self._step = StepInProgress(step, sums_7, counts_4)
         return True
 
     def exchange(self, next_micro_batches: list[PackedBatch] | None) -> None:
@@ -151,12 +165,12 @@ class Stepper:
         None if the next step is not known yet. Its counts are then exchanged when it begins.
         """
         step = self._in_progress()
-        totals_8 = torch.cat([step.sums_4, count_batch(self._engine, next_micro_batches or [])])
-        dist.all_reduce(totals_8)
+        totals_11 = torch.cat([step.sums_7, count_batch(self._engine, next_micro_batches or [])])
+        dist.all_reduce(totals_11)
 
-        step.sums_4 = totals_8[:4]
+        step.sums_7 = totals_11[:SUMS]
         if next_micro_batches is not None:
-            self._next_counts_4 = totals_8[4:]
+            self._next_counts_4 = totals_11[SUMS:]
 
     def settle(self) -> StepResult | None:
         """Return what the last updated step computed; None if that was returned already.
@@ -169,29 +183,42 @@ class Stepper:
         self._unsettled = None
 
         values = unsettled.values.read()
-        mlm_sum, mlm_correct, pair_sum, pair_correct = values[:4]
-        counts = BatchCounts(*values[4:8])
-        norm, bad = values[8:]
+        mlm_sum, mlm_correct, pair_sum, pair_correct, rtd_sum, rtd_correct, replaced = values[:SUMS]
+        counts = BatchCounts(*values[SUMS:-2])
+        norm, bad = values[-2:]
         check_masked(counts, unsettled.step)
 
-        loss = normalized_loss(mlm_sum, pair_sum, counts)
-        fault = self._guard.settle(loss, norm, bool(bad), unsettled.was_judged)
-        return StepResult(unsettled.step, counts, mlm_sum, mlm_correct, pair_sum, pair_correct, loss, norm, fault)
+        loss = normalized_loss(mlm_sum, pair_sum, self._rtd_weight * rtd_sum, counts)
+        return StepResult(
+            unsettled.step,
+            counts,
+            mlm_sum,
+            mlm_correct,
+            pair_sum,
+            pair_correct,
+            loss,
+            norm,
+            fault=self._guard.settle(loss, norm, bool(bad), unsettled.was_judged),
+            rtd_sum=rtd_sum,
+            rtd_correct=rtd_correct,
+            replaced=replaced,
+            rtd_weight=self._rtd_weight,
+        )
 
     def update(self) -> None:
         """Update the weights, unless the step is bad."""
         step = self._in_progress()
         self._step = None
 
-        masked, pairs = step.counts_4[:2].clamp(min=1)
-        mlm_sum, _, pair_sum, _ = step.sums_4
-        self._guard.expect(mlm_sum / masked + pair_sum / pairs)
+        masked, pairs, tokens = step.counts_4[:3].clamp(min=1)
+        mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.sums_7
+        self._guard.expect(mlm_sum / masked + pair_sum / pairs + self._rtd_weight * rtd_sum / tokens)
         with norms_stay_on_device(self._engine):
             self._engine.step()
 
         verdict = self._guard.verdict()
-        values_10 = torch.cat([step.sums_4, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
-        self._unsettled = UnsettledStep(step.step, HostCopy(values_10), verdict.was_judged)
+        values_13 = torch.cat([step.sums_7, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
+        self._unsettled = UnsettledStep(step.step, HostCopy(values_13), verdict.was_judged)
 
     def _take_counts(self, micro_batches: list[PackedBatch]) -> Tensor:
         """Return the global counts of a batch, which `exchange` has summed, except before a phase's first step."""
@@ -242,9 +269,9 @@ def check_masked(counts: BatchCounts, step: int) -> None:
     raise error
 
 
-def normalized_loss(mlm_sum: float, pair_sum: float, counts: BatchCounts) -> float:
-    """Divide two sums of losses by the counts of the global batch and add them up. A batch may have no pair label."""
-    return mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1)
+def normalized_loss(mlm_sum: float, pair_sum: float, weighted_rtd_sum: float, counts: BatchCounts) -> float:
+    """Divide sums of losses by the counts of the global batch and add them up. A batch may have no pair label."""
+    return mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1) + weighted_rtd_sum / max(counts.tokens, 1)
 
 
 def seed_dropout(seed: int) -> None:

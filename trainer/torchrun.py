@@ -71,11 +71,11 @@ def ranks_of(launcher: int) -> list[psutil.Process]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Start the ranks of this node, wait for them, and return the exit code of the first that failed, or 0."""
-    relay = SignalRelay().listen()
     words = sys.argv[1:] if arguments is None else arguments
-    options = torchrun.parse_args(["--signals_to_handle", SIGNALS_OF_TORCHRUN, *words])
-
+    relay = SignalRelay()
     try:
+        relay.listen()
+        options = torchrun.parse_args(["--signals_to_handle", SIGNALS_OF_TORCHRUN, *words])
         torchrun.run(options)
         return 0
     except Stopped:

@@ -14,7 +14,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
-from trainer.build_model import build_initial_model, fill_in_initial_weights, tokens_at_peak
+from trainer.build_model import build_initial_model, fill_in_initial_weights
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import Found, announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
@@ -32,7 +32,9 @@ from trainer.logs import logger
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
+from trainer.metrics.utilization import utilization_of
 from trainer.micro_batches import with_micro_batches
+from trainer.out_of_memory import noting_out_of_memory
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 
@@ -69,15 +71,17 @@ class PhaseData:
     evaluation: Evaluation | None
 
 
-def pretrain(recipe: Recipe, stop: StopRequest) -> None:
+def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     """Train a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps.
+
+    profile_steps: how many steps to record (trainer/profile.py).
 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
     start_distributed(recipe.engine.timeout_seconds)
     phases = phases_of(recipe)
 
-    with open_run(recipe, stop) as context:
+    with open_run(recipe, stop, profile_steps) as context:
         step = train_phases(context, phases)
 
     logger.info("%s: step %d of %d is saved.", recipe.run.output, step, recipe.run.max_steps)
@@ -144,7 +148,8 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
     with contextlib.ExitStack() as resources:
         context.watchdog.at("opening the data")
         folders = open_folders(phase.recipe)
-        phase = with_micro_batches(phase, folders, device_of_rank())
+        device = device_of_rank()
+        phase, choice = with_micro_batches(phase, folders, device)
         data = open_data(phase, folders, resources)
 
         context.watchdog.at("building the engine")
@@ -166,7 +171,8 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
         guard = AnomalyGuard(engine, context.run_recipe.anomaly, history, phase.recipe.optimizer.clip)
 
         loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics)
-        return loop.run(state, min(phase.last_step, context.last_step))
+        with noting_out_of_memory(phase.recipe, choice, device):
+            return loop.run(state, min(phase.last_step, context.last_step))
 
 
 def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack) -> PhaseData:
@@ -193,7 +199,7 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
-    model = build_initial_model(run_recipe, data.folders, phase.recipe.batch)
+    model = build_initial_model(phase.recipe, data.folders)
     engine = build_engine(model, phase.recipe, data.share)
     if begins:
         context.watchdog.at("drawing initial weights")
@@ -215,8 +221,8 @@ def open_metrics(
     def write_and_open() -> None:
         describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
-        at_peak = tokens_at_peak(phase.recipe, folders, dist.get_world_size())
-        opened.append(MetricsLog(run.folder, state.step, run.max_steps, at_peak, tell_monitors))
+        utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
+        opened.append(MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors))
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None

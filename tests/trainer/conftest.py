@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.trainer.ranks import WarmRanks, free_port
+from trainer.metrics.log import TIMED
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
@@ -41,7 +42,10 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Training:
-    """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe."""
+    """Commands on the shrunk tiny recipe; `run__seed=1` means --set run.seed=1, `config` is another recipe.
+
+    `profile=3` means --profile 3.
+    """
 
     def __init__(self, run: Callable[..., Done], pairs: Path, logs: Path):
         self._run = run
@@ -52,10 +56,11 @@ class Training:
 
     def flags(self, out: Path | str, **changes: object) -> list[str]:
         config = changes.pop("config", "trainer/recipes/tiny.toml")
+        profile = ["--profile", str(changes.pop("profile"))] if "profile" in changes else []
         values = SHRUNK | {"data.pairs": self._pairs, "run.output": out}
         values |= {name.replace("__", "."): value for name, value in changes.items()}
         changed = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-        return ["--config", str(config), *changed]
+        return ["--config", str(config), *profile, *changed]
 
     def command(self, launcher: str, out: Path, **changes: object) -> list[str]:
         own = {name: changes.pop(name, None) for name in ("hostfile", "node")}
@@ -109,8 +114,7 @@ class Training:
         """What must be equal in two runs that are the same: everything in the metrics but times."""
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         assert [line["step"] for line in lines] == sorted({line["step"] for line in lines})
-        timed = ("tokens_per_second", "loader_stall_fraction", "seconds")
-        return {line["step"]: tuple(v for name, v in line.items() if name not in timed) for line in lines}
+        return {line["step"]: tuple(v for name, v in line.items() if name not in TIMED) for line in lines}
 
     @staticmethod
     def tensors(out: Path, step: int) -> dict[str, list]:

@@ -101,6 +101,7 @@ class ThreadedRanks:
         self._here = threading.local()
         self._barrier = threading.Barrier(ranks, timeout=20)
         self._sent: list[Sequence[Tensor]] = [()] * ranks
+        self._objects: list[Any] = [None] * ranks
         self.exchanged: list[int] = []
 
     def get_rank(self) -> int:
@@ -118,6 +119,12 @@ class ThreadedRanks:
         assert [len(values_N) for values_N in coming] == output_counts
         output_N.copy_(torch.cat(coming))
         self.exchanged.append(len(output_N))
+        self._barrier.wait()
+
+    def all_gather_object(self, outputs: list[Any], own: Any, group: Any = None) -> None:
+        self._objects[self.get_rank()] = own
+        self._barrier.wait()
+        outputs[:] = self._objects
         self._barrier.wait()
 
     def run(self, act: Callable[[int], Any]) -> list[Any]:

@@ -24,11 +24,11 @@ from trainer.data.collate import pack
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import RankShare
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
+from trainer.metrics.log import TIMED
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 
 TINY = "trainer/recipes/tiny.toml"
-TIMED = ("tokens_per_second", "loader_stall_fraction", "seconds", "eval_seconds")
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
             to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
             masks = draw_masks(to_mask, masking, folder.vocabulary)
             with torch.no_grad():
-                sums_4 += [float(x) for x in model(pack(rows, masks))]
+                sums_4 += [float(x) for x in model(pack(rows, masks))[:4]]
             masked += len(masks.positions_K)
         found[kind] = sums_4[:2] / masked
         if kind == recipe.masking.kind:

@@ -12,6 +12,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     assert names == {
         "recipe.toml",
         "metrics.jsonl",
+        "ranks.json",
         "report.html",
         "tensorboard",
         "checkpoints",
@@ -35,6 +36,11 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "loader_stall_fraction",
         "mfu",
         "seconds",
+        "hfu",
+        "step_seconds",
+        "slowest_rank",
+        "slowest_ratio",
+        "peak_memory_bytes",
     ]
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]

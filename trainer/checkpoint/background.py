@@ -102,9 +102,11 @@ class BackgroundSaves:
         self._group = open_host_group(NO_LIMIT)
 
     def _work(self, place: str, save: Callable[[], None]) -> None:
-        """Save, and keep an error for `wait`: nobody would see it in this thread."""
+        """Save, and keep an error for `wait`, where the main thread raises it."""
         try:
             with working_in_background(place), collectives_over(self._group):
                 save()
         except BaseException as error:
+            # Said at once: `wait` may come much later, or never if the other ranks hang in this save.
+            logger.error("While %s: %s: %s", place, type(error).__name__, error, extra=EVERY_RANK)
             self._error = error

@@ -43,6 +43,7 @@ UPLOADED = (
     "micro_batches.json",
     "run_id",
     "metrics.jsonl",
+    "ranks.json",
     "report.html",
     "vocabulary",
     "tensorboard",

@@ -25,10 +25,12 @@ from trainer.checkpoint.layout import check_identity
 from trainer.checkpoint.sharded import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
-from trainer.config.phases import Phase
+from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
+from trainer.config.training_sections import BERT_REPLACEMENT
 from trainer.data.dataset import PairFolder
+from trainer.data.ramp import places_before
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 
@@ -46,24 +48,53 @@ _RECIPE_NAMES = {
     "seed": "run.seed",
     "optimizer": "optimizer.kind",
     "global_batch": "batch.global_batch or batch.global_tokens",
+    "batch_ramp": "batch.ramp_from and batch.ramp_steps",
     "steps_before": "the first step of this phase",
+    "objective": "objective.kind",
+    "replacement": "masking.replacement",
+    "phase_model": "the phase's model",
 }
 """What the recipe calls the entries of an identity. `model` and `masking` are sections of it under the same names."""
 
 
 def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
     """Return what must not change under a run: everything here decides rows, masks or weights."""
-    return {
+    return _of_newer_keys(recipe, phase) | {
         "data": [folder.manifest.fingerprint for folder in folders],
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
         "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocab_size"}),
         "optimizer": phase.recipe.optimizer.kind,
-        "masking": phase.recipe.masking.model_dump(),
+        "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
         "global_batch": phase.recipe.batch.size,
+        "batch_ramp": ramp_of(phase.recipe),
         "steps_before": phase.steps_before,
     }
+
+
+def _of_newer_keys(recipe: Recipe, phase: Phase) -> dict[str, Any]:
+    """Return the entries of keys that earlier versions did not have, unless they have the values of those."""
+    entries: dict[str, Any] = {}
+    if phase.recipe.objective.kind != "mlm":
+        entries["objective"] = phase.recipe.objective.kind
+    if phase.recipe.masking.replacement != BERT_REPLACEMENT:
+        entries["replacement"] = phase.recipe.masking.replacement
+
+    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
+    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
+    changed = {name: value for name, value in of_phase.items() if value != of_run[name]}
+    if changed:
+        entries["phase_model"] = changed
+    return entries
+
+
+def ramp_of(recipe: Recipe) -> list[int] | None:
+    """Return batch.ramp_from and batch.ramp_steps, or None without a ramp, as in checkpoints of earlier versions."""
+    batch = recipe.batch
+    if batch.ramp_from is None or batch.ramp_steps is None:
+        return None
+    return [batch.ramp_from, batch.ramp_steps]
 
 
 def resume(
@@ -237,7 +268,7 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint) -> None
 
     unit = "row" if phase.recipe.batch.global_tokens is None else "token"
     batches_read = state.step - phase.steps_before + state.skipped_batches
-    position = batches_read * phase.recipe.batch.size
+    position = places_before(phase.recipe.batch, batches_read)
     logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
 
     new_changes = state.changes[len(found.state.changes) :]

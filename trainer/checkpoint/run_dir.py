@@ -29,12 +29,13 @@ FILES = (
     "recipe_history.jsonl",
     "micro_batches.json",
     "metrics.jsonl",
+    "ranks.json",
     "report.html",
     "run_id",
     RUN_LOCK_FILE,
     OWNER,
 )
-FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER)
+FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""

@@ -40,7 +40,7 @@ from trainer.checkpoint.node_folders import NodeFolders
 from trainer.checkpoint.part_writes import save_parts
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, TensorLayout, create, layout_of
 from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, cut_at_pieces, write_together
-from trainer.checkpoint.snapshot import Snapshot, shapes_of, snapshot_of
+from trainer.checkpoint.snapshot import Snapshot, moment_shapes_of, shapes_of, snapshot_of
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.checkpoint.verification import check_files, fault_found_together, merged_entries
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
@@ -82,7 +82,6 @@ def save_checkpoint(
 
 def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders | None = None) -> None:
     """Do what `save_checkpoint` does with a snapshot that was taken before. A collective call."""
-    shapes = snapshot.shapes
     nodes = nodes_of_ranks()
 
     try:
@@ -90,7 +89,7 @@ def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders
         if folders is not None and folders.several:
             partial = layout.checkpoint_path(run, snapshot.state.step).with_name(partial.name)
             leads_other = folders.leads(dist.get_rank()) and dist.get_rank() > 0
-            run_on_all_ranks(lambda: _create_tensor_files(partial, shapes) if leads_other else None)
+            run_on_all_ranks(lambda: _create_tensor_files(partial, snapshot) if leads_other else None)
             written = _write(partial, snapshot, folders.of_ranks)
             save_parts(partial, run, written, folders, keep)
             return
@@ -152,7 +151,7 @@ def _begin(run: str, snapshot: Snapshot) -> Path:
     """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
     partial = layout.begin(run, snapshot.state.step)
 
-    _create_tensor_files(partial, snapshot.shapes)
+    _create_tensor_files(partial, snapshot)
     with write_errors_of(partial):
         storage.publish(str(partial / STATE), snapshot.state.model_dump_json().encode())
 
@@ -161,7 +160,7 @@ def _begin(run: str, snapshot: Snapshot) -> Path:
     return partial
 
 
-def _create_tensor_files(partial: Path, shapes: Shapes) -> None:
+def _create_tensor_files(partial: Path, snapshot: Snapshot) -> None:
     """Create the tensor files without their elements. One rank of a folder calls this.
 
     The ranks write into existing files: if each created them, one could cut off what another has written.
@@ -169,56 +168,92 @@ def _create_tensor_files(partial: Path, shapes: Shapes) -> None:
     with write_errors_of(partial):
         partial.mkdir(exist_ok=True)
         for file_name in _TENSOR_FILES:
-            create(partial / file_name, shapes)
+            create(partial / file_name, _shapes_in(file_name, snapshot.shapes, snapshot.moment_shapes))
+
+
+def _shapes_in(file_name: str, shapes: Shapes, moment_shapes: dict[str, Shapes]) -> Shapes:
+    """Return the shapes of a tensor file: of all weights, or of those that have the file's moment."""
+    if file_name == WEIGHTS_FILE:
+        return shapes
+    return moment_shapes[_MOMENT_OF_FILE[file_name]]
 
 
 def _write(partial: Path, snapshot: Snapshot, nodes: list[int]) -> dict[str, list[WrittenPiece]]:
     """Write all tensor files and return, by file, what all ranks wrote, in file order. A collective call."""
-    file_layout = layout_of(snapshot.shapes)
+    layouts = _layouts_of(snapshot)
     held: dict[str, HeldBytes] = {}
 
-    def locate_held_bytes() -> list[Range]:
+    def locate_held_bytes() -> dict[str, list[Range]]:
         for file_name in _TENSOR_FILES:
-            held[file_name] = _held_bytes(file_layout, snapshot.slices, file_name)
-        return held[WEIGHTS_FILE].ranges
+            held[file_name] = _held_bytes(layouts[file_name], snapshot.slices, file_name)
+        return {file_name: held[file_name].ranges for file_name in _files_with_own_layout(layouts)}
 
-    # All files hold the same tensors at the same offsets, so one plan serves them all.
     ranges_by_rank = run_on_all_ranks(locate_held_bytes)
-    extents = assign_writers(ranges_by_rank, nodes, len(file_layout.header))
-    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, snapshot.device))
+    plans = _plans_of(layouts, ranges_by_rank, nodes)
+    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, plans, held, snapshot.device))
 
-    # Rank 0 wrote the header when it created the files; it is checked like everything else.
-    header = []
-    for begin, end in cut_at_pieces(0, len(file_layout.header)):
-        header.append(WrittenPiece(begin, end, zlib.crc32(file_layout.header[begin:end]), rank=0))
+    # Rank 0 wrote the headers when it created the files; they are checked like everything else.
     written: dict[str, list[WrittenPiece]] = {}
     for file_name in _TENSOR_FILES:
-        pieces = list(header)
+        header = layouts[file_name].header
+        pieces = []
+        for begin, end in cut_at_pieces(0, len(header)):
+            pieces.append(WrittenPiece(begin, end, zlib.crc32(header[begin:end]), rank=0))
         for written_by_one_rank in written_by_rank:
             pieces += written_by_one_rank[file_name]
         written[file_name] = sorted(pieces)
     return written
 
 
+def _layouts_of(snapshot: Snapshot) -> dict[str, TensorLayout]:
+    """Return the layout of each tensor file. Files of the same tensors share one."""
+    layout_of_weights = layout_of(snapshot.shapes)
+    layouts = {}
+    for file_name in _TENSOR_FILES:
+        shapes = _shapes_in(file_name, snapshot.shapes, snapshot.moment_shapes)
+        layouts[file_name] = layout_of_weights if shapes == snapshot.shapes else layout_of(shapes)
+    return layouts
+
+
+def _files_with_own_layout(layouts: dict[str, TensorLayout]) -> list[str]:
+    """Return the files whose layout is no earlier file's."""
+    names = list(layouts)
+    return [name for place, name in enumerate(names) if all(layouts[name] is not layouts[one] for one in names[:place])]
+
+
+def _plans_of(
+    layouts: dict[str, TensorLayout], ranges_by_rank: list[dict[str, list[Range]]], nodes: list[int]
+) -> dict[str, list[Extent]]:
+    """Return who writes what of each file. Files of one layout hold the same tensors, so one plan serves them."""
+    plans: dict[str, list[Extent]] = {}
+    for planned in _files_with_own_layout(layouts):
+        held = [ranges[planned] for ranges in ranges_by_rank]
+        extents = assign_writers(held, nodes, len(layouts[planned].header))
+        plans |= {name: extents for name, file_layout in layouts.items() if file_layout is layouts[planned]}
+    return plans
+
+
 def _held_bytes(file_layout: TensorLayout, slices: list[ParameterSlice], file_name: str) -> HeldBytes:
     """Return where in a file the elements of this rank's slices lie."""
     parts = []
     for part in slices:
-        begin = file_layout.begins[part.name] + 4 * part.start  # bytes of float32
-        parts.append((begin, _values_of(part, file_name)))
+        values_N = _values_of(part, file_name)
+        if values_N is not None:
+            begin = file_layout.begins[part.name] + 4 * part.start  # bytes of float32
+            parts.append((begin, values_N))
     return HeldBytes(parts)
 
 
-def _values_of(part: ParameterSlice, file_name: str) -> Tensor:
-    """Return what a tensor file holds of a slice, as (N,)."""
+def _values_of(part: ParameterSlice, file_name: str) -> Tensor | None:
+    """Return what a tensor file holds of a slice, as (N,); None if the file has a moment that the parameter lacks."""
     if file_name == WEIGHTS_FILE:
         return part.weights
-    return part.moments[_MOMENT_OF_FILE[file_name]]
+    return part.moments.get(_MOMENT_OF_FILE[file_name])
 
 
 def _write_files(
     partial: Path,
-    extents: list[Extent],
+    plans: dict[str, list[Extent]],
     held: dict[str, HeldBytes],
     device: torch.device,
 ) -> dict[str, list[WrittenPiece]]:
@@ -231,7 +266,7 @@ def _write_files(
     errors: list[Exception] = []
     for file_name, held_of_file in held.items():
         try:
-            written[file_name] = write_together(partial / file_name, extents, held_of_file, device)
+            written[file_name] = write_together(partial / file_name, plans[file_name], held_of_file, device)
         except Exception as error:
             errors.append(error)
 
@@ -267,9 +302,10 @@ def _publish(partial: Path, run: str, step: int, entries: list[Entry], keep: int
 def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> None:
     """Copy this rank's elements from the files into the optimizer's tensors. Raises CheckpointError."""
     shapes = shapes_of(engine)
+    moment_shapes = moment_shapes_of(engine)
     for file_name in _TENSOR_FILES:
         with TensorFile(path / file_name) as file:
-            if file.shapes != shapes:
+            if file.shapes != _shapes_in(file_name, shapes, moment_shapes):
                 raise CheckpointError(
                     f"{path / file_name} holds other tensors than this model. Use another run.output."
                 )
@@ -277,6 +313,8 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
             # The values are views of what the optimizer works on, so copying into them loads the optimizer.
             for part in slices:
                 target_N = _values_of(part, file_name)
+                if target_N is None:
+                    continue
                 values_N = file.read(part.name, part.start, target_N.numel())
                 _check_finite(path / file_name, part.name, values_N)
                 target_N.copy_(values_N)

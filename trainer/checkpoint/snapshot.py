@@ -21,7 +21,14 @@ from trainer.checkpoint.safetensors_io import Shapes
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks
 from trainer.distributed.deepspeed_internals import full_shape_of, loss_scaler_state
-from trainer.distributed.zero import ParameterSlice, named_parameters, parameter_slices, updates_made
+from trainer.distributed.zero import (
+    MOMENTS,
+    ParameterSlice,
+    moments_of,
+    named_parameters,
+    parameter_slices,
+    updates_made,
+)
 from trainer.models.host_memory import available_bytes
 
 SHARE_OF_MEMORY = 0.8
@@ -34,12 +41,14 @@ _ELEMENT = 4  # bytes of a float32
 class Snapshot:
     """What one rank knows of a checkpoint before anything is written.
 
-    state: with the optimizer's counts. shapes: of all tensors. slices: what this rank writes. metrics: of the
-    evaluation of these weights, or empty. device: where tensors must lie for the group that exchanges them.
+    state: with the optimizer's counts. shapes: of all weights. moment_shapes: by the moment's name, of the weights that
+    have it. slices: what this rank writes. metrics: of the evaluation of these weights, or empty. device: where tensors
+    must lie for the group that exchanges them.
     """
 
     state: TrainingState
     shapes: Shapes
+    moment_shapes: dict[str, Shapes]
     slices: list[ParameterSlice]
     metrics: dict[str, Any]
     device: torch.device
@@ -61,12 +70,22 @@ def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str
     # What all ranks hold alike (stage 0) is marked as written on one of them only.
     slices = [part for part in parameter_slices(engine) if part.written]
     device = torch.device(engine.device or "cpu")
-    return Snapshot(state.model_copy(update=counts), shapes_of(engine), slices, metrics, device)
+    saved_state = state.model_copy(update=counts)
+    return Snapshot(saved_state, shapes_of(engine), moment_shapes_of(engine), slices, metrics, device)
 
 
 def shapes_of(engine: DeepSpeedEngine) -> Shapes:
     """Return the full shape of every parameter by name."""
     return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
+
+
+def moment_shapes_of(engine: DeepSpeedEngine) -> dict[str, Shapes]:
+    """Return, for each moment, the full shape of every parameter that has it by the parameter's name."""
+    shapes: dict[str, Shapes] = {moment: {} for moment in MOMENTS}
+    for name, parameter in named_parameters(engine):
+        for moment in moments_of(engine, parameter):
+            shapes[moment][name] = full_shape_of(parameter)
+    return shapes
 
 
 def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:

@@ -6,7 +6,7 @@ The value is written as in TOML; a bare word is a string. `none` removes a key, 
 from __future__ import annotations
 
 import tomllib
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from schemas.errors import UsageError
 from trainer.config.schema import Recipe
@@ -28,7 +28,8 @@ def apply_override(content: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise UsageError(f"--set {override}: {key} is a value, not a section.")
 
-    if value == "none":
+    # Unsets a key, unless it is one of the key's own values.
+    if value == "none" and "none" not in choices_of(keys):
         table.pop(keys[-1], None)
     else:
         table[keys[-1]] = parse_value(keys, value)
@@ -55,11 +56,26 @@ def parse_value(keys: list[str], value: str) -> Any:
 
 def takes_text(keys: list[str]) -> bool:
     """Return whether a key of the recipe may be any string."""
+    annotation = annotation_of(keys)
+    return annotation is str or str in get_args(annotation)
+
+
+def choices_of(keys: list[str]) -> set[Any]:
+    """Return the values that a key of the recipe is limited to, as far as they are listed."""
+    annotation = annotation_of(keys)
+    choices = set(get_args(annotation)) if get_origin(annotation) is Literal else set()
+    for alternative in get_args(annotation):
+        if get_origin(alternative) is Literal:
+            choices |= set(get_args(alternative))
+    return choices
+
+
+def annotation_of(keys: list[str]) -> Any:
+    """Return the type of a key of the recipe, None if there is no such key."""
     annotation: Any = Recipe
     for key in keys:
         fields = getattr(annotation, "model_fields", {})
         if key not in fields:
-            return False
+            return None
         annotation = fields[key].annotation
-
-    return annotation is str or str in get_args(annotation)
+    return annotation

@@ -24,8 +24,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas import randomness
+from schemas.errors import UsageError
 from trainer.config.parse import parse_recipe
 from trainer.config.schema import Recipe
+
+MODEL_KEYS = (
+    "rope_base",
+    "window_rope_base",
+    "window",
+    "global_every",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)
+"""Keys of [model] that a phase may change: the weights stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,14 @@ def phase_after(phases: list[Phase], step: int) -> Phase:
     return phases[-1]
 
 
+def recipe_of_step(recipe: Recipe, step: int) -> Recipe:
+    """Return the recipe by which the weights after `step` were trained: that of the step's phase."""
+    for phase in phases_of(recipe):
+        if step <= phase.last_step:
+            return phase.recipe
+    return recipe
+
+
 def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
     """Return the recipe of phase `index`, counted from 0. Raises UsageError that names the phase and each wrong key.
 
@@ -84,7 +103,14 @@ def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
     phase = recipe.phases[index]
     content = recipe.model_dump()
 
-    for name in ("data", "masking", "optimizer", "schedule"):
+    fixed = sorted(set(phase.model) - set(MODEL_KEYS))
+    if fixed:
+        raise UsageError(
+            f"{path}: phase {index + 1}: model.{fixed[0]} cannot change between phases, because the weights stay. Keys "
+            f"that can: {', '.join(MODEL_KEYS)}."
+        )
+
+    for name in ("model", "data", "masking", "objective", "optimizer", "schedule"):
         content[name] |= getattr(phase, name)
     if phase.batch:
         content["batch"] = phase.batch

@@ -23,6 +23,7 @@ from trainer.config.training_sections import (
     DataSection,
     MaskingSection,
     ModelSection,
+    ObjectiveSection,
     OptimizerSection,
     ScheduleSection,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "EvaluationSection",
     "MaskingSection",
     "ModelSection",
+    "ObjectiveSection",
     "OptimizerSection",
     "PhaseSection",
     "Recipe",
@@ -48,8 +50,16 @@ class PhaseSection(Section):
     """One phase of a run, and what is different in it. See trainer/config/phases.py for an example."""
 
     steps: int = Field(gt=0, description="Number of steps. The steps of all phases must add up to run.max_steps.")
+    model: dict[str, Any] = Field(
+        default={},
+        description="Keys of [model] that replace the run's in this phase. Only those that leave the weights as they "
+        "are: rope_base, window_rope_base, window, global_every, and the two dropout probabilities.",
+    )
     data: dict[str, Any] = Field(default={}, description="Keys of [data] that replace the run's in this phase.")
     masking: dict[str, Any] = Field(default={}, description="Keys of [masking] that replace the run's in this phase.")
+    objective: dict[str, Any] = Field(
+        default={}, description="Keys of [objective] that replace the run's in this phase."
+    )
     optimizer: dict[str, Any] = Field(
         default={}, description="Keys of [optimizer] that replace the run's in this phase."
     )
@@ -67,6 +77,7 @@ class Recipe(Section):
     model: ModelSection = Field(description="The shape of the network.")
     data: DataSection = Field(description="Where the rows come from.")
     masking: MaskingSection = Field(default=MaskingSection(), description="How tokens are masked as rows are read.")
+    objective: ObjectiveSection = Field(default=ObjectiveSection(), description="What is predicted.")
     optimizer: OptimizerSection = Field(description="How the weights are updated.")
     schedule: ScheduleSection = Field(default=ScheduleSection(), description="The learning rate over the run.")
     batch: BatchSection = Field(description="How much one step computes, and in which pieces.")
@@ -83,3 +94,10 @@ class Recipe(Section):
     deepspeed: dict[str, Any] = Field(
         default={}, description="Passed through to DeepSpeed's configuration, except the keys that this recipe owns."
     )
+
+    @property
+    def predicted_share(self) -> float:
+        """The share of tokens that are predicted, at the step where it is largest."""
+        if self.objective.kind == "clm":
+            return 1.0
+        return max(self.masking.prob, self.masking.final_prob or 0.0)

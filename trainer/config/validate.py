@@ -17,9 +17,27 @@ from trainer.config.schema import (
     Recipe,
     ScheduleSection,
 )
+from trainer.models.generator_shape import GENERATOR_SIZE, generator_sizes
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The first engine.zero_stage that can do each engine.offload."""
+
+ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
+
+FAMILIES_WITH = {
+    "embedding_size": ("albert", "electra"),
+    "num_hidden_groups": ("albert",),
+    "sharing": ("albert",),
+    "num_key_value_heads": ("eurobert",),
+    "rope_base": ROTATED_FAMILIES,
+    "window_rope_base": ("modernbert",),
+    "window": ("modernbert",),
+    "global_every": ("modernbert",),
+    "tied": ("eurobert",),
+    "generator_size": ("electra",),
+    "discriminator_weight": ("electra",),
+}
+"""Keys of [model] that only some families have."""
 
 
 def check_recipe(recipe: Recipe, path: str) -> None:
@@ -28,11 +46,15 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_engine(recipe.engine, recipe.optimizer, path)
     check_compile(recipe, path)
     check_model(recipe.model, path)
+    check_generator(recipe.model, path)
+    check_objective(recipe, path)
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
+    check_ramp(recipe.batch, recipe.run.max_steps, path)
     check_checkpointing(recipe, path)
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
     check_masking(recipe.masking, path)
+    check_two_streams(recipe, path)
 
 
 def check_phases(recipe: Recipe, path: str) -> None:
@@ -77,12 +99,15 @@ def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) 
             "the optimizer can be offloaded from stage 1 on, parameters in stage 3."
         )
 
-    # LAMB needs the norm of each whole matrix. Stage 3 splits matrices between ranks in a way that it does not read.
-    if optimizer.kind == "lamb" and engine.zero_stage > 2:
+    # All but AdamW need whole tensors. Stage 3 splits them between ranks in a way that trainer/optim does not read.
+    if optimizer.kind != "adamw" and engine.zero_stage > 2:
         raise UsageError(
-            f"{path}: optimizer.kind lamb works under engine.zero_stage 0, 1 and 2, not {engine.zero_stage}. "
-            "Set one of these, or optimizer.kind adamw."
+            f"{path}: optimizer.kind {optimizer.kind} works under engine.zero_stage 0, 1 and 2, not "
+            f"{engine.zero_stage}. Set one of these, or optimizer.kind adamw."
         )
+
+    if optimizer.kind != "muon" and optimizer.muon_momentum is not None:
+        raise UsageError(f"{path}: optimizer.muon_momentum belongs to kind muon, not {optimizer.kind}. Leave it out.")
 
 
 def check_compile(recipe: Recipe, path: str) -> None:
@@ -111,12 +136,50 @@ def check_model(model: ModelSection, path: str) -> None:
             f"model.num_hidden_layers {model.num_hidden_layers}."
         )
 
-    for name in ("embedding_size", "num_hidden_groups"):
+    if model.num_attention_heads % (model.num_key_value_heads or 1):
+        raise UsageError(
+            f"{path}: model.num_key_value_heads {model.num_key_value_heads} does not divide "
+            f"model.num_attention_heads {model.num_attention_heads}."
+        )
+
+    head_size = model.hidden_size // model.num_attention_heads
+    if model.family in ROTATED_FAMILIES and head_size % 2:
+        raise UsageError(
+            f"{path}: heads of {head_size} cannot be rotated, which pairs their values. Choose model.hidden_size and "
+            "model.num_attention_heads so that a head's size is even."
+        )
+
+    for name, families in FAMILIES_WITH.items():
         is_set = getattr(model, name) is not None
-        if is_set and model.family != "albert":
+        if is_set and model.family not in families:
+            names = " and ".join(f'"{family}"' for family in families)
             raise UsageError(
-                f'{path}: model.{name} belongs to "albert"; model.family is "{model.family}". Leave it out.'
+                f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
             )
+
+
+def check_generator(model: ModelSection, path: str) -> None:
+    """Check that ELECTRA's generator can be built."""
+    if model.family != "electra":
+        return
+
+    fraction = model.generator_size or GENERATOR_SIZE
+    sizes = generator_sizes(model.hidden_size, model.num_attention_heads, model.intermediate_size, fraction)
+    if sizes.hidden_size == 0 or sizes.hidden_size % sizes.num_attention_heads:
+        raise UsageError(
+            f"{path}: model.generator_size {fraction:g} makes a generator of width {sizes.hidden_size} with "
+            f"{sizes.num_attention_heads} heads, which do not divide it. Choose a fraction such as 1/4 or 1/2 of "
+            f"model.hidden_size {model.hidden_size} that heads divide."
+        )
+
+
+def check_objective(recipe: Recipe, path: str) -> None:
+    """Check that the model can learn what the recipe says."""
+    if recipe.objective.kind == "clm" and recipe.model.family == "electra":
+        raise UsageError(
+            f'{path}: objective.kind "clm" is not for model.family "electra", whose generator fills in masked tokens. '
+            'Set objective.kind "mlm".'
+        )
 
 
 def check_data(data: DataSection, path: str) -> None:
@@ -163,6 +226,24 @@ def check_batch(batch: BatchSection, path: str) -> None:
         )
 
 
+def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
+    """Check that batches which grow begin smaller, and reach the full size in a phase of `max_steps` steps."""
+    if (batch.ramp_from is None) != (batch.ramp_steps is None):
+        raise UsageError(f"{path}: batch.ramp_from and batch.ramp_steps go together. Set both or neither.")
+    if batch.ramp_from is None or batch.ramp_steps is None:
+        return
+
+    if batch.ramp_from >= batch.size:
+        raise UsageError(
+            f"{path}: batch.ramp_from {batch.ramp_from} is not below the full batch of {batch.size}. "
+            "Lower it, or leave the ramp out."
+        )
+    if batch.ramp_steps > max_steps:
+        raise UsageError(
+            f"{path}: batch.ramp_steps {batch.ramp_steps} is above the {max_steps} steps in which it applies. Lower it."
+        )
+
+
 def check_checkpointing(recipe: Recipe, path: str) -> None:
     """Check that evaluated steps are saved, because the best checkpoint is one that was evaluated."""
     evaluate_every = recipe.evaluation.every
@@ -194,3 +275,20 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_s
 
     if schedule.warmup_steps + (schedule.decay_steps or 0) > max_steps:
         raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {max_steps}.")
+
+
+def check_two_streams(recipe: Recipe, path: str) -> None:
+    """Check that XLNet does not get masks, and that half of its values of a position can be sines."""
+    if recipe.model.family != "xlnet":
+        return
+
+    if recipe.masking.stored:
+        raise UsageError(
+            f'{path}: masking.stored is not for model.family "xlnet", which masks nothing and draws an order each time '
+            "a row is read. Leave it out."
+        )
+    if recipe.model.hidden_size % 2:
+        raise UsageError(
+            f'{path}: model.hidden_size {recipe.model.hidden_size} is odd; positions in "xlnet" are as many sines as '
+            "cosines. Make it even."
+        )

@@ -14,6 +14,7 @@ from trainer.data.dataset import PairFolder
 from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import BatchShape, shape_for
+from trainer.models.families import FAMILIES
 
 BYTES_PER_GIGABYTE = 10**9
 
@@ -85,10 +86,26 @@ def build_stream(recipe: Recipe, folders: list[PairFolder], share: RankShare, de
     sources = build_sources(folders, recipe.data.weights, recipe.run.seed, by_tokens)
     check_size(folders, recipe, share)
 
-    masking = Masking(recipe.masking.kind, recipe.masking.prob, recipe.masking.max_predictions)
-    schedule = MaskingSchedule(masking, recipe.masking.stored, recipe.masking.final_prob, recipe.run.max_steps)
-    batch_format = BatchFormat(shape_of(folders, recipe, share), device)
+    section = recipe.masking
+    traits = FAMILIES[recipe.model.family]
+    masking = Masking(section.kind, section.prob, section.max_predictions, shown_shares(section.replacement))
+    schedule = MaskingSchedule(
+        masking, section.stored, section.final_prob, recipe.run.max_steps, permuted=traits.two_streams
+    )
+    is_causal = recipe.objective.kind == "clm"
+    batch_format = BatchFormat(shape_of(folders, recipe, share), device, is_causal, needs_draws(recipe))
     return Stream(sources, share, schedule, recipe.run.seed, batch_format)
+
+
+def shown_shares(replacement: str) -> tuple[float, float]:
+    """Return masking.replacement as `Masking.shown`. Example: `shown_shares("80/10/10")` -> `(0.8, 0.1)`."""
+    masked, kept, _random = (int(percent) / 100 for percent in replacement.split("/"))
+    return masked, kept
+
+
+def needs_draws(recipe: Recipe) -> bool:
+    """Return whether the model draws replacements of masked tokens."""
+    return FAMILIES[recipe.model.family].replaced_tokens
 
 
 def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
@@ -104,14 +121,24 @@ def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> N
 
 def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> BatchShape | None:
     """Return the shape to which all micro-batches are padded, or None if batch.shape is `exact`."""
-    batch = recipe.batch
-    if batch.shape == "exact":
+    if recipe.batch.shape == "exact":
         return None
+    if share.ramp is None:
+        return shape_of_size(folders, recipe, share)
 
+    # One shape for all sizes of a ramp: the largest.
+    shares = [replace(share, size=size, micro_batches=micro_batches) for size, micro_batches in share.ramp.distinct]
+    shapes = [shape_of_size(folders, recipe, one) for one in (share, *shares)]
+    largest = max(shapes, key=lambda shape: shape.tokens)
+    return replace(largest, most_tokens=max(shape.most_tokens or 0 for shape in shapes))
+
+
+def shape_of_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> BatchShape:
+    """Return the shape for global batches of the share's size."""
+    batch = recipe.batch
     longest = max(folder.max_length for folder in folders)
     tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
     rows = sum(folder.manifest.totals["rows"] for folder in folders)
-    mask_prob = max(recipe.masking.prob, recipe.masking.final_prob or 0.0)
 
     if batch.global_batch is not None:
         # Few rows are as long as the longest, so nearly all batches fit into a smaller shape.
@@ -124,7 +151,7 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> Bat
         most_tokens = -(-most_tokens_per_step // share.micro_batches_per_step) + longest
         usual_tokens = most_tokens
 
-    shape = shape_for(usual_tokens, tokens / rows, longest, mask_prob, padded=batch.shape == "padded")
+    shape = shape_for(usual_tokens, tokens / rows, longest, recipe.predicted_share, padded=batch.shape == "padded")
     return replace(shape, most_tokens=max(most_tokens, shape.tokens))
 
 

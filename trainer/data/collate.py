@@ -5,10 +5,13 @@ Shape suffixes: B rows (S sequences, in the model's terms), T tokens, K masked t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from schemas.masking import Masks
+from schemas.ragged import offsets_of
 from trainer.data.pair_rows import PairRows
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
@@ -39,4 +42,25 @@ def pack(rows: PairRows, masks: Masks) -> PackedBatch:
         tokens=len(rows.ids_T),
         predicted=len(labels_K),
         paired=int((rows.labels_B != IGNORE_INDEX).sum()),
+    )
+
+
+def pack_causal(rows: PairRows) -> PackedBatch:
+    """Return the rows as one micro-batch in which each token but the last of a row is to predict the next one.
+
+    Pair labels are left out: the first token, from which they are predicted, sees nothing of the row.
+    """
+    is_last_T = np.zeros(len(rows.ids_T), dtype=bool)
+    is_last_T[rows.offsets_B1[1:] - 1] = True
+    positions_K = np.flatnonzero(~is_last_T)
+
+    counts_B = rows.lengths() - 1
+    unchanged = Masks(positions_K, rows.ids_T[positions_K], offsets_of(counts_B))
+    batch = pack(rows, unchanged)
+    return replace(
+        batch,
+        labels_K=torch.from_numpy(rows.ids_T[positions_K + 1].astype(np.int64)),
+        pair_labels_S=torch.full_like(batch.pair_labels_S, IGNORE_INDEX),
+        paired=0,
+        causal=True,
     )

@@ -110,7 +110,7 @@ class PairFolder:
 
     def _blocks_kept(self) -> int:
         """Return how many blocks are kept: those that are read ahead, the one in use, and some before it."""
-        if self._node_blocks is None:
+        if self._node_blocks is None or not self._node_blocks.is_shared:
             return self.blocks_ahead + 2
 
         # Another rank of the node may be one step behind, and would have to decode again what all have given up. Two

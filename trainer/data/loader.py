@@ -22,11 +22,14 @@ from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
-from trainer.data.collate import pack
-from trainer.data.mixture import Source, SourceRows, rows_of_step
+from trainer.data.collate import pack, pack_causal
+from trainer.data.mixture import Source, SourceRows, rows_between
 from trainer.data.padding import BatchShape, pad_to_shape
 from trainer.data.pair_rows import PairRows, join_masks, join_rows
+from trainer.data.permuted import pack_permuted
 from trainer.data.prefetch import DeviceFeed, SentBatches
+from trainer.data.ramp import BatchRamp
+from trainer.data.replacement_draws import with_replacement_draws
 from trainer.data.sop import redraw_order
 from trainer.models.batch import PackedBatch
 
@@ -39,12 +42,28 @@ class RankShare:
     """One rank's part of every global batch.
 
     micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
+    ramp: the smaller batches at the beginning of a phase, None if all are of one size.
     """
 
     rank: int
     world_size: int
     micro_batches: int
     size: int
+    ramp: BatchRamp | None = None
+
+    def at(self, number: int) -> RankShare:
+        """Return this rank's part of global batch `number`, counted from 0, without a ramp."""
+        ramped = self.ramp.batch(number) if self.ramp is not None else None
+        if ramped is None:
+            return replace(self, ramp=None)
+        size, micro_batches = ramped
+        return RankShare(self.rank, self.world_size, micro_batches, size)
+
+    def first_place(self, number: int) -> int:
+        """Return the place in the data at which global batch `number` begins."""
+        if self.ramp is None:
+            return number * self.size
+        return self.ramp.first_place(number, self.size)
 
     @property
     def micro_batches_per_step(self) -> int:
@@ -58,12 +77,15 @@ class MaskingSchedule:
 
     The masked share of drawn masks goes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and stays
     there.
+
+    permuted: nothing is masked; the tokens are targets in a random order, and rows end with [CLS] (permuted.py).
     """
 
     masking: Masking
     stored: bool = False
     final_prob: float | None = None
     last_step: int = 1
+    permuted: bool = False
 
     def at(self, step: int) -> Masking:
         """Return how masks are drawn at a step."""
@@ -77,10 +99,16 @@ class MaskingSchedule:
 
 @dataclass(frozen=True)
 class BatchFormat:
-    """How a stream hands out micro-batches: on `device`, and padded to `shape` unless that is None."""
+    """How a stream hands out micro-batches: on `device`, and padded to `shape` unless that is None.
+
+    causal: to predict each next token, instead of masked ones. has_draws: with draws_K, from which replacements of
+    masked tokens are drawn.
+    """
 
     shape: BatchShape | None = None
     device: torch.device = CPU
+    causal: bool = False
+    has_draws: bool = False
 
 
 UNPADDED_ON_CPU = BatchFormat()
@@ -99,7 +127,10 @@ class ChosenRows:
 
 
 class Stream:
-    """The batches of one rank by step. Any step can be requested; the next one is prepared in the background."""
+    """The batches of one rank by step. Any step can be requested; the next one is prepared in the background.
+
+    Steps count from 0 with the phase. At the beginning of it batches may be smaller (ramp.py).
+    """
 
     def __init__(
         self,
@@ -114,6 +145,8 @@ class Stream:
         self._schedule = schedule
         self._seed = seed
         self._shape = batch_format.shape
+        self._causal = batch_format.causal
+        self._has_draws = batch_format.has_draws
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
         self._expect_batches()
 
@@ -159,7 +192,7 @@ class Stream:
 
     def bounds_of(self, step: int) -> list[tuple[int, int]]:
         """Return each source's part of global batch `step`, as `micro_batches_at` takes it."""
-        return rows_of_step(self._sources, step, self._share.size)
+        return rows_between(self._sources, self._share.first_place(step), self._share.first_place(step + 1))
 
     def micro_batches_at(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
         """Return this rank's micro-batches of some rows, masked as at `step`, on the CPU.
@@ -175,16 +208,14 @@ class Stream:
 
         # Number the rows of all parts end to end, and keep those that are assigned to this rank.
         lengths_B = np.concatenate([part.lengths() for part in parts])
-        assigned = assign_rows(lengths_B, self._share)
+        assigned = assign_rows(lengths_B, self._share.at(step))
         return [self._micro_batch(parts, row_numbers, step) for row_numbers in assigned]
 
     def _micro_batch(self, parts: list[SourceRows], row_numbers: Ints, step: int) -> PackedBatch:
         """Return one micro-batch. `row_numbers` ascend and count over the rows of all parts, end to end."""
         chosen = _choose_rows(parts, row_numbers)
         rows = join_rows([self._read(one) for one in chosen])
-        masks = self._stored_masks(chosen, rows) if self._schedule.stored else self._drawn_masks(chosen, rows, step)
-
-        batch = pack(rows, masks)
+        batch = self._pack(chosen, rows, step)
         if self._shape is None:
             return batch
         return pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
@@ -195,6 +226,22 @@ class Stream:
         if chosen.part.folder.objective != "sop" or self._schedule.stored:
             return rows
         return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
+
+    def _pack(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> PackedBatch:
+        """Return the rows as a batch that has what its objective predicts."""
+        if self._causal:
+            return pack_causal(rows)
+
+        keys_B = np.concatenate([one.keys_B for one in chosen])
+        if self._schedule.permuted:
+            return pack_permuted(rows, keys_B, self._schedule.at(step), self._vocabulary)
+
+        masks = self._masks(chosen, rows, step)
+        batch = pack(rows, masks)
+        return with_replacement_draws(batch, rows, masks, keys_B) if self._has_draws else batch
+
+    def _masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
+        return self._stored_masks(chosen, rows) if self._schedule.stored else self._drawn_masks(chosen, rows, step)
 
     def _drawn_masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
         keys_B = np.concatenate([one.keys_B for one in chosen])

@@ -131,13 +131,16 @@ def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
 
 
 def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
-    """Return each source's part of global batch `step`, counted from 0, of `size` places.
+    """Return each source's part of global batch `step`, counted from 0, if all batches have `size` places."""
+    return rows_between(sources, step * size, (step + 1) * size)
 
-    A part (first, last) is the places `first` to `last` - 1 of the source's own order.
+
+def rows_between(sources: list[Source], first: int, last: int) -> list[tuple[int, int]]:
+    """Return each source's part of the stream's places `first` to `last` - 1.
+
+    A part is (first, last) as well: places of the source's own order.
     """
-    counts_before = rows_per_source(sources, step * size)
-    counts_after = rows_per_source(sources, (step + 1) * size)
-    return list(zip(counts_before, counts_after, strict=True))
+    return list(zip(rows_per_source(sources, first), rows_per_source(sources, last), strict=True))
 
 
 def rows_per_source(sources: list[Source], n: int) -> list[int]:

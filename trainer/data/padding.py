@@ -71,6 +71,7 @@ def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBa
     starts_F = torch.cumsum(lengths_F, 0) - lengths_F
     filler_positions = torch.arange(missing_tokens) - starts_F[filler_of_token]
 
+    draws_K = None if batch.draws_K is None else _extend(batch.draws_K, missing_masked, 0)
     filler_starts = starts_F + len(batch.ids_T)
     empty_starts = torch.zeros(missing_sequences, dtype=torch.int64)
     return replace(
@@ -84,6 +85,8 @@ def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBa
         masked_positions_K=_extend(batch.masked_positions_K, missing_masked, 0),
         labels_K=_extend(batch.labels_K, missing_masked, IGNORE_INDEX),
         pair_labels_S=_extend(batch.pair_labels_S, fillers + missing_sequences, IGNORE_INDEX),
+        draws_K=draws_K,
+        order_T=None if batch.order_T is None else _extend(batch.order_T, missing_tokens, -1),
     )
 
 

@@ -10,6 +10,7 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
+from trainer.export.convert import export
 from trainer.optim.lr_schedule import learning_rate
 
 TINY = Path("trainer/recipes/tiny.toml").read_text()
@@ -73,14 +74,16 @@ def test_phases_are_written_and_read_again(tmp_path: Path) -> None:
             "\nsteps = 5\noptimizer = { lrr = 1 }\n",
             r"phase 2: unknown key optimizer\.lrr\. Did you mean .*\.lr\?",
         ),
-        ("\nsteps = 5\nmodel = { layers = 1 }\n", r"phase 2: unknown key model\."),
+        ("\nsteps = 5\nmodel = { layers = 1 }\n", r"phase 2: model\.layers cannot change"),
+        ("\nsteps = 5\nmodel = { hidden_size = 64 }\n", r"phase 2: model\.hidden_size cannot change between phases"),
+        ("\nsteps = 5\nmodel = { rope_base = 1e5 }\n", r"phase 2: model\.rope_base belongs to .*family is \"bert\""),
         ("\nsteps = 5\nschedule = { warmup_steps = 6 }\n", r"phase 2: schedule\.warmup_steps is above .* 5"),
         (
             "\nsteps = 5\nbatch = { global_batch = 9, micro_batch = 2 }\n",
             r"phase 2: batch\.micro_batch 2 does not",
         ),
     ],
-    ids=["sum", "key", "model", "warmup", "batch"],
+    ids=["sum", "key", "model", "weights", "family", "warmup", "batch"],
 )
 def test_mistakes_name_the_phase(tmp_path: Path, second: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
@@ -106,3 +109,64 @@ def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Pa
     config.write_text(config.read_text().replace('"span"', '"token"'))
     done = training.warm(1, tmp_path / "run", config=config)
     assert done.returncode == 4 and "masking.kind was span, is token" in done.stderr
+
+
+MODERN = """
+steps = 6
+model = { rope_base = 20000.0 }
+masking = { replacement = "100/0/0", prob = 0.2, final_prob = 0.1 }
+"""
+
+
+EXACT = {
+    "model__hidden_dropout_prob": 0.0,
+    "model__attention_probs_dropout_prob": 0.0,
+    "engine__precision": "fp32",
+    "checkpoint__keep": 9,
+}
+"""Ranks draw dropout of their own."""
+
+
+def modern(folder: Path) -> Path:
+    """Causal LM, then masked LM with other rotations: a ModernBERT whose rows are longer than its window."""
+    config = folder / "modern.toml"
+    first = '\n[[phases]]\nsteps = 6\nobjective = { kind = "clm" }\n\n[[phases]]'
+    text = TINY.replace('family = "bert"', 'family = "modernbert"\nwindow = 8')
+    config.write_text(text + first + MODERN)
+    return config
+
+
+def test_causal_then_masked_lm_resumed_on_other_ranks_equals_an_unbroken_run(training, tmp_path: Path) -> None:
+    """With another base of rotations in the second phase, and a kill in each."""
+    config = modern(tmp_path)
+
+    def warm(ranks: int, out: str, path: Path = config, **changes: object):
+        return training.warm(ranks, tmp_path / out, config=path, **EXACT, **changes)
+
+    assert warm(2, "straight").returncode == 0
+    for stop, ranks in ((3, 1), (6, 2), (8, 1), (12, 2)):
+        done = warm(ranks, "run", run__stop_at=stop)
+        assert done.returncode == 0, done.stderr
+    found, expected = (training.losses(tmp_path / name) for name in ("run", "straight"))
+    for step in range(1, 13):
+        # The loss, also the masked LM's; the gradient's norm differs more between one rank and two.
+        assert found[step][1:3] == pytest.approx(expected[step][1:3], rel=1e-5), step
+
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["pair_loss"] for line in lines} == {None}
+    assert export(str(tmp_path / "run"), str(tmp_path / "early"), step=6).startswith(str(tmp_path))
+    assert export(str(tmp_path / "run"), str(tmp_path / "late"), step=12).startswith(str(tmp_path))
+    bases = []
+    for folder in ("early", "late"):
+        content = json.loads((tmp_path / folder / "config.json").read_text())
+        bases.append(content["rope_parameters"]["full_attention"]["rope_theta"])
+    assert bases == [160_000.0, 20_000.0]
+
+    for wrong, told in (("20000.0", "phase_model"), ('"100/0/0"', "masking.replacement"), ('"clm"', "objective")):
+        other = {"20000.0": "30000.0", '"100/0/0"': '"80/10/10"', '"clm"': '"mlm"'}[wrong]
+        changed = tmp_path / f"{told}.toml"
+        changed.write_text(config.read_text().replace(wrong, other))
+        stop = 3 if told == "objective" else 9
+        assert warm(1, told, run__stop_at=stop).returncode == 0
+        done = warm(1, told, changed)
+        assert done.returncode == 4 and told in done.stderr, done.stderr

@@ -267,3 +267,23 @@ def test_batches_on_a_gpu_are_those_of_the_cpu(pairs: Path) -> None:
             on_gpu = there.batch(step)[0].tensors()
             assert all(on_gpu[name].is_cuda and torch.equal(on_gpu[name].cpu(), on_cpu[name]) for name in on_cpu)
         there.close()
+
+
+def test_causal_batches_predict_each_next_token(pairs: Path) -> None:
+    """Of its own row: the last token of a row predicts nothing. Ids are as they are stored, and pairs have no label."""
+    shape = shape_for(2000, 30.0, 64, 1.0, padded=False)
+    for batch_format in (BatchFormat(causal=True), BatchFormat(shape, causal=True)):
+        folder = PairFolder(str(pairs))
+        sources = build_sources([folder], None, 3, False)
+        stream = Stream(sources, RankShare(0, 1, 1, 24), MaskingSchedule(Masking()), 3, batch_format)
+        (batch,) = stream.batch(0)
+        stream.close()
+        folder.close()
+
+        assert batch.causal and batch.paired == 0 and (batch.pair_labels_S == IGNORE_INDEX).all()
+        positions_K = batch.masked_positions_K[: batch.predicted]
+        assert (batch.labels_K[: batch.predicted] == batch.ids_T[positions_K + 1]).all()
+        assert (batch.labels_K[batch.predicted :] == IGNORE_INDEX).all()
+        assert (batch.sequence_T[positions_K] == batch.sequence_T[positions_K + 1]).all()
+        assert batch.predicted == batch.tokens - 24
+        assert not (batch.ids_T[: batch.tokens] == folder.vocabulary.special_id("mask")).any()

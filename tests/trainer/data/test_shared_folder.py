@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tests.trainer.data.generated_pairs import Generated, write_pairs
+from tests.trainer.data.shard_cache.test_files import mounted
 from tests.trainer.data.shared_blocks.ranks import FORK, finish, start
+from trainer.data.block import Block
 from trainer.data.dataset import PairFolder
 from trainer.data.mixture import order_of
 from trainer.data.shared_blocks import node_folder
@@ -77,3 +80,21 @@ def test_three_ranks_read_each_shard_once_an_epoch(tmp_path: Path, per_batch: in
     epochs = BATCHES / per_batch
     assert epochs * shards <= read + 8 and read <= (epochs + 1) * shards + 8
     assert os.listdir(tmp_path / "memory") == []
+
+
+@pytest.mark.parametrize(("size", "kept"), [("64m", 3 * 2 + 1), ("64k", 2 + 2)])
+def test_a_rank_that_cannot_share_keeps_no_more_than_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, kept: int
+) -> None:
+    """What is kept for ranks that are behind is memory of this process then, three times as much."""
+    pairs = write_pairs(tmp_path / "pairs", PAIRS)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(node_folder, "SHARED_MEMORY", str(tmp_path / "memory"))
+    with mounted(tmp_path / "memory", f"size={size}"), closing(PairFolder(str(pairs), run="run")) as folder:
+        folder.expect_blocks(2)
+        for first in range(12):
+            assert folder.block((first,)).rows is not None
+
+        gc.collect()
+        # The thread that reads ahead may hold one more.
+        assert kept <= sum(isinstance(thing, Block) for thing in gc.get_objects()) <= kept + 1

@@ -104,7 +104,7 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
     for number in range(rank, micro_batches, ranks):
         losses = engine(micro_batch(number))
         loss = losses.mlm_sum / (ROWS * LENGTH // 6) + losses.pair_sum / ROWS
-        mean = gradient_divisor(engine, mine) / (mine * ranks)
+        mean = gradient_divisor(engine) / (mine * ranks)
         engine.backward(loss * mean * loss_scale(engine))
         engine.step()
 

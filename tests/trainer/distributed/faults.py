@@ -2,7 +2,8 @@
 
 They are worded FAULT:RANK:FIRST:LAST[,...], for the model's forward passes FIRST to LAST of that rank, those of
 evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 times as large, `poison` changes one
-weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT.
+weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT,
+`sluggish` makes it sleep for a quarter of a second, `exhaust` lets it ask for more memory than there is.
 
 Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
 rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
@@ -147,7 +148,12 @@ class Faults:
         self._passes += 1
         if self._at_work("poison"):
             with torch.no_grad():
+                assert module.mlm_head.bias is not None
                 module.mlm_head.bias[3] += 0.25
+        if self._at_work("sluggish"):
+            time.sleep(0.25)
+        if self._at_work("exhaust"):
+            torch.empty(2**50, dtype=torch.uint8)
         for kind, number in SIGNALS.items():
             if self._at_work(kind):
                 os.kill(os.getpid(), number)

@@ -13,6 +13,7 @@ import pytest
 
 from trainer.checkpoint import layout as checkpoints
 from trainer.distributed.preemption import LISTENED, STOPPING, StopRequest
+from trainer.metrics.log import TIMED
 
 
 def wait_for(path: Path, process) -> None:
@@ -89,8 +90,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
 def metrics(out: Path) -> dict[int, dict]:
     """What a run logged at each step, but for times."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    timed = ("tokens_per_second", "loader_stall_fraction", "seconds", "eval_seconds")
-    return {line["step"]: {name: v for name, v in line.items() if name not in timed} for line in lines}
+    return {line["step"]: {name: v for name, v in line.items() if name not in TIMED} for line in lines}
 
 
 @pytest.mark.thorough

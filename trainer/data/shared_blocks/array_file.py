@@ -8,12 +8,11 @@ arrays      each at a multiple of 64 bytes
 from __future__ import annotations
 
 import json
-import mmap
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 ALIGNMENT = 64
@@ -45,12 +44,13 @@ def map_arrays(path: str) -> dict[str, NDArray[Any]]:
 
     Raises OSError if the file cannot be opened, and ValueError if it is not whole.
     """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    # Python's mmap keeps a descriptor for each map, Arrow's does not: many hundred shards may be in memory, and a
+    # process has 1,024 descriptors unless told otherwise.
+    with pa.memory_map(path, "r") as file:
+        memory = file.read_buffer()
 
-    arrays_begin = LENGTH_BYTES + int.from_bytes(memory[:LENGTH_BYTES], "little")
-    header = json.loads(memory[LENGTH_BYTES:arrays_begin])
+    arrays_begin = LENGTH_BYTES + int.from_bytes(memory[:LENGTH_BYTES].to_pybytes(), "little")
+    header = json.loads(memory[LENGTH_BYTES:arrays_begin].to_pybytes())
     arrays = {}
     for name, (kind, count, place) in header.items():
         arrays[name] = np.frombuffer(memory, np.dtype(kind), count, place)

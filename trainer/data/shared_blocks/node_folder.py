@@ -94,9 +94,11 @@ def enter(path: str) -> int:
 
 def leave(path: str, handle: int) -> None:
     """Release the lock that `enter` returned, and remove the folder if nobody else holds one."""
-    if become_only_holder(handle):
-        remove_content(path)
-    release_lock(handle)
+    try:
+        if become_only_holder(handle):
+            remove_content(path)
+    finally:
+        release_lock(handle)
 
 
 def remove_content(path: str) -> None:
@@ -120,8 +122,11 @@ def remove_abandoned(root: str, prefix: str) -> None:
             continue
         with contextlib.suppress(FileNotFoundError, PermissionError):
             handle = take_lock(os.path.join(entry.path, USERS))
-            if handle is not None:
+            if handle is None:
+                continue
+            try:
                 remove_content(entry.path)
+            finally:
                 release_lock(handle)
 
 

@@ -22,7 +22,7 @@ def open_node_blocks(run: str) -> NodeBlocks | None:
         return NodeBlocks(NodeFolder(run, node_folder.SHARED_MEMORY), local_rank)
     except OSError as error:
         if local_rank == 0:
-            log_not_shared(str(error))
+            log_not_shared(error)
         return None
 
 

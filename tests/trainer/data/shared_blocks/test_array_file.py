@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,3 +34,30 @@ def test_arrays_come_back(tmp_path: Path, wanted: list[tuple[str, int]]) -> None
 def test_there_must_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         map_arrays(str(tmp_path / "none"))
+
+
+def test_maps_hold_no_descriptors_and_end_with_their_arrays(tmp_path: Path) -> None:
+    """Hundreds of shards are in memory at once, and a process has 1,024 descriptors unless told otherwise."""
+    path = tmp_path / "arrays"
+    write_arrays(str(path), {"ids": np.arange(100)})
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def maps() -> int:
+        return Path("/proc/self/maps").read_text().count(str(path))
+
+    before = descriptors()
+    mapped = [map_arrays(str(path)) for _ in range(50)]
+    assert descriptors() == before and maps() == 50
+    assert mapped[-1]["ids"].sum() == 4950
+    mapped.clear()
+    assert maps() == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"12345678", (1000).to_bytes(8, "little") + b'{"ids"'])
+def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "arrays"
+    path.write_bytes(content)
+    with pytest.raises(ValueError):
+        map_arrays(str(path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from tests.trainer.data.shared_blocks.ranks import (
 from trainer.data.pair_rows import ShardRows
 from trainer.data.shared_blocks import node_folder
 from trainer.data.shared_blocks.node_folder import NodeFolder
+from trainer.data.shared_blocks.node_folder import enter as enter_folder
 from trainer.data.shared_blocks.open import open_node_blocks
 
 
@@ -163,16 +166,68 @@ def folder_of(root: Path, run: str) -> Path:
     return root / Path(folder.path).name
 
 
-def test_a_full_memory_is_said_once_and_changes_no_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("local_ranks", [(0, 1), (3, 1), (2,)])
+def test_a_full_memory_is_said_once_and_changes_no_row(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], local_ranks: tuple[int, ...]
+) -> None:
+    """By whichever rank meets it first, and whether or not the node's first rank does."""
     with mounted(tmp_path / "small", "size=64k"):
-        ranks = [enter(tmp_path / "small", rank) for rank in (0, 1)]
+        ranks = [enter(tmp_path / "small", rank) for rank in local_ranks]
         for name in ("one", "two", "three"):
             for blocks in ranks:
                 assert_are_made(blocks.read(name, SHARDS, made_shard).shards)
         free = os.statvfs(tmp_path / "small")
         assert free.f_bavail >= free.f_blocks // 4  # for NCCL
+        assert not any(blocks.is_shared for blocks in ranks)
     lines = [line for line in capfd.readouterr().out.splitlines() if "cannot share" in line]
     assert len(lines) == 1 and "--shm-size" in lines[0] and "small has 0 MB free of 0 MB" in lines[0]
+
+
+def read_with_descriptors(root: Path, left: int) -> None:
+    """Be a rank that can open only so many files more."""
+    blocks = enter(root, 1)
+    first_free = os.dup(0)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + left, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    assert_are_made(blocks.read("b", SHARDS, made_shard).shards)
+    assert not blocks.is_shared
+
+
+@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_too_many_open_files_are_not_too_little_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], left: int, is_there: bool
+) -> None:
+    """One descriptor is enough to enter a block, and not to look at a shard of it that another rank has published."""
+    other = enter(tmp_path, 0)
+    if is_there:
+        other.read("b", SHARDS, made_shard)
+    finish([start(read_with_descriptors, tmp_path, left)])
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "cannot share" in line]
+    assert "Too many open files" in line and "ulimit -n" in line and "--shm-size" not in line
+
+
+def test_a_folder_that_cannot_be_emptied_does_not_stay_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    path = tmp_path / "clozeline-left"
+    handle = enter_folder(str(path))
+    monkeypatch.setattr(node_folder, "remove_content", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        node_folder.leave(str(path), handle)
+    assert is_free(path)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        node_folder.remove_abandoned(str(tmp_path), "clozeline-")
+    assert is_free(path)
+
+
+def is_free(path: Path) -> bool:
+    handle = node_folder.take_lock(str(path / "users"))
+    if handle is not None:
+        node_folder.release_lock(handle)
+    return handle is not None
 
 
 def test_no_shared_memory_or_no_other_rank_means_no_sharing(

@@ -1,0 +1,124 @@
+"""`--profile` writes what it says, on every rank, and leaves the training as it is."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from schemas.errors import PreemptedError
+from trainer.cli import main
+from trainer.profile import MAX_RANKS, WARM_UP_STEPS, StepProfiler, check_whole, profiling
+
+RECIPE = ["--config", "trainer/recipes/tiny.toml", "--set", "data.pairs=/none"]
+
+
+def trace_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a trace."""
+    return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+
+
+def some_work() -> None:
+    values = torch.rand(64, 64)
+    (values @ values).sum()
+
+
+def recorded_names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "profile").glob("*"))
+
+
+def test_two_ranks_write_traces_and_train_as_without(training, tmp_path: Path) -> None:
+    """Steps 5 to 7 of 12; checkpoints and losses equal those of a run that was not profiled."""
+    plain = tmp_path / "plain"
+    assert training.warm(2, plain).returncode == 0
+    out = tmp_path / "run"
+    done = training.warm(2, out, profile=3)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+    names = [f"rank-0000{rank}-steps-000005-000007.{kind}" for rank in (0, 1) for kind in ("json.gz", "txt")]
+    assert recorded_names(out) == names
+    for rank in (0, 1):
+        events = trace_of(out / f"profile/rank-0000{rank}-steps-000005-000007.json.gz")
+        operators = [event["name"] for event in events if event.get("cat") == "cpu_op"]
+        # A forward pass multiplies by the same matrices in each of the two micro-batches of each of the three steps.
+        assert operators.count("aten::linear") % 6 == 0 and operators.count("aten::linear") > 0
+
+    table = (out / "profile/rank-00000-steps-000005-000007.txt").read_text()
+    assert table in done.stdout and "aten::" in table and "calls a step" in table.splitlines()[0]
+    assert "Profile of steps 5 to 7: " in done.stdout
+
+    assert training.losses(out) == training.losses(plain)
+    assert training.tensors(out, 12) == training.tensors(plain, 12)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--profile", "0"], "--profile 0: give a number of steps from 1 to 100."),
+        (["--profile", "-3"], "--profile -3: give a number of steps from 1 to 100."),
+        (["--profile", "101"], "--profile 101: give a number of steps from 1 to 100."),
+        (["--profile", "many"], "argument --profile: invalid int value: 'many'."),
+        (["--profile", "7", "--set", "run.stop_at=10"], "--profile 7 needs 11 steps, because the first 4 are not"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, flags: list[str], message: str) -> None:
+    assert main([*RECIPE, *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"clozeline: {message}") and error.count("\n") == 1, error
+
+
+def test_a_run_that_is_asked_to_stop_writes_what_it_has(tmp_path: Path) -> None:
+    with pytest.raises(PreemptedError), profiling(5, str(tmp_path), rank=2) as profiler:
+        for step in range(21, 21 + WARM_UP_STEPS + 2):
+            some_work()
+            profiler.step_ended(step)
+        raise PreemptedError("asked to stop")
+
+    name = "rank-00002-steps-000025-000026"
+    assert recorded_names(tmp_path) == [f"{name}.json.gz", f"{name}.txt"]
+    products = [event for event in trace_of(tmp_path / f"profile/{name}.json.gz") if event["name"] == "aten::mm"]
+    assert len(products) == 2
+
+
+def test_a_run_that_ends_during_the_warm_up_says_so(tmp_path: Path, capsys) -> None:
+    with profiling(5, str(tmp_path), rank=0) as profiler:
+        for step in range(1, WARM_UP_STEPS + 1):
+            some_work()
+            profiler.step_ended(step)
+    assert "--profile recorded nothing: the run ended within 4 steps of its start." in capsys.readouterr().out
+    assert recorded_names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("steps", "rank"), [(0, 0), (2, MAX_RANKS)])
+def test_nothing_is_recorded_unless_asked_for_nor_on_late_ranks(tmp_path: Path, steps: int, rank: int) -> None:
+    with profiling(steps, str(tmp_path), rank) as profiler:
+        for step in range(1, 9):
+            profiler.step_ended(step)
+    assert recorded_names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_training_continues(tmp_path: Path, capsys) -> None:
+    (tmp_path / "profile").write_text("a file in the folder's place")
+    profiler = StepProfiler(1, str(tmp_path))
+    for step in range(1, 9):
+        some_work()
+        profiler.step_ended(step)
+    profiler.close()
+
+    told = capsys.readouterr().out
+    assert told.count("could not be written (FileExistsError: ") == 1 and told.count("\n") == 1
+
+
+def test_a_trace_that_a_full_disk_cut_is_noticed(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    with pytest.raises(OSError, match=r"the trace was cut, and .* MB are free"):
+        check_whole(trace)
+    trace.write_text('{"traceEvents": [{"name": "a"}, {"na')
+    with pytest.raises(OSError, match="the trace was cut"):
+        check_whole(trace)
+    trace.write_text('{"traceEvents": []\n}\n')
+    check_whole(trace)

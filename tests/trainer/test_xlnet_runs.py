@@ -1,0 +1,175 @@
+"""XLNet under its real launchers: it learns, resumes on other ranks, and leaves a folder that transformers opens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from schemas.masking import Masking
+from schemas.vocabulary import read_vocabulary
+from tests.conftest import Command, rows
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.mixture import build_sources
+from trainer.data.pair_rows import PairRows
+from trainer.data.permuted import first_token_last
+from trainer.export.xlnet import xlnet_tokenizer
+
+XLNET = {
+    "model__family": "xlnet",
+    "model__hidden_dropout_prob": 0.0,  # dropout is drawn per rank
+    "model__attention_probs_dropout_prob": 0.0,
+    "masking__kind": "ngram",
+    "masking__prob": 0.1667,
+}
+
+
+@pytest.fixture(scope="module")
+def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 120 steps on one rank, evaluated at the beginning and at the end."""
+    out = tmp_path_factory.mktemp("xlnet") / "run"
+    evaluated = {"evaluation__pairs": held_out, "evaluation__every": 20, "checkpoint__every": 60}
+    done = training.warm(1, out, **XLNET, **evaluated, run__max_steps=120, run__log_every=20)
+    assert done.returncode == 0, done.stderr
+    assert "are not predicted: xlnet has no pair head." in done.stdout + done.stderr
+    return out
+
+
+def test_the_held_out_loss_falls(learned: Path) -> None:
+    """Of fixed orders, with every kind of target; pair labels have no figures."""
+    lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
+    evaluated = {line["step"]: line for line in lines if "eval_mlm_loss" in line}
+    print({step: round(line["eval_mlm_loss"], 3) for step, line in evaluated.items()})
+    assert evaluated[120]["eval_mlm_loss"] < evaluated[20]["eval_mlm_loss"] - 0.3
+    for kind in ("token", "whole_word", "ngram", "span"):
+        assert evaluated[120][f"eval_{kind}_mlm_loss"] < evaluated[20][f"eval_{kind}_mlm_loss"]
+    assert evaluated[120]["eval_pair_loss"] is None
+
+
+def test_the_export_is_an_xlnet_folder(learned: Path, run, tmp_path: Path) -> None:
+    """No tensor is missing or left over, and the tokenizer makes the rows that the model was trained on."""
+    done = run("python", "-m", "trainer.export", learned, "--output", tmp_path / "hf")
+    assert done.returncode == 0, done.stderr
+    assert "Load it with transformers' AutoModelForCausalLM" in done.stdout + done.stderr
+    for auto_class in (transformers.AutoModelForCausalLM, transformers.AutoModelForPreTraining):
+        loader: Any = auto_class
+        model, loading = loader.from_pretrained(tmp_path / "hf", output_loading_info=True)
+        assert type(model).__name__ == "XLNetLMHeadModel" and not any(loading.values()), loading
+    assert (
+        model.config.mem_len is None
+        and not model.config.use_mems_train
+        and model.lm_loss.weight is (model.transformer.word_embedding.weight)
+    )
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    both = tokenizer(["the cat", "the dog sees the cat"], ["a river", "a bridge"], padding=True)
+    first = tokenizer.convert_ids_to_tokens(both["input_ids"][0])
+    padding = first.count("[PAD]")
+    assert padding > 0 and first[:padding] == ["[PAD]"] * padding, "filled on the left"
+    assert first[-1] == "[CLS]" and first[-2] == "[SEP]" and first.count("[SEP]") == 2 and first.count("[CLS]") == 1
+    middle = first.index("[SEP]")
+    expected = [0] * (middle + 1 - padding) + [1] * (len(first) - middle - 2) + [2]
+    assert both["token_type_ids"][0][padding:] == expected
+    assert tokenizer.convert_ids_to_tokens(tokenizer("the cat")["input_ids"])[-2:] == ["[SEP]", "[CLS]"]
+    assert "pipeline_tag: text-generation" in (tmp_path / "hf/README.md").read_text()
+
+
+def test_a_byte_level_tokenizer_keeps_both_separators(byte_vocab: Path, tmp_path: Path) -> None:
+    data = (byte_vocab / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(xlnet_tokenizer(data))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    pair = tokenizer("the cat", "a river", return_token_type_ids=True)
+    tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
+    middle = tokens.index("</s>")
+    assert tokens[middle : middle + 2] == ["</s>", "</s>"] and tokens[-2:] == ["</s>", "<s>"]
+    assert pair["token_type_ids"] == [0] * (middle + 2) + [1] * (len(tokens) - middle - 3) + [2]
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "full_sentences"])
+def test_rows_of_every_objective_are_read_in_xlnet_s_layout(
+    command: Command, text: Path, vocab: Path, objective
+) -> None:
+    """What follows [CLS] in a shard precedes it here; SOP's order is redrawn before that."""
+    path = rows(command, f"xlnet_{objective}", text, vocab, objective)
+    folder = PairFolder(str(path))
+    vocabulary = read_vocabulary(str(vocab))
+    batches = {}
+    for permuted in (False, True):
+        schedule = MaskingSchedule(Masking("ngram", 0.1667), permuted=permuted)
+        stream = Stream(build_sources([folder], None, 0, False), RankShare(0, 1, 1, 40), schedule, 0)
+        batches[permuted] = stream.micro_batches_at(stream.bounds_of(0), 0)[0]
+    plain, found = batches[False], batches[True]
+    plain.ids_T[plain.masked_positions_K] = plain.labels_K
+    for start, end in zip(found.sequence_starts_S, [*found.sequence_starts_S[1:], len(found.ids_T)], strict=True):
+        ids, segments = found.ids_T[start:end], found.segments_T[start:end]
+        assert torch.equal(ids.roll(1), plain.ids_T[start:end]) and ids[-1] == vocabulary.special_id("cls")
+        assert segments[-1] == 2 and torch.equal(segments[:-1], plain.segments_T[start + 1 : end])
+    assert torch.equal(found.labels_K, found.ids_T[found.masked_positions_K])
+    assert (found.segments_T == 1).any() == (objective != "full_sentences")
+    assert found.order_T is not None and torch.equal(found.pair_labels_S, plain.pair_labels_S)
+    folder.close()
+
+
+def test_moving_the_first_token_is_a_roll_of_each_row(pairs: Path) -> None:
+    folder = PairFolder(str(pairs))
+    stored: PairRows = folder.block((0,)).rows
+    moved = first_token_last(stored)
+    for start, end in zip(stored.offsets_B1, stored.offsets_B1[1:], strict=False):
+        assert moved.ids_T[start:end].tolist() == [*stored.ids_T[start + 1 : end], stored.ids_T[start]]
+        assert moved.word_starts_T[start:end].tolist() == [
+            *stored.word_starts_T[start + 1 : end],
+            stored.word_starts_T[start],
+        ]
+    folder.close()
+
+
+def test_ranks_micro_batches_and_restarts_train_the_same(training, tmp_path: Path) -> None:
+    """The same losses up to summation order: on two ranks, resumed on one, with other micro-batches."""
+    steps = {"run__max_steps": 10, "checkpoint__every": 5}
+    assert training.warm(1, tmp_path / "one", **XLNET, **steps, batch__micro_batch=16).returncode == 0
+    for ranks, stop in ((2, {"run__stop_at": 5}), (1, {})):
+        done = training.warm(ranks, tmp_path / "two", **XLNET, **steps, **stop)
+        assert done.returncode == 0, done.stderr
+    check_equal(training.losses(tmp_path / "two"), training.losses(tmp_path / "one"), 10)
+
+
+def check_equal(found: dict[int, tuple], expected: dict[int, tuple], steps: int) -> None:
+    assert found.keys() == expected.keys() and max(found) == steps
+    for step, (_, loss, mlm_loss, *_) in found.items():
+        assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), step
+
+
+@pytest.mark.thorough
+def test_fifty_steps_killed_and_resumed_on_another_number_of_ranks(training, tmp_path: Path) -> None:
+    """By the real launcher, with SIGKILL after a checkpoint; then on one rank, and to the last bit on as many."""
+    steps = {"run__max_steps": 50, "checkpoint__every": 10, "batch__shape": "fixed"}
+    whole = training.run("deepspeed", tmp_path / "whole", **XLNET, **steps)
+    assert whole.returncode == 0, whole.stderr
+
+    process = training.start("deepspeed", tmp_path / "broken", **XLNET, **steps)
+    checkpoint = tmp_path / "broken/checkpoints/step-00000020/manifest.json"
+    deadline = time.monotonic() + 200
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert checkpoint.exists()
+    for rank in training.ranks(process):
+        rank.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (tmp_path / "broken/checkpoints/step-00000050").exists()
+    shutil.copytree(tmp_path / "broken", tmp_path / "same")
+
+    other = training.run("python", tmp_path / "broken", **XLNET, **steps)
+    assert other.returncode == 0 and "Resuming from" in other.stdout, other.stderr
+    check_equal(training.losses(tmp_path / "broken"), training.losses(tmp_path / "whole"), 50)
+    same = training.run("torchrun", tmp_path / "same", **XLNET, **steps)
+    assert same.returncode == 0, same.stderr
+    assert training.losses(tmp_path / "same") == training.losses(tmp_path / "whole")
+    assert training.tensors(tmp_path / "same", 50) == training.tensors(tmp_path / "whole", 50)

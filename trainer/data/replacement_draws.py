@@ -1,0 +1,30 @@
+"""Random numbers by which ELECTRA's generator replaces masked tokens: one for each, from the key of its row.
+
+The key is that of the row's masks, made from the seed, the epoch and the row (mixture.py), and the counter is the
+token's place in the row. So a replacement depends neither on the rows beside it nor on rank, step or restart.
+
+Shape suffixes: B rows, K masked tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from schemas.masking import Masks
+from schemas.randomness import U64, numbers
+from trainer.data.pair_rows import PairRows
+from trainer.models.batch import PackedBatch
+
+_FIRST_COUNTER = 1 << 49
+"""Of a row's first place: far from the counters of the masks and of SOP's order, which are drawn from the same keys."""
+
+
+def with_replacement_draws(batch: PackedBatch, rows: PairRows, masks: Masks, keys_B: U64) -> PackedBatch:
+    """Return the batch of these rows and masks with `draws_K`, int64 in [0, 2**63)."""
+    row_K = np.repeat(np.arange(len(keys_B)), np.diff(masks.offsets_B1))
+    places_K = masks.positions_K - rows.offsets_B1[row_K]
+    draws_K = numbers(keys_B[row_K], places_K + _FIRST_COUNTER) >> np.uint64(1)
+    return replace(batch, draws_K=torch.from_numpy(draws_K.astype(np.int64)))
