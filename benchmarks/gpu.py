@@ -32,12 +32,12 @@ sys.path.insert(0, str(ROOT))  # the source tree is all there is
 
 from schemas.vocabulary import SPECIALS, Vocabulary  # noqa: E402
 from trainer.models.batch import IGNORE_INDEX, PackedBatch  # noqa: E402
-from trainer.models.encoder import EncoderShape  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
-from trainer.models.hf_convert import hf_config  # noqa: E402
+from trainer.models.hf_config import hf_config  # noqa: E402
 from trainer.models.init_weights import initialize  # noqa: E402
 from trainer.models.pretraining import PretrainingModel  # noqa: E402
+from trainer.models.shape import EncoderShape  # noqa: E402
 
 ROWS = {"128": (128, 128), "512": (512, 512), "1 to 507": (1, 507)}
 MASKED = 0.15
@@ -84,11 +84,18 @@ def main(arguments: list[str] | None = None) -> list[Figures]:
     return found
 
 
+class PlainSection(SimpleNamespace):
+    """A recipe's [model] as it is written: a key that is not there is None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 def shape_of(recipe: str) -> EncoderShape:
     """Read without the recipe's own checks, which need packages that may be absent here."""
     model = tomllib.loads((ROOT / f"trainer/recipes/{recipe}.toml").read_text())["model"]
-    settings = {"embedding_size": None, "num_hidden_groups": None} | model | {"attention_probs_dropout_prob": 0.0}
-    return encoder_shape(SimpleNamespace(**settings), settings.get("vocab_size", 30_522))  # type: ignore[arg-type]
+    settings = model | {"attention_probs_dropout_prob": 0.0}
+    return encoder_shape(PlainSection(**settings), settings.get("vocab_size", 30_522))  # type: ignore[arg-type]
 
 
 def show(figures: Figures, output: str | None) -> None:
@@ -135,7 +142,7 @@ def measure(case: Case, tokens: int, options: Any) -> Figures:
     shape = case.shape
     device = torch.device(options.device)
     torch.compiler.reset()
-    batch = random_batch(shape, lengths_of(case.rows, tokens, shape.positions - shape.first_position), device)
+    batch = random_batch(shape, lengths_of(case.rows, tokens, shape.max_position_embeddings), device)
     build = {"ours": our_loss, "transformers": their_loss}[case.who]
     model, loss = build(shape, batch, device, not options.no_compile)
     step = training_step(model, loss)

@@ -18,10 +18,10 @@ from benchmarks.gpu_pairs import spread_lengths, write_pairs
 from schemas.manifest import read_manifest
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.config.load import load_recipe
-from trainer.models.encoder import EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
-from trainer.models.hf_convert import hf_config
+from trainer.models.hf_config import hf_config
+from trainer.models.shape import EncoderShape
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"  # the packages of a bundle

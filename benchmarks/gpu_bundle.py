@@ -46,8 +46,8 @@ WANTED_FOR_RUNS = ("jinja2", "tomli-w", "psutil", "tqdm")
 OF_THE_IMAGE = {"torch", "triton", "numpy", "setuptools", "wheel", "pip"}
 """Not packed. PyTorch's images have them."""
 
-NOT_IMPORTED = {"hf-xet", "typer", "rich", "shellingham", "httpx", "httpcore", "anyio", "h11", "idna", "certifi"}
-"""Requirements of huggingface_hub that nothing imports as long as nothing is downloaded."""
+NOT_IMPORTED = {"hf-xet", "typer", "rich", "shellingham"}
+"""Requirements of huggingface_hub and transformers that only downloads and command lines import."""
 
 LEFT_OUT = (
     r"deepspeed/(autotuning|nebula|inference)/.*\.(json|md)$",
@@ -76,9 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "gpu_bundle"
-        copy_tree(folder)
-        for package in closure((*WANTED, *WANTED_FOR_RUNS)):
-            copy_package(package, folder / "site", options.python)
+        pack(folder, options.python)
         with tarfile.open(output, "w:xz", preset=1) as archive:
             archive.add(folder, "gpu_bundle")
 
@@ -88,6 +86,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu_bundle: more than {MOST_BYTES / 1e6:.0f} MB. Leave out more.", file=sys.stderr)
         return 1
     return 0
+
+
+def pack(folder: Path, python: str) -> list[Distribution]:
+    """Copy this source tree and all packages into a folder. Returns the packages."""
+    copy_tree(folder)
+    packages = closure((*WANTED, *WANTED_FOR_RUNS))
+    for package in packages:
+        copy_package(package, folder / "site", python)
+    return packages
 
 
 def copy_tree(folder: Path) -> None:
@@ -117,10 +124,14 @@ def closure(wanted: tuple[str, ...]) -> list[Distribution]:
             continue  # for another platform or Python
 
         found[name] = package
-        for requirement in package.requires or []:
-            if "extra ==" not in requirement:
-                pending.append(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+        pending += required_by(package)
     return [found[name] for name in sorted(found)]
+
+
+def required_by(package: Distribution) -> list[str]:
+    """Return the names of the packages that one requires, on any platform, without those of its extras."""
+    required = [requirement for requirement in package.requires or [] if "extra ==" not in requirement]
+    return [re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in required]
 
 
 def normalized(name: str) -> str:

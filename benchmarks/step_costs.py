@@ -47,6 +47,7 @@ from trainer.models.pretraining import build_model  # noqa: E402
 from trainer.run_context import RunContext  # noqa: E402
 
 CASES = ["adamw-0-fp32", "adamw-0-bf16", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
+CASES += ["muon-0-bf16", "muon-1-bf16", "stable_adamw-1-bf16"]
 VOCABULARY = 512
 LAYERS = 24
 ROWS = 2
@@ -105,9 +106,9 @@ def recipe_of(case: str, run: str) -> Recipe:
     )
 
 
-def copied_values(qkv_TN: Tensor, *_: Any) -> Tensor:
+def copied_values(qkv_TNd: Tensor, *_: Any) -> Tensor:
     """Stand in for attention: the values as they are, (T, D)."""
-    return qkv_TN[:, 2 * qkv_TN.shape[1] // 3 :].contiguous()
+    return qkv_TNd[:, 2 * qkv_TNd.shape[1] // 3 :].flatten(1)
 
 
 @contextlib.contextmanager

@@ -123,6 +123,13 @@ def start_export(arguments: list[str]) -> int:
     return export_main(arguments, prog="clozeline export")
 
 
+def start_doctor(arguments: list[str]) -> int:
+    """Run `python -m trainer.doctor`."""
+    from trainer.doctor.command import main as doctor_main
+
+    return doctor_main(arguments, prog="clozeline doctor")
+
+
 def run_recipes(arguments: list[str]) -> int:
     """List the recipes that ship with Clozeline, or print one of them."""
     parser = argparse.ArgumentParser(
@@ -154,5 +161,6 @@ COMMANDS = {
     "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),
     "train": Command("pair shards -> checkpoints; resumes automatically", "trainer", start_trainer),
     "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
+    "doctor": Command("what this machine will do, and what to do about what is not well", "trainer", start_doctor),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
 }

@@ -37,6 +37,9 @@ EXTRAS = {
 }
 """The top-level modules that each extra of pyproject.toml installs."""
 
+BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic")
+"""The top-level modules that every part needs; missing only where clozeline is used without being installed."""
+
 
 def run_explained(program: Callable[[], int], extra: str) -> int:
     """Run a program and return its exit code; explain a clash of names before it starts, and a missing extra.
@@ -58,7 +61,7 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
-    """Return which extra to install for a failed import, or None if no extra's package was missing.
+    """Return what to install for a failed import, or None if no package of ours was missing.
 
     Any other module that is not found is a defect, of ours or of a package, and its traceback is needed. This includes
     a submodule: `torch.x` is missing only where torch itself is installed.
@@ -66,6 +69,9 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
     extra: the extra to name if several install the module.
     """
     module = error.name or ""
+    if module in BASE:
+        return f"the package {module} is not installed. All of clozeline needs it: pip install clozeline"
+
     candidates = [name for name, modules in EXTRAS.items() if module in modules]
     if not candidates:
         return None

@@ -25,6 +25,7 @@ EXCEPTIONS = {
     Path("pipeline/__main__.py"): {"clozeline"},
     Path("trainer/__main__.py"): {"clozeline"},
     Path("trainer/export/__main__.py"): {"clozeline"},
+    Path("trainer/doctor/__main__.py"): {"clozeline"},
 }
 
 

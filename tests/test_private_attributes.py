@@ -50,6 +50,8 @@ DEEPSPEED_NAMES = {
 
 ACCEPTED = {
     "_actions": "argparse has no public list of a parser's flags",
+    "_asdict": "a documented method of named tuples",
+    "_fields": "a documented attribute of named tuples",
     "_exit": "os._exit is documented",
     "_get_help_string": "the method of argparse's formatters that subclasses override",
     "_run_exitfuncs": "atexit has no public way to run the handlers early",

@@ -26,7 +26,15 @@ BIN = Path(sys.executable).parent
 KILL_AT = 0.55
 """Share of all steps after which the training is killed. The last checkpoint is then at one half."""
 
-TIMES = ("seconds", "tokens_per_second", "loader_stall_fraction")
+TIMES = (
+    "tokens_per_second",
+    "loader_stall_fraction",
+    "seconds",
+    "step_seconds",
+    "slowest_rank",
+    "slowest_ratio",
+    "peak_memory_bytes",
+)
 """Metrics that differ between any two runs."""
 
 Line = dict[str, Any]  # one line of metrics.jsonl

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import sysconfig
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
@@ -49,3 +51,47 @@ def test_a_bundle_holds_what_runs_need() -> None:
     assert not names & {"torch", "numpy", "apache-beam", "tensorboard"}
     assert gpu_bundle.is_left_out("pyarrow/libarrow_flight.so.2500") and gpu_bundle.is_left_out("pyarrow/_s3fs.so")
     assert not gpu_bundle.is_left_out("pyarrow/libarrow_python.so.2500")
+
+
+IMPORTED_BY_RUNS = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import pytest, pytest_timeout
+from transformers import AutoConfig, AutoModelForPreTraining
+sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+AutoModelForPreTraining.from_config(AutoConfig.for_model("bert", **sizes), attn_implementation="sdpa")
+import trainer.cli, trainer.train, benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
+"""
+
+
+def test_all_that_runs_import_is_in_a_bundle_or_in_an_image_of_pytorch(tmp_path: Path) -> None:
+    """Without this environment's packages: only those of the bundle, torch, numpy and what these two require."""
+    bundle = tmp_path / "bundle"
+    packed = gpu_bundle.pack(bundle, sysconfig.get_python_version())
+    image = tmp_path / "image"
+    link_packages(image, ("torch", "numpy", "setuptools"), {gpu_bundle.normalized(package.name) for package in packed})
+
+    words = [sys.executable, "-I", "-S", "-c", IMPORTED_BY_RUNS, str(bundle), str(bundle / "site"), str(image)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
+
+
+def link_packages(folder: Path, names: tuple[str, ...], left_out: set[str]) -> None:
+    """Link installed packages and what they require into a folder, without those that are left out."""
+    folder.mkdir()
+    pending = list(names)
+    seen = set(left_out)
+    while pending:
+        name = gpu_bundle.normalized(pending.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another platform
+        pending += gpu_bundle.required_by(package)
+
+        parts = {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}
+        for part in parts:
+            (folder / part).symlink_to(str(package.locate_file(part)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.installation import EXTRAS, find_clash, find_overwritten, missing_extra, run_explained
+from clozeline.installation import BASE, EXTRAS, find_clash, find_overwritten, missing_extra, run_explained
 
 ROOT = Path.cwd()
 IMPORT_NAMES = {"apache-beam": "apache_beam", "tomli-w": "tomli_w"}
@@ -65,6 +65,17 @@ def test_a_missing_extra_is_one_line_with_the_pip_command(
         f'pip install "clozeline[{extra}]"\n'
     )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", BASE)
+def test_a_package_that_all_parts_need_is_named(module: str) -> None:
+    message = missing_extra(ModuleNotFoundError(f"No module named {module!r}", name=module), "trainer")
+    assert message == f"the package {module} is not installed. All of clozeline needs it: pip install clozeline"
+
+
+def test_the_packages_that_all_parts_need_are_those_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]) == sorted(BASE)
 
 
 @pytest.mark.parametrize(

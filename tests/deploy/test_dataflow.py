@@ -59,7 +59,7 @@ BAD = {
     "seed": ["1.0", "x"],
     "format": ["json", "AUTO"],
     "dedup": ["fuzzy"],
-    "model": ["bpe", "unigram"],
+    "model": ["bpe", "charbpe"],
     "objective": ["mlm", "nsp,sop"],
     "language": ["e", "en;rm"],
     "text_key": ["a b", "a,b"],
@@ -107,7 +107,8 @@ def test_parameters_are_flags_of_the_step_and_required_where_the_flag_is(step: s
     assert set(parameters) <= set(actions) | OF_BEAM
     required = {name for name, action in actions.items() if action.required} | OF_BEAM
     if step == "vocab":
-        required |= {"text"}  # a template runs one job, so there are no --counts
+        # A template runs one job, so there are no --counts, and it learns a vocabulary: it does not extend one.
+        required |= {"text", "model", "size"}
     assert {name for name, parameter in parameters.items() if not parameter.get("isOptional")} == required
     Template.model_validate(template(step))
 

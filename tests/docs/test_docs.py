@@ -24,6 +24,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
 from trainer.config.shipped import recipe_names
+from trainer.doctor import command as doctor_command
 from trainer.export import convert
 
 LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}}
@@ -177,7 +178,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
 
 
 def test_flags_in_the_text_exist() -> None:
-    parsers = [trainer_cli.parser(), pipeline_cli.parser()]
+    parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor_command.parser("clozeline doctor")]
     helps = "".join(parser.format_help() for parser in parsers) + Path(convert.__file__).read_text()
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (

@@ -16,10 +16,10 @@ from trainer.data.padding import pad_to_shape, shape_for
 from trainer.memory import held_bytes
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
-from trainer.models.encoder import EncoderShape
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.shape import EncoderShape
 from trainer.trial_pass import Trial, count_parameters, free_memory
 
 pytestmark = pytest.mark.gpu
@@ -126,7 +126,7 @@ def test_a_trial_pass_leaves_no_memory_behind(device) -> None:
     """And finds that a terabyte does not fit."""
     recipe = load_recipe("bert_base", ["engine.precision=bf16"])
     shape = small_shape("bert_base")
-    state = held_bytes(count_parameters(shape), recipe, 1)
+    state = held_bytes(count_parameters(shape, recipe), recipe, 1)
     before = free_memory(device) if device.type == "cuda" else 0
     assert Trial(shape, recipe, 100.0, state, device).fits(1024)
     if device.type == "cuda":
