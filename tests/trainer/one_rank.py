@@ -15,6 +15,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.utils import groups
 from torch import Tensor
+from torch.nn import functional
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
@@ -45,6 +46,7 @@ def group_of_one() -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     deterministic = torch.are_deterministic_algorithms_enabled()
     threads = torch.get_num_threads()
+    linear = functional.linear
     torch.set_num_threads(1)  # more of them mostly wait in models as small as these
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "DS_ACCELERATOR": "cpu"}
     try:
@@ -57,6 +59,7 @@ def group_of_one() -> Iterator[None]:
             setattr(groups, name, value)
         torch.use_deterministic_algorithms(deterministic)
         torch.set_num_threads(threads)
+        functional.linear = linear  # DeepSpeed's stage 3 puts its own in this place and leaves it there
 
 
 def small_recipe(*settings: str) -> Recipe:
