@@ -22,6 +22,8 @@ from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Hundreds of processes import the same modules. Where bytecode may not be written, each compiles them again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
 BIN = Path(sys.executable).parent
 # One ninja for all processes: with two versions in turn, each start would compile DeepSpeed's kernels again.

@@ -66,7 +66,7 @@ ASCII_RUNS = st.lists(st.sampled_from([*"abAB019'.,-_$#", "'s", "'re", "'ll", "'
 
 @pytest.mark.parametrize(("model", "lowercase"), [("wordpiece", True), ("wordpiece", False), ("bytebpe", False)])
 @given(runs=st.lists(ASCII_RUNS, max_size=6), spaced=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_words_of_plain_pieces_equal_the_tokenizers_own(
     model: Model, lowercase: bool, runs: list[str], spaced: bool
 ) -> None:
