@@ -144,17 +144,17 @@ def test_copies_are_counted_only_where_saves_are_made_in_the_background() -> Non
 
 def test_a_machine_s_ranks_share_what_zero_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of a rank is that of one of as many ranks as there are devices."""
-    plan = Plan(recipe("engine.zero_stage=1", "engine.precision=bf16"))
+    sharded = recipe("engine.zero_stage=1", "engine.precision=bf16")
     needed = {}
     for devices in (1, 4):
         for module in (memory, micro_batch):
             monkeypatch.setattr(module, "count_devices", lambda devices=devices: devices)
-        finding = check_memory(plan)[0]
+        finding = check_memory(Plan(sharded))[0]
         needed[devices] = finding.facts
         assert finding.facts["ranks"] == devices
 
     parameters = needed[1]["parameters"]
-    bytes_per_token = activation_bytes(shape_of(plan.recipe)[0], plan.recipe)
+    bytes_per_token = activation_bytes(shape_of(sharded)[0], sharded)
     saved_tokens = needed[1]["micro_batch_tokens"] - needed[4]["micro_batch_tokens"]
     saved = needed[1]["needed_bytes"] - needed[4]["needed_bytes"]
     assert saved >= 12 * parameters * 3 // 4 + saved_tokens * bytes_per_token - 1 > 0
