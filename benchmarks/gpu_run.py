@@ -29,7 +29,7 @@ SITE = ROOT / "site"  # the packages of a bundle
 sys.path[:0] = [str(path) for path in (ROOT, SITE) if path.exists()]
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_bench import Bench
+    from benchmarks.gpu_cases import Bench
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
     # These import torch and packages of the bundle, which are known to be there from here on.
-    from benchmarks.gpu_bench import CASES, SIDES, Bench, Figures, measure, write_case
+    from benchmarks.gpu_bench import SIDES, Figures, measure
+    from benchmarks.gpu_cases import CASES, Bench, write_case
     from benchmarks.gpu_report import table_line, write_report
 
     output = Path(options.output)
