@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_rows import Form, Inputs, Step, cut, rows_of_steps, step_of  # noqa: E402
 from trainer.data.dataset import PairFolder  # noqa: E402
-from trainer.metrics.step_clock import peak_memory  # noqa: E402
 
 TakeStep = Callable[[list[Inputs]], None]
 """Makes one update from the micro-batches of a step."""
@@ -94,7 +94,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
         "tokens_per_second": tokens / seconds,
         "step_tokens": tokens / len(timed),
         "micro_batch_rows": rows,
-        "gigabytes": peak_memory() / 1e9,
+        "gigabytes": peak_bytes(device) / 1e9,
     }
 
 
@@ -177,6 +177,13 @@ def pinned(batch: Inputs, device: torch.device) -> Inputs:
 
 def to_device(batch: Inputs, device: torch.device) -> Inputs:
     return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most bytes held so far, as the trainer's peak_memory_bytes: tensors on a GPU, or the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def synchronize(device: torch.device) -> None:
