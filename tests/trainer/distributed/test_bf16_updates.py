@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -87,6 +88,13 @@ def test_a_bad_step_leaves_no_trace(group: None, kind: str, layout: str) -> None
 
 def updates_of(engine: Any) -> int:
     return max(int(state.get("step", 0)) for state in basic_optimizer(engine).state.values())
+
+
+def test_a_start_leaves_the_garbage_collector_as_it_was() -> None:
+    """An engine starts with all objects frozen, so that DeepSpeed's collections find nothing to search."""
+    with group_of_one():
+        small_engine(small_recipe("engine.zero_stage=1", "engine.precision=bf16")).destroy()
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
