@@ -1,4 +1,9 @@
-"""The cases of the benchmark of `make gpu`, and how each side of one is run: as a process that trains on pairs."""
+"""Runs each side of a case of `make gpu`: as a process that trains on pairs.
+
+All sides take the same rows in the same optimizer steps, and the same steps are timed. Each chooses by itself how many
+rows it computes at once: the trainer by its own formulas and a trial (batch.micro_tokens = "auto"), a rival by halving
+until it fits. What is left of a step is accumulated.
+"""
 
 from __future__ import annotations
 
@@ -7,96 +12,57 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_pairs import spread_lengths, write_pairs
+from benchmarks.gpu_cases import (
+    ROOT,
+    SEED,
+    STEP_TOKENS,
+    Bench,
+    Case,
+    StepSize,
+    changes,
+    longest_of,
+    shape_of,
+    step_size,
+)
 from schemas.manifest import read_manifest
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.config.load import load_recipe
-from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
 from trainer.models.hf_config import hf_config
 from trainer.models.shape import EncoderShape
 
-ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"  # the packages of a bundle
 
 SIDES = ("ours", "deepspeed", "plain")
-MICRO_BATCH_TOKENS = 32_768
-"""Of transformers' runs, with padding; halved until it fits. Ours chooses by itself (batch.micro_tokens = "auto")."""
-
-WARMUP_STEPS = 10
-TIMED_STEPS = 20
 MOST_SECONDS_OF_A_RUN = 240
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table. low, high: the shortest and longest row; their lengths are evenly spread."""
-
-    recipe: str
-    rows: str
-    low: int
-    high: int
-
-
-# The most important ones first. Rows of 1 to 507 tokens have Wikipedia's mean of 254 at a length of 512.
-CASES = (
-    Case("bert_large", "128", 128, 128),
-    Case("bert_large", "512", 512, 512),
-    Case("bert_large", "packed, mean 254", 8, 500),
-    Case("bert_base", "128", 128, 128),
-    Case("bert_base", "512", 512, 512),
-    Case("bert_base", "packed, mean 254", 8, 500),
-    Case("roberta_base", "512", 512, 512),
-    Case("albert_base", "512", 512, 512),
-)
-
-TINY = {
-    "model.num_hidden_layers": 2,
-    "model.hidden_size": 32,
-    "model.num_attention_heads": 2,
-    "model.intermediate_size": 64,
-    "model.vocab_size": 200,
-    "engine.precision": "fp32",
-}
+DOES_NOT_FIT = 3
+"""The exit code of gpu_rivals.py when a micro-batch does not fit into the GPU."""
 
 
 @dataclass
 class Figures:
-    """What one side did in one case. note: why there are no figures; empty if there are."""
+    """What one side did in one case. note: why there are no figures; empty if there are.
+
+    step_tokens: of an optimizer step, the mean of the timed ones, without padding. micro_batch_tokens: with padding.
+    gigabytes: the most that its tensors took on the GPU; on a CPU, its process.
+    """
 
     recipe: str
     rows: str
     side: str
+    step_tokens: float | None = None
     micro_batch_tokens: int | None = None
     tokens_per_second: float | None = None
     rows_per_second: float | None = None
     mfu: float | None = None
     gigabytes: float | None = None
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What all runs share."""
-
-    output: Path
-    ends_at: float
-    dry: bool
-
-    @property
-    def device(self) -> str:
-        return "cpu" if self.dry else "cuda"
-
-    @property
-    def seconds_left(self) -> float:
-        return self.ends_at - time.monotonic()
 
 
 def environment(bench: Bench) -> dict[str, str]:
@@ -109,38 +75,6 @@ def environment(bench: Bench) -> dict[str, str]:
         "CLOZELINE_GPU_DRY": "1" if bench.dry else "0",
     }
     return {**os.environ, **ours}
-
-
-def write_case(bench: Bench, case: Case) -> Path:
-    """Write a case's pairs: enough rows for all steps of the side that computes most at once."""
-    low, high = (min(length, 32) for length in (case.low, case.high)) if bench.dry else (case.low, case.high)
-    tokens = (WARMUP_STEPS + TIMED_STEPS + 2) * 65_536
-    count = 400 if bench.dry else 2 * tokens // (low + high)
-
-    shape = shape_of(bench, case)
-    folder = bench.output / "pairs"
-    shutil.rmtree(folder, ignore_errors=True)
-    kind = "bytebpe" if shape.family == "roberta" else "wordpiece"
-    write_pairs(
-        folder, spread_lengths(low, high, count), high if bench.dry else longest_of(case), kind, shape.vocab_size
-    )
-    return folder
-
-
-def longest_of(case: Case) -> int:
-    """Return what rows are padded to: 128 or 512."""
-    return 128 if case.high <= 128 else 512
-
-
-def shape_of(bench: Bench, case: Case) -> EncoderShape:
-    """Return the shape of a case's model."""
-    recipe = load_recipe(str(ROOT / f"trainer/recipes/{case.recipe}.toml"), changes(bench))
-    return encoder_shape(recipe.model, recipe.model.vocab_size or 30_000)
-
-
-def changes(bench: Bench) -> list[str]:
-    """Return the changes to a recipe that make it small enough for a dry run."""
-    return [f"{key}={value}" for key, value in TINY.items()] if bench.dry else []
 
 
 def measure(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
@@ -172,22 +106,19 @@ def run_process(bench: Bench, words: list[str], log: str) -> int:
 
 
 def run_ours(bench: Bench, case: Case, pairs: Path) -> Figures:
-    """Train by the recipe, with as many rows in a step as one micro-batch holds, and read its metrics."""
+    """Train by the recipe, except for the size of a step, and read the run's metrics."""
     run = bench.output / "run"
     shutil.rmtree(run, ignore_errors=True)
-    shape = shape_of(bench, case)
-    longest = 32 if bench.dry else longest_of(case)
-    steps = 4 if bench.dry else WARMUP_STEPS + TIMED_STEPS
-
     values = {
         "data.pairs": pairs,
         "run.output": run,
-        "run.max_steps": steps,
+        "run.seed": SEED,
+        "run.max_steps": bench.warmup_steps + bench.timed_steps,
         "run.stop_at": "none",
         "run.log_every": 2 if bench.dry else 5,
         "schedule.warmup_steps": 1,
         "checkpoint.every": 10_000,
-        **batch_of(bench, case, longest),
+        **batch_of(step_size(bench, case)),
     }
     settings = [*changes(bench), *(f"{key}={value}" for key, value in values.items())]
     recipe = f"trainer/recipes/{case.recipe}.toml"
@@ -198,24 +129,23 @@ def run_ours(bench: Bench, case: Case, pairs: Path) -> Figures:
         raise RuntimeError(f"exit code {code}, see {bench.output}/ours.log")
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    first = next(line for line in lines if line["step"] >= (2 if bench.dry else WARMUP_STEPS))
-    seconds = lines[-1]["seconds"] - first["seconds"]
-    speed = (lines[-1]["tokens"] - first["tokens"]) / seconds
+    last = lines[-1]
+    first = next(line for line in lines if line["step"] == bench.warmup_steps)
+    tokens = last["tokens"] - first["tokens"]
 
-    recorded = json.loads((run / "micro_batches.json").read_text())[-1]["micro_tokens"]
+    figures = Figures(case.recipe, case.rows, "ours")
+    figures.step_tokens = tokens / bench.timed_steps
+    figures.micro_batch_tokens = json.loads((run / "micro_batches.json").read_text())[-1]["micro_tokens"]
+    figures.gigabytes = last["peak_memory_bytes"] / 1e9
     masked = load_recipe(str(ROOT / recipe), changes(bench)).masking.prob
-    return with_speed(Figures(case.recipe, case.rows, "ours", recorded), speed, pairs, shape, masked)
+    return with_speed(figures, tokens / (last["seconds"] - first["seconds"]), pairs, shape_of(bench, case), masked)
 
 
-def batch_of(bench: Bench, case: Case, longest: int) -> dict[str, Any]:
-    """Return the [batch] of a case: one micro-batch a step, if the GPU holds 65,536 tokens."""
-    if bench.dry:
-        return {"batch.global_batch": 16}
-    if case.low == case.high:
-        return {"batch.global_batch": 65_536 // longest}
-
-    # Rows of many lengths are counted in tokens, as `batch.shape = "fixed"` then pads them by 2%.
-    return {"batch.global_batch": "none", "batch.global_tokens": 64_000}
+def batch_of(step: StepSize) -> dict[str, Any]:
+    """Return the [batch] of a recipe with steps of a size."""
+    if step.by_tokens:
+        return {"batch.global_batch": "none", "batch.global_tokens": step.size}
+    return {"batch.global_batch": step.size}
 
 
 def run_rival(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
@@ -224,22 +154,26 @@ def run_rival(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
     config = bench.output / "config.json"
     config.write_text(json.dumps(hf_config(shape, read_vocabulary(str(pairs / VOCABULARY_FOLDER)))))
 
-    longest = 32 if bench.dry else longest_of(case)
-    micro_batch = 4 if bench.dry else MICRO_BATCH_TOKENS // longest
+    # In a dry run a step has several micro-batches.
+    longest = longest_of(bench, case)
+    most_rows = 8 if bench.dry else STEP_TOKENS // longest
+    step = step_size(bench, case)
+    found = bench.output / "rival.json"
     while True:
-        found = bench.output / "rival.json"
         words = [sys.executable, "benchmarks/gpu_rivals.py", side, "--pairs", str(pairs), "--config", str(config)]
-        words += ["--micro_batch", str(micro_batch), "--device", bench.device, "--output", str(found)]
-        words += ["--steps", "2", "--warmup", "1"] if bench.dry else ["--steps", str(TIMED_STEPS)]
+        words += ["--step_tokens" if step.by_tokens else "--step_rows", str(step.size), "--seed", str(SEED)]
+        words += ["--micro_batch", str(most_rows), "--device", bench.device, "--output", str(found)]
+        words += ["--warmup", str(bench.warmup_steps), "--steps", str(bench.timed_steps)]
         code = run_process(bench, words, f"{side}.log")
         if code == 0:
             break
-        if code != 3 or micro_batch == 1:
+        if code != DOES_NOT_FIT or most_rows == 1:
             raise RuntimeError(f"exit code {code}, see {bench.output}/{side}.log")
-        micro_batch //= 2
+        most_rows //= 2
 
     result = json.loads(found.read_text())
-    figures = Figures(case.recipe, case.rows, side, micro_batch * longest, gigabytes=result["gigabytes"])
+    figures = Figures(case.recipe, case.rows, side, result["step_tokens"], result["micro_batch_rows"] * longest)
+    figures.gigabytes = result["gigabytes"]
     return with_speed(figures, result["tokens_per_second"], pairs, shape, masked=0.15)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import Bench, Figures
+from benchmarks.gpu_bench import Figures
+from benchmarks.gpu_cases import Bench
 
 
 def device_facts() -> dict[str, Any]:
@@ -30,9 +31,8 @@ def write_report(bench: Bench, tests: str, figures: list[Figures]) -> None:
     content = {"machine": facts, "dry": bench.dry, "tests": tests, "figures": [asdict(one) for one in figures]}
     (bench.output / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
 
-    header = (
-        "| recipe | rows | side | micro-batch | tokens/s | rows/s | MFU | note |\n|---|---|---|---|---|---|---|---|"
-    )
+    names = ("recipe", "rows", "side", "step", "micro-batch", "tokens/s", "rows/s", "MFU", "peak GB", "note")
+    header = f"| {' | '.join(names)} |\n{'|---' * len(names)}|"
     title = f"# {facts['device']}, torch {facts['torch']}{' (dry run)' if bench.dry else ''}"
     lines = [title, "", f"Tests: {tests}", "", header, *(table_line(one) for one in figures)]
     (bench.output / "gpu.md").write_text("\n".join(lines) + "\n")
@@ -48,10 +48,12 @@ def table_line(figures: Figures) -> str:
         figures.recipe,
         figures.rows,
         figures.side,
+        shown(figures.step_tokens, ",.0f"),
         shown(figures.micro_batch_tokens, ","),
         shown(figures.tokens_per_second, ",.0f"),
         shown(figures.rows_per_second, ",.0f"),
         shown(figures.mfu, ".1%"),
+        shown(figures.gigabytes, ".1f"),
         figures.note,
     ]
     return f"| {' | '.join(columns)} |"

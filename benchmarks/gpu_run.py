@@ -29,7 +29,7 @@ SITE = ROOT / "site"  # the packages of a bundle
 sys.path[:0] = [str(path) for path in (ROOT, SITE) if path.exists()]
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_bench import Bench
+    from benchmarks.gpu_cases import Bench
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
     # These import torch and packages of the bundle, which are known to be there from here on.
-    from benchmarks.gpu_bench import CASES, SIDES, Bench, Figures, measure, write_case
+    from benchmarks.gpu_bench import SIDES, Figures, measure
+    from benchmarks.gpu_cases import CASES, Bench, write_case
     from benchmarks.gpu_report import table_line, write_report
 
     output = Path(options.output)
@@ -88,7 +89,9 @@ def run_tests(bench: Bench) -> str:
     """Run the tests marked gpu. Returns "passed" or "failed" and pytest's last line."""
     from benchmarks.gpu_bench import environment
 
+    # The conftest.py of all tests loads the pipeline, which these tests do without, as a bundle does.
     words = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
+    words += ["--confcutdir", "tests/gpu"]
     done = subprocess.run(words, cwd=ROOT, env=environment(bench), capture_output=True, text=True)
     (bench.output / "tests.log").write_text(done.stdout + done.stderr)
     last_line = (done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]])[-1]

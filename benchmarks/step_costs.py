@@ -179,7 +179,7 @@ def main() -> None:
                 reads = ", ".join(f"{count} {name}" for name, count in sorted(waits.reads.items()))
                 calls = ", ".join(f"{count} {name}" for name, count in sorted(waits.collectives.items()))
                 print(
-                    f"| {case} | {waits.reads.total()} ({reads}) | {waits.synchronizations} | "
+                    f"| {case} | {waits.reads.total()} ({reads}) | {waits.synchronizations.total()} | "
                     f"{waits.collectives.total()} ({calls}) | {waits.operators:,} | {cpu:.1f} | {wall:.1f} |",
                     flush=True,
                 )

@@ -5,19 +5,24 @@ because the host must wait until the device has computed it. On a CPU nothing wa
 they can be counted there:
 
     reads            a tensor's value becomes a Python number, a list or a NumPy array, or decides a shape
-    synchronizations DeepSpeed's or torch's accelerator is asked to finish everything
+    synchronizations the host asks to wait: for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a
+                     stream, an event, or a copy between host and device that is not asynchronous
     collectives      operators of torch.distributed, by their name
     operators        all operators of ATen: what a GPU's host would launch
 
-Only the calling thread is counted. Tensors that live on the host by design must be read through `host_values`-like
-NumPy views, which no torch call sees.
+Functions that wait are replaced by stand-ins that only count, since a CPU has nothing to wait for. On a CPU all tensors
+lie on one device, so a copy between host and device is seen only where a test uses torch's device "meta" in place of a
+GPU. A call under another name, imported before counting began, is not seen either.
+
+Only the calling thread is counted, except that stand-ins count in all threads. Tensors that live on the host by design
+must be read through `host_values`-like NumPy views, which no torch call sees.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -33,13 +38,19 @@ READING_METHODS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "_
 READING_OPERATORS = ("nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim", "unique_consecutive")
 """Operators of ATen whose result's shape depends on values, or that are a Python bool."""
 
+COPYING_OPERATORS = ("_to_copy", "copy_")
+"""Operators of ATen that copy a tensor to another device."""
+
 
 @dataclass
 class Waits:
-    """What was counted. reads and collectives: how often each kind was called."""
+    """What was counted. reads, synchronizations and collectives: how often each kind was called.
+
+    Kinds of synchronizations: "device", "stream", "event" and "copy".
+    """
 
     reads: Counter[str] = field(default_factory=Counter)
-    synchronizations: int = 0
+    synchronizations: Counter[str] = field(default_factory=Counter)
     collectives: Counter[str] = field(default_factory=Counter)
     operators: int = 0
 
@@ -80,15 +91,62 @@ class _CountedOperators(TorchDispatchMode):
             self._waits.collectives[operator.rstrip("_")] += 1
         elif operator in READING_OPERATORS:
             self._waits.reads[operator] += 1
+        elif operator in COPYING_OPERATORS and _is_waited_for(operator, args, kwargs or {}):
+            self._waits.synchronizations["copy"] += 1
         self._waits.operators += 1
         return func(*args, **(kwargs or {}))
 
 
+def _is_waited_for(operator: str, args: Any, kwargs: Any) -> bool:
+    """Return whether a call of a copying operator is a copy between devices that the host waits for."""
+    if operator == "copy_":
+        target, source = args[0].device, args[1]
+        is_asynchronous = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    else:
+        source = args[0]
+        target = torch.device(kwargs.get("device") or source.device)
+        is_asynchronous = kwargs.get("non_blocking", False)
+    is_pinned = source.device.type == "cpu" and source.is_pinned()
+    return host_waits_for_copy(source.device.type, target.type, is_pinned, is_asynchronous)
+
+
+def host_waits_for_copy(source: str, target: str, is_pinned: bool, is_asynchronous: bool) -> bool:
+    """Return whether the host waits for a copy.
+
+    source, target: kinds of devices, such as "cuda". is_pinned: of a source on the host. is_asynchronous: whether the
+    copy was asked for with non_blocking; out of memory that is not pinned the host still waits.
+    """
+    if source == target:
+        return False
+    if source == "cpu":
+        return not (is_pinned and is_asynchronous)
+    return target == "cpu" and not is_asynchronous
+
+
 @contextlib.contextmanager
 def _synchronizations_counted(waits: Waits) -> Iterator[None]:
-    def count(*_: Any, **__: Any) -> None:
-        waits.synchronizations += 1
+    """Replace what waits by stand-ins that count."""
+
+    def counting(kind: str) -> Callable[..., None]:
+        def count(*_: Any, **__: Any) -> None:
+            waits.synchronizations[kind] += 1
+
+        return count
 
     accelerator: Any = get_accelerator()
-    with patch.object(type(accelerator), "synchronize", count):
+    places = [
+        (type(accelerator), "device"),
+        (torch.cuda, "device"),
+        (torch.accelerator, "device"),
+        (torch.cuda.Stream, "stream"),
+        (torch.cuda.Event, "event"),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, kind in places:
+            stack.enter_context(patch.object(owner, "synchronize", counting(kind)))
+
+        # The methods of these two are C and cannot be replaced; the classes can.
+        for name, kind in (("Stream", "stream"), ("Event", "event")):
+            stand_in = type(name, (getattr(torch, name),), {"synchronize": counting(kind)})
+            stack.enter_context(patch.object(torch, name, stand_in))
         yield

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -295,8 +296,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
     optimizer = build_optimizer(model, recipe.optimizer)
     initial_weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
-    # BF16_Optimizer prints memory figures whatever the log level is.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with _quick_and_quiet():
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
     if has_float32_copies(engine):
@@ -311,3 +311,18 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
     if recipe.engine.precision != "fp32" and not weights_follow:
         set_master_weights(engine, initial_weights)
     return engine
+
+
+@contextlib.contextmanager
+def _quick_and_quiet() -> Iterator[None]:
+    """Keep DeepSpeed from searching all objects of the process for garbage, and from printing.
+
+    BF16_Optimizer prints memory figures before and after each group of parameters, whatever the log level is, and
+    collects garbage first: among the objects of torch and transformers this took 1.6 seconds of an engine's 1.7.
+    """
+    gc.freeze()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        gc.unfreeze()

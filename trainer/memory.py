@@ -117,6 +117,15 @@ def state_bytes(parameters: Parameters, precision: str) -> dict[str, dict[str, i
     return by_stage
 
 
+def saved_bytes(parameters: Parameters) -> int:
+    """Return the bytes of a checkpoint: the weights and moments in float32. A copy in host memory takes about as much.
+
+    All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
+    WASTED_SHARE (trainer/checkpoint/host_blocks.py).
+    """
+    return 3 * MOMENT_BYTES * parameters.all - MOMENT_BYTES * parameters.one_moment
+
+
 def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
     """Return the bytes of the buffers that gradients and weights are exchanged in, on each rank.
 

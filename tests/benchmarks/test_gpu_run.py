@@ -9,11 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import gpu_bundle
 from benchmarks.gpu_bench import SIDES
 from benchmarks.gpu_pairs import spread_lengths, write_pairs
+from benchmarks.gpu_rows import Form, Inputs, cut, rows_of_steps, step_of
+from schemas.masking import Masking
 from trainer.data.dataset import PairFolder
+from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.mixture import build_sources
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 
 def test_the_dry_run_tests_and_measures_every_side(tmp_path: Path) -> None:
@@ -26,7 +32,50 @@ def test_the_dry_run_tests_and_measures_every_side(tmp_path: Path) -> None:
     assert report["dry"] and report["tests"].startswith("passed: ")
     assert [figures["side"] for figures in report["figures"]] == list(SIDES)
     assert all(figures["tokens_per_second"] > 0 and not figures["note"] for figures in report["figures"])
+    assert len({figures["step_tokens"] for figures in report["figures"]}) == 1, "the same rows in each step"
+    assert all(figures["gigabytes"] > 0 for figures in report["figures"])
     assert (tmp_path / "gpu.md").read_text().count("| bert_large | 128 |") == len(SIDES)
+
+
+@pytest.mark.parametrize(("size", "by_tokens"), [(37, False), (900, True)])
+def test_rivals_take_the_rows_of_the_trainer_s_steps(tmp_path: Path, size: int, by_tokens: bool) -> None:
+    """Whatever is computed at once. Fillers add neither tokens nor anything to predict."""
+    write_pairs(tmp_path / "pairs", spread_lengths(8, 40, 9000), 64, "wordpiece", 300)
+    folder = PairFolder(str(tmp_path / "pairs"))
+    steps = rows_of_steps(folder, size, by_tokens, seed=5, steps=4)
+    count, room = cut(steps, most_rows=12)
+    form = Form(room, 64, folder.vocabulary, "bert")
+    masking = MaskingSchedule(Masking("token", 0.15))
+    sources = build_sources([folder], None, 5, by_tokens)
+    stream = Stream(sources, RankShare(rank=0, world_size=1, micro_batches=1, size=size), masking, 5)
+
+    for number, rows in enumerate(steps):
+        step = step_of(rows, count, form)
+        (batch,) = stream.batch(number)
+        assert (step.rows, step.tokens) == (batch.paired, batch.tokens)
+        assert len(step.micro_batches) == count and room <= 12
+        assert sorted(rows_of_inputs(step.micro_batches)) == sorted(rows_of_batch(batch))
+    stream.close()
+
+
+def rows_of_inputs(micro_batches: list[Inputs]) -> list[tuple[int, ...]]:
+    """The tokens of each row, and its label, of batches of transformers. Fillers are left out."""
+    rows = []
+    for batch in micro_batches:
+        ids = torch.where(batch["labels"] == IGNORE_INDEX, batch["input_ids"], batch["labels"])
+        lengths = batch["attention_mask"].sum(dim=1).tolist()
+        for row, length, label in zip(ids.tolist(), lengths, batch["next_sentence_label"].tolist(), strict=True):
+            if length > 1:
+                rows.append((label, *row[:length]))
+    return rows
+
+
+def rows_of_batch(batch: PackedBatch) -> list[tuple[int, ...]]:
+    """The same of a batch of the trainer."""
+    ids_T = batch.ids_T.clone()
+    ids_T[batch.masked_positions_K] = batch.labels_K
+    rows = ids_T.tensor_split(batch.sequence_starts_S[1:])
+    return [(label, *row.tolist()) for label, row in zip(batch.pair_labels_S.tolist(), rows, strict=True)]
 
 
 @pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.checkpoint.snapshot import HostMemory, Snapshot
+from trainer.checkpoint.snapshot import HostMemory, Snapshot, copied_bytes
 from trainer.distributed.collectives import collectives_over, run_on_all_ranks
 from trainer.distributed.stop_agreement import open_host_group
 from trainer.distributed.watchdog import working_in_background
@@ -59,7 +59,7 @@ class BackgroundSaves:
             logger.info(
                 "There is not enough host memory for a copy of weights and moments (%s bytes on rank 0), so training "
                 "stands still while checkpoints are written.",
-                f"{snapshot.bytes:,}",
+                f"{copied_bytes(snapshot):,}",
             )
             return None
         return self._memory.copy(snapshot)

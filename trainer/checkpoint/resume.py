@@ -22,7 +22,7 @@ from schemas import storage
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.layout import check_identity
-from trainer.checkpoint.sharded import load_checkpoint
+from trainer.checkpoint.loading import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
 from trainer.config.phases import MODEL_KEYS, Phase

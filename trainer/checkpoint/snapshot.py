@@ -17,6 +17,7 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
+from trainer.checkpoint.host_blocks import Group, Place, block_sizes, needed_elements, places_of
 from trainer.checkpoint.safetensors_io import Shapes
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks
@@ -53,16 +54,6 @@ class Snapshot:
     metrics: dict[str, Any]
     device: torch.device
 
-    @property
-    def bytes(self) -> int:
-        """The size of what this rank writes."""
-        return _ELEMENT * self.elements
-
-    @property
-    def elements(self) -> int:
-        """How many float32 elements this rank writes: weights and moments."""
-        return sum(values_N.numel() for part in self.slices for values_N in (part.weights, *part.moments.values()))
-
 
 def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str, Any]) -> Snapshot:
     """Return what is to be saved now. Its tensors are views of what the optimizer works on."""
@@ -96,10 +87,10 @@ def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:
 
 
 class HostMemory:
-    """Memory for copies of one rank's snapshots. One copy at a time lies in it."""
+    """Memory for copies of one rank's snapshots (host_blocks.py). One copy at a time lies in it."""
 
     def __init__(self) -> None:
-        self._values_N: Tensor | None = None
+        self._blocks: list[Tensor] = []
         self._is_refused = False
 
     def is_ready(self, snapshot: Snapshot) -> bool:
@@ -111,20 +102,22 @@ class HostMemory:
             return False
         if not all(run_on_all_ranks(lambda: self._has_room_for(snapshot))):
             nodes = nodes_of_ranks()
-            sizes = run_on_all_ranks(lambda: (snapshot.bytes, available_bytes()))
+            sizes = run_on_all_ranks(lambda: (copied_bytes(snapshot), available_bytes()))
             self._is_refused = not fits(nodes, sizes) or not all(run_on_all_ranks(lambda: self._allocate(snapshot)))
         if self._is_refused:
-            self._values_N = None
+            self._blocks = []
         return not self._is_refused
 
     def _has_room_for(self, snapshot: Snapshot) -> bool:
-        return self._values_N is not None and self._values_N.numel() >= snapshot.elements
+        return sum(block.numel() for block in self._blocks) >= needed_elements(groups_of(snapshot))
 
     def _allocate(self, snapshot: Snapshot) -> bool:
         """Allocate memory for a copy. Returns False if the system refuses it, as it may for pinned memory."""
-        self._values_N = None
+        self._blocks = []
+        sizes = block_sizes(needed_elements(groups_of(snapshot)))
+        is_pinned = snapshot.device.type != "cpu"
         try:
-            self._values_N = torch.empty(snapshot.elements, pin_memory=snapshot.device.type != "cpu")
+            self._blocks = [torch.empty(size, dtype=torch.float32, pin_memory=is_pinned) for size in sizes]
         except (RuntimeError, MemoryError):
             return False
         return True
@@ -134,21 +127,34 @@ class HostMemory:
 
         The copies follow what the device was already asked to compute, and one synchronization waits for them all.
         """
-        assert self._values_N is not None, "`is_ready` has not allocated it"
-        sources: list[Tensor] = []
-        for part in snapshot.slices:
-            sources += [part.weights, *part.moments.values()]
-        copies = list(self._values_N[: snapshot.elements].split([values_N.numel() for values_N in sources]))
-        for copied_N, values_N in zip(copies, sources, strict=True):
-            copied_N.copy_(values_N, non_blocking=True)
-        _wait_for_device(snapshot.device)
-
+        assert self._blocks, "`is_ready` has not allocated them"
+        sizes = [block.numel() for block in self._blocks]
         slices = []
-        for part in snapshot.slices:
-            weights_N = copies.pop(0)
-            moments = {name: copies.pop(0) for name in part.moments}
-            slices.append(replace(part, weights=weights_N, moments=moments))
+        for place in places_of(groups_of(snapshot), sizes):
+            slices.append(self._copy_part(snapshot.slices[place.group], place))
+        _wait_for_device(snapshot.device)
         return replace(snapshot, slices=slices, device=torch.device("cpu"))
+
+    def _copy_part(self, part: ParameterSlice, place: Place) -> ParameterSlice:
+        """Start the copies of some elements of a slice, and return the slice of them."""
+        copies = []
+        for values_N, offset in zip((part.weights, *part.moments.values()), place.offsets, strict=True):
+            copied_N = self._blocks[place.block][offset : offset + place.length]
+            copied_N.copy_(values_N[place.start : place.start + place.length], non_blocking=True)
+            copies.append(copied_N)
+
+        moments = dict(zip(part.moments, copies[1:], strict=True))
+        return replace(part, start=part.start + place.start, weights=copies[0], moments=moments)
+
+
+def groups_of(snapshot: Snapshot) -> list[Group]:
+    """Return the sizes of what a copy of each slice consists of."""
+    return [Group(part.weights.numel(), 1 + len(part.moments)) for part in snapshot.slices]
+
+
+def copied_bytes(snapshot: Snapshot) -> int:
+    """Return the bytes of host memory that a copy takes on this rank."""
+    return _ELEMENT * sum(block_sizes(needed_elements(groups_of(snapshot))))
 
 
 def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:

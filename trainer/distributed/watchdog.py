@@ -35,8 +35,9 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from schemas.errors import ClozelineError
-from trainer.distributed.background_work import PLACE, BackgroundWork
+from trainer.distributed.background_work import BackgroundWork
 from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
+from trainer.distributed.signs_of_life import SignsOfLife, described
 
 BEAT = 1.0
 """Seconds between two heartbeats, and between two judgements."""
@@ -105,12 +106,8 @@ class Watchdog:
         self._reads = 0
         self._store_lost = ""
 
-        # Written by the judge thread: the messages that it has judged, and seconds since the last sign of each kind.
-        self._others: list[dict[str, Any]] = [{} for _ in range(world_size)]
-        self._since_heartbeat = [0.0] * world_size
-        self._since_store_answer = 0.0
-        self._since_own_progress = 0.0
-        self._since_any_progress = 0.0
+        # Written by the judge thread.
+        self._signs = SignsOfLife(rank, world_size, self.background)
 
         self._heartbeats = Heartbeats(rank, world_size)
         _active.append(self)
@@ -176,7 +173,7 @@ class Watchdog:
         silent = []
         for rank in range(self._world_size):
             if rank != self._rank and after[rank] == before[rank] and not after[rank].get("left"):
-                silent.append(f"rank {rank} ({_describe(after[rank])})")
+                silent.append(described(rank, after[rank]))
         return silent
 
     def _next_read(self) -> list[dict[str, Any]] | None:
@@ -234,38 +231,18 @@ class Watchdog:
         while not self._closed.wait(BEAT):
             # If this process was itself stopped for an hour, the hour must not count as the others' silence.
             now = monotonic()
-            self._pass_time(min(now - last_time, 2 * BEAT))
+            self._signs.pass_time(min(now - last_time, 2 * BEAT))
             last_time = now
 
             if self._advances != judged_advances:
                 judged_advances = self._advances
-                self._since_own_progress = 0.0
-                self._since_any_progress = 0.0
+                self._signs.note_own_progress()
 
             if self._reads != judged_reads:
                 judged_reads = self._reads
-                self._since_store_answer = 0.0
-                self._note_messages(self._latest)
+                self._signs.note_messages(self._latest)
 
             self._judge()
-
-    def _pass_time(self, seconds: float) -> None:
-        self._since_own_progress += seconds
-        self._since_any_progress += seconds
-        self._since_store_answer += seconds
-        self._since_heartbeat = [since + seconds for since in self._since_heartbeat]
-        self.background.pass_time(seconds)
-
-    def _note_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Note which ranks have sent a heartbeat and which have advanced since the messages before."""
-        for rank, message in enumerate(messages):
-            if rank == self._rank or message == self._others[rank]:
-                continue
-            self._since_heartbeat[rank] = 0.0
-            if message.get("advances") != self._others[rank].get("advances"):
-                self._since_any_progress = 0.0
-            self.background.note(message, self._others[rank])
-            self._others[rank] = message
 
     def _judge(self) -> None:
         """End the process if a rank that this one waits for is dead, or if no rank advances."""
@@ -273,10 +250,10 @@ class Watchdog:
         two_reads = 2 * READ_EVERY * BEAT
 
         dead = self._silent_for(silence_limit(self._timeout))
-        if dead and self._since_own_progress > two_reads:
-            self._end(f"waiting for {self._since_own_progress:.0f} s in {self._place}", dead)
+        if dead and self._signs.since_own_progress > two_reads:
+            self._end(f"waiting for {self._signs.since_own_progress:.0f} s in {self._place}", dead)
 
-        if self._since_any_progress > self._timeout:
+        if self._signs.since_any_progress > self._timeout:
             silent = self._silent_for(min(two_reads, self._timeout))
             self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", silent)
 
@@ -288,16 +265,12 @@ class Watchdog:
 
     def _silent_for(self, seconds: float) -> list[str]:
         """Return a description of each other rank that has sent no heartbeat for longer than `seconds`."""
-        silent = []
-        for rank in range(self._world_size):
-            is_silent = self._since_heartbeat[rank] > seconds and not self._others[rank].get("left")
-            if rank != self._rank and is_silent:
-                silent.append(rank)
+        silent = self._signs.silent_for(seconds)
 
         # Without the store nothing is known about the ranks.
-        if silent and (self._store_lost or self._since_store_answer > 2 * READ_EVERY * BEAT):
+        if silent and (self._store_lost or self._signs.since_store_answer > 2 * READ_EVERY * BEAT):
             return [self._describe_store()]
-        return [f"rank {rank} ({_describe(self._others[rank])})" for rank in silent]
+        return [described(rank, self._signs.messages[rank]) for rank in silent]
 
     def _end(self, waited: str, dead: list[str]) -> NoReturn:
         """Say why and end the process; the main thread is blocked where no exception could reach it."""
@@ -314,9 +287,9 @@ class Watchdog:
     # ---- Descriptions for messages ----
 
     def _describe_all(self) -> str:
-        messages = list(self._others)
+        messages = list(self._signs.messages)
         messages[self._rank] = self._message()
-        return ", ".join(f"rank {rank} ({_describe(message)})" for rank, message in enumerate(messages))
+        return ", ".join(described(rank, message) for rank, message in enumerate(messages))
 
     def _describe_store(self) -> str:
         place = self._store_lost or address()
@@ -330,10 +303,3 @@ def silence_limit(timeout: float) -> float:
     It grows with the timeout: a run that needs long timeouts has machines that swap or networks that stall.
     """
     return min(timeout, max(HEARTBEAT_TIMEOUT, timeout / 10))
-
-
-def _describe(message: dict[str, Any]) -> str:
-    if not message:
-        return "never reported"
-    work = f" and {message[PLACE]} in the background" if PLACE in message else ""
-    return f"process {message['process']} on {message['host']}, last seen in {message['place']}{work}"

@@ -1,4 +1,4 @@
-"""`clozeline doctor`: what this machine will do, and what to do about what is not well.
+"""`clozeline doctor`: whether training can start on this machine, and what to change.
 
 finding       one line of the answer
 plan          what is asked: a recipe, a folder, URLs

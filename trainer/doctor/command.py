@@ -78,7 +78,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     flags = Parser(
         prog=prog,
-        description="Say what this machine will do, and what to do about what is not well. Needs no data, trains "
+        description="Check whether training can start on this machine, and say what to change. Needs no data, trains "
         "nothing and leaves nothing behind.",
         epilog="exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage",
         allow_abbrev=False,
@@ -156,10 +156,15 @@ def summary(findings: list[Finding]) -> str:
     failures = sum(finding.state == "failed" for finding in findings)
     warned = sum(finding.state == "warning" for finding in findings)
     if failures:
-        return f"Training cannot start here: {failures} failed, {warned} to look at."
+        return f"Training cannot start here: {counted(failures, 'check')} failed, {counted(warned, 'warning')}."
     if warned:
-        return f"Training can start; {warned} to look at."
+        return f"Training can start, with {counted(warned, 'warning')}."
     return "Training can start."
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in "2 checks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def wrapped(text: str, first: str, later: str) -> list[str]:

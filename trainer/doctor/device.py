@@ -214,6 +214,13 @@ def check_attention(plan: Plan) -> Finding:
     return Finding("attention", "ok", f"{kernel}: flash attention is for GPUs ({case})", facts=facts)
 
 
+def count_devices() -> int:
+    """Return how many ranks would train on this machine: one for each GPU, or one for all cores."""
+    import torch
+
+    return torch.cuda.device_count() if device_kind() == "cuda" else 1
+
+
 def device_memory() -> int:
     """Return the bytes of a GPU, or of the machine."""
     import torch

@@ -1,25 +1,43 @@
-"""Whether a recipe's model, its optimizer's state and one micro-batch fit into the memory of one device here."""
+"""Whether a recipe's training fits into the memory of each device here, and copies of it into that of the machine."""
 
 from __future__ import annotations
 
-from trainer.doctor.device import device_memory
+from typing import TYPE_CHECKING
+
+from trainer.config.schema import Recipe
+from trainer.doctor.device import count_devices, device_memory
 from trainer.doctor.finding import Finding
 from trainer.doctor.micro_batch import micro_batch_here
 from trainer.doctor.plan import Plan
 from trainer.doctor.shape import shape_of
 
+if TYPE_CHECKING:
+    from trainer.memory import Parameters
+
 
 def check_memory(plan: Plan) -> list[Finding]:
-    """Compare what the recipe needs on one rank, alone on this machine, with its device; nothing without a recipe."""
+    """Check the memory of a device and of the machine, with one rank on each device; nothing without a recipe."""
     if plan.recipe is None:
         return []
-    from trainer.memory import activation_bytes, held_bytes
     from trainer.trial_pass import count_parameters
 
     shape, longest, _ = shape_of(plan.recipe)
     parameters = count_parameters(shape, plan.recipe)
     tokens = micro_batch_here(plan.recipe, shape, longest)
-    needed = held_bytes(parameters, plan.recipe, 1) + tokens * activation_bytes(shape, plan.recipe)
+    findings = [check_device_memory(plan.recipe, parameters, tokens)]
+    if plan.recipe.checkpoint.background:
+        findings.append(check_host_memory(parameters))
+    return findings
+
+
+def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> Finding:
+    """Compare what a rank needs with the memory of its device. tokens: of its micro-batch."""
+    from trainer.memory import activation_bytes, held_bytes, working_bytes
+
+    shape, _, _ = shape_of(recipe)
+    ranks = count_devices()
+    bytes_per_token = activation_bytes(shape, recipe) + working_bytes(shape, recipe)
+    needed = held_bytes(parameters, recipe, ranks) + tokens * bytes_per_token
     available = device_memory()
 
     facts = {
@@ -27,16 +45,36 @@ def check_memory(plan: Plan) -> list[Finding]:
         "available_bytes": available,
         "parameters": parameters.all,
         "micro_batch_tokens": tokens,
+        "ranks": ranks,
     }
+    each = "the rank needs" if ranks == 1 else f"each of {ranks} ranks needs"
     value = (
-        f"one rank needs {needed / 1e9:.1f} of {available / 1e9:.1f} GB for {parameters.all:,} parameters and "
-        f"{tokens:,} tokens at once"
+        f"{each} {needed / 1e9:.1f} of {available / 1e9:.1f} GB for {parameters.all:,} parameters and micro-batches of "
+        f"{tokens:,} tokens"
     )
     if needed <= available:
-        return [Finding("memory", "ok", value, facts=facts)]
+        return Finding("memory", "ok", value, facts=facts)
 
     advice = (
         "Lower batch.micro_batch or batch.micro_tokens, use more ranks with a higher engine.zero_stage, or set "
         "engine.recompute=true."
     )
-    return [Finding("memory", "warning", value, advice, facts)]
+    return Finding("memory", "warning", value, advice, facts)
+
+
+def check_host_memory(parameters: Parameters) -> Finding:
+    """Compare the copies that are saved in the background with the memory that this machine has for them."""
+    from trainer.checkpoint.host_blocks import WASTED_SHARE
+    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
+    from trainer.memory import saved_bytes
+    from trainer.models.host_memory import available_bytes
+
+    needed = round(saved_bytes(parameters) * (1 + 1 / WASTED_SHARE))
+    available = round(SHARE_OF_MEMORY * available_bytes())
+    facts = {"needed_bytes": needed, "available_bytes": available}
+    value = f"copies for saving in the background take {needed / 1e9:.1f} of {available / 1e9:.1f} GB"
+    if needed <= available:
+        return Finding("host memory", "ok", value, facts=facts)
+
+    advice = "Without the copies, training stops while a checkpoint is written. Free memory, or use more machines."
+    return Finding("host memory", "warning", value, advice, facts)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from schemas.errors import ClozelineError
 from trainer.config.schema import Recipe
-from trainer.doctor.device import device_kind, device_memory, dtype_of
+from trainer.doctor.device import count_devices, device_kind, device_memory, dtype_of
 from trainer.doctor.finding import Finding
 from trainer.doctor.micro_batch import micro_batch_here
 from trainer.doctor.plan import Plan
@@ -89,13 +89,6 @@ def slice_bytes(shape: EncoderShape) -> int:
     layers = 2 * (4 * D * D + 2 * D * shape.intermediate_size)
     embeddings = (shape.vocab_size + shape.positions) * shape.embedding_size
     return SLICE_BYTES_PER_PARAMETER * (layers + embeddings)
-
-
-def count_devices() -> int:
-    """Return how many devices this machine has: its GPUs, or all its cores as one."""
-    import torch
-
-    return torch.cuda.device_count() if device_kind() == "cuda" else 1
 
 
 def measured(recipe: Recipe, shape: EncoderShape, longest: int, mean_length: int) -> Estimate:

@@ -21,7 +21,7 @@ from tests.trainer.one_rank import group_of_one, small_batch, small_engine, smal
 from trainer.checkpoint import layout, sharded, snapshot
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.manifest import fault_of_checkpoint
-from trainer.checkpoint.snapshot import HostMemory, fits, snapshot_of
+from trainer.checkpoint.snapshot import HostMemory, copied_bytes, fits, snapshot_of
 from trainer.checkpoint.state import TrainingState
 
 TENSOR_FILES = ("model.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors")
@@ -178,7 +178,7 @@ def test_without_memory_for_a_copy_saves_are_made_as_before(
     engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = snapshot_of(engine, STATE, {})
-    monkeypatch.setattr(snapshot, "available_bytes", lambda: taken.bytes)
+    monkeypatch.setattr(snapshot, "available_bytes", lambda: copied_bytes(taken))
     saves = BackgroundSaves(enabled=True)
     assert saves.copy(taken) is None and saves.copy(taken) is None
     assert capsys.readouterr().out.count("There is not enough host memory for a copy") == 1

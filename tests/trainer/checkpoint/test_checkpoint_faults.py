@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from schemas.errors import CheckpointError
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import best_step, checkpoint_path, newest_sound_checkpoint, read_evaluation
+from trainer.checkpoint.loading import _check_finite
 from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
 from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.checkpoint.sharded import _check_finite
 from trainer.checkpoint.state import TrainingState
 from trainer.export import convert
 

@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
-from trainer.checkpoint import layout, sharded, verification
+from trainer.checkpoint import layout, loading, sharded, verification
 from trainer.checkpoint.manifest import fault_of_checkpoint
 from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.snapshot import loss_scale_of, shapes_of, snapshot_of
 from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.tensor_writes import write_tensor_files
 from trainer.distributed.deepspeed_internals import loss_scaler_of
 from trainer.distributed.zero import ParameterSlice, parameter_slices, updates_made
 
@@ -86,7 +87,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
     other = trained_engine(seed=5, updates=1)
     assert held(other) != expected
-    sharded.load_checkpoint(other, path, found[1])
+    loading.load_checkpoint(other, path, found[1])
     assert held(other) == expected and updates_made(other) == 2
     torch.testing.assert_close(computed_with(other), computed_with(engine), rtol=0, atol=0)
     engine.destroy()
@@ -136,7 +137,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, engines: dict[
     name = sorted(tensors)[0]
     save_file(tensors | {name: tensors[name].flatten()[:2].clone()}, path / "exp_avg.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        sharded.load_checkpoint(engines["second"], path, STATE)
+        loading.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg.safetensors holds other tensors than this model. Use another run.output."
     )
@@ -150,7 +151,7 @@ def test_a_checkpoint_of_values_that_are_not_finite_is_refused(tmp_path: Path, e
     tensors[name].view(-1)[-1] = torch.inf
     save_file(tensors, path / "exp_avg_sq.safetensors")
     with pytest.raises(CheckpointError) as caught:
-        sharded.load_checkpoint(engines["second"], path, STATE)
+        loading.load_checkpoint(engines["second"], path, STATE)
     assert str(caught.value) == (
         f"{path}/exp_avg_sq.safetensors holds values of {name} that are not finite. Delete {path}, so that the run "
         "resumes from an older checkpoint, or use another run.output."
@@ -174,7 +175,7 @@ def test_the_header_is_checked_with_the_elements(tmp_path: Path, engines: dict[s
     engine = engines["first"]
     snapshot = replace(snapshot_of(engine, STATE, {}), slices=halves(parameter_slices(engine)))
     partial = sharded._begin(str(tmp_path), snapshot)
-    written = sharded._write(partial, snapshot, [0])
+    written = write_tensor_files(partial, snapshot, [0])
 
     assert read(partial) == held(engine)
     assert sorted(written) == FILES
@@ -191,8 +192,8 @@ def test_parts_that_begin_inside_a_tensor_are_loaded(tmp_path: Path, monkeypatch
     engine = trained_engine()
     other = trained_engine(seed=5, updates=1)
     sharded.save_checkpoint(engine, str(tmp_path), STATE, 1, {})
-    monkeypatch.setattr(sharded, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
-    sharded.load_checkpoint(other, tmp_path / "checkpoints/step-00000003", STATE)
+    monkeypatch.setattr(loading, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
+    loading.load_checkpoint(other, tmp_path / "checkpoints/step-00000003", STATE)
     assert held(other) == held(engine)
     engine.destroy()
     other.destroy()
@@ -219,12 +220,12 @@ def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.
     assert loss_scaler_of(engine_with(SimpleNamespace())) is None
 
     done = []
-    monkeypatch.setattr(sharded, "parameter_slices", lambda engine: [])
-    monkeypatch.setattr(sharded, "_read", lambda *arguments: done.append("read"))
-    monkeypatch.setattr(sharded, "publish_weights", lambda engine: done.append("publish"))
-    monkeypatch.setattr(sharded, "set_updates_made", lambda engine, updates: done.append(updates))
+    monkeypatch.setattr(loading, "parameter_slices", lambda engine: [])
+    monkeypatch.setattr(loading, "_read", lambda *arguments: done.append("read"))
+    monkeypatch.setattr(loading, "publish_weights", lambda engine: done.append("publish"))
+    monkeypatch.setattr(loading, "set_updates_made", lambda engine, updates: done.append(updates))
     saved = {"cur_scale": 64.0, "cur_iter": 9, "of another version": 1.0}
-    sharded.load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
+    loading.load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
     assert (scaler.cur_scale, scaler.cur_iter, scaler.cur_hysteresis) == (64.0, 9, 2)
     assert not hasattr(scaler, "of another version")
     assert done == ["read", "publish", 5]
@@ -239,5 +240,5 @@ def test_parameters_that_are_cut_keep_their_shape() -> None:
     assert shapes_of(engine) == {"a": (3, 2), "b": (2, 2)}
 
     file: Any = SimpleNamespace(read=lambda name, start, count: torch.arange(start, start + count).float())
-    sharded._read_whole(engine, file)
+    loading._read_whole(engine, file)
     assert whole.tolist() == [[0.0, 1.0], [2.0, 3.0]] and stand_in.numel() == 0

@@ -14,14 +14,16 @@ import torch
 
 from schemas.errors import UsageError
 from tests.object_store import ObjectStore
+from trainer.checkpoint.host_blocks import SMALLEST_BLOCK, Group, block_sizes, needed_elements
 from trainer.config.load import load_recipe
-from trainer.doctor import build_tools, device, network, packages, storage
+from trainer.doctor import build_tools, device, memory, micro_batch, network, packages, storage
 from trainer.doctor.device import has_kernels_for
-from trainer.doctor.memory import check_memory
+from trainer.doctor.memory import check_host_memory, check_memory
 from trainer.doctor.packages import Requirement, is_within
 from trainer.doctor.plan import Plan
 from trainer.doctor.shape import shape_of
 from trainer.doctor.speed import Slice, check_speed, random_batch
+from trainer.memory import Parameters, activation_bytes, saved_bytes
 from trainer.models.pretraining import PretrainingModel
 
 
@@ -123,10 +125,39 @@ def test_the_kernel_is_the_one_that_training_takes() -> None:
 
 
 def test_a_model_that_does_not_fit_is_a_warning() -> None:
-    assert check_memory(Plan(recipe()))[0].state == "ok"
+    assert [finding.state for finding in check_memory(Plan(recipe()))] == ["ok", "ok"]
     large = Plan(recipe("model.hidden_size=16384", "model.num_hidden_layers=96", "model.intermediate_size=65536"))
-    (finding,) = check_memory(large)
-    assert finding.state == "warning" and finding.facts["needed_bytes"] > finding.facts["available_bytes"]
+    for finding in check_memory(large):
+        assert finding.state == "warning" and finding.facts["needed_bytes"] > finding.facts["available_bytes"]
+
+
+def test_copies_are_counted_only_where_saves_are_made_in_the_background() -> None:
+    (device_memory,) = check_memory(Plan(recipe("checkpoint.background=false")))
+    assert device_memory.name == "memory"
+
+    parameters = Parameters(all=1_000_000, one_moment=250_000)
+    assert saved_bytes(parameters) == 4 * (1_000_000 + 1_000_000 + 750_000)
+    slices = [Group(750_000, 3), Group(250_000, 2)]
+    taken = 4 * sum(block_sizes(needed_elements(slices)))
+    assert saved_bytes(parameters) <= taken <= check_host_memory(parameters).facts["needed_bytes"] + 4 * SMALLEST_BLOCK
+
+
+def test_a_machine_s_ranks_share_what_zero_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a rank is that of one of as many ranks as there are devices."""
+    sharded = recipe("engine.zero_stage=1", "engine.precision=bf16")
+    needed = {}
+    for devices in (1, 4):
+        for module in (memory, micro_batch):
+            monkeypatch.setattr(module, "count_devices", lambda devices=devices: devices)
+        finding = check_memory(Plan(sharded))[0]
+        needed[devices] = finding.facts
+        assert finding.facts["ranks"] == devices
+
+    parameters = needed[1]["parameters"]
+    bytes_per_token = activation_bytes(shape_of(sharded)[0], sharded)
+    saved_tokens = needed[1]["micro_batch_tokens"] - needed[4]["micro_batch_tokens"]
+    saved = needed[1]["needed_bytes"] - needed[4]["needed_bytes"]
+    assert saved >= 12 * parameters * 3 // 4 + saved_tokens * bytes_per_token - 1 > 0
 
 
 # Build tools
@@ -201,6 +232,20 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     finding = storage.check_disk(Plan(folder=str(tmp_path / "run")))
     assert finding.facts["folder"] == str(tmp_path) and finding.facts["read_bytes_per_second"] > 0
     assert finding.state in ("ok", "warning") and list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last byte, as a file of a checkpoint."""
+    sizes = []
+    sync = os.fsync
+
+    def count(file: int) -> None:
+        sizes.append(os.fstat(file).st_size)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", count)
+    assert storage.written_per_second(tmp_path / "file", 3 * storage.BLOCK_BYTES) > 0
+    assert sizes == [3 * storage.BLOCK_BYTES]
 
 
 def test_checkpoints_that_do_not_fit_are_a_warning(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""The cases of the benchmark of `make gpu`: models, rows, and how many of them a step takes on every side."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu_pairs import spread_lengths, write_pairs
+from trainer.config.load import load_recipe
+from trainer.models.families import encoder_shape
+from trainer.models.shape import EncoderShape
+
+ROOT = Path(__file__).resolve().parents[1]
+
+STEP_TOKENS = 65_536
+"""Of an optimizer step with rows of one length; as many as the trainer puts into one micro-batch at most."""
+
+STEP_TOKENS_PACKED = 64_000
+"""Of one with rows of many lengths: `batch.shape = "fixed"` pads them by 2%, to one such micro-batch."""
+
+WARMUP_STEPS = 10
+TIMED_STEPS = 20
+
+LONGEST_DRY = 32
+SEED = 1
+"""Of the order of rows, on every side."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table. low, high: the shortest and longest row; their lengths are evenly spread."""
+
+    recipe: str
+    rows: str
+    low: int
+    high: int
+
+
+# The most important ones first. Rows of 1 to 507 tokens have Wikipedia's mean of 254 at a length of 512.
+CASES = (
+    Case("bert_large", "128", 128, 128),
+    Case("bert_large", "512", 512, 512),
+    Case("bert_large", "packed, mean 254", 8, 500),
+    Case("bert_base", "128", 128, 128),
+    Case("bert_base", "512", 512, 512),
+    Case("bert_base", "packed, mean 254", 8, 500),
+    Case("roberta_base", "512", 512, 512),
+    Case("albert_base", "512", 512, 512),
+)
+
+TINY = {
+    "model.num_hidden_layers": 2,
+    "model.hidden_size": 32,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 64,
+    "model.vocab_size": 200,
+    "engine.precision": "fp32",
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share."""
+
+    output: Path
+    ends_at: float
+    dry: bool
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.dry else "cuda"
+
+    @property
+    def seconds_left(self) -> float:
+        return self.ends_at - time.monotonic()
+
+    @property
+    def warmup_steps(self) -> int:
+        return 2 if self.dry else WARMUP_STEPS
+
+    @property
+    def timed_steps(self) -> int:
+        return 2 if self.dry else TIMED_STEPS
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """How much an optimizer step takes: `size` rows, or rows of about `size` tokens."""
+
+    size: int
+    by_tokens: bool
+
+
+def step_size(bench: Bench, case: Case) -> StepSize:
+    """Return what an optimizer step of a case takes on every side."""
+    if bench.dry:
+        return StepSize(400, by_tokens=True)
+    if case.low == case.high:
+        return StepSize(STEP_TOKENS // longest_of(bench, case), by_tokens=False)
+    return StepSize(STEP_TOKENS_PACKED, by_tokens=True)
+
+
+def write_case(bench: Bench, case: Case) -> Path:
+    """Write a case's pairs: enough rows that no side sees one twice. In a dry run lengths differ in every case."""
+    low, high = (8, LONGEST_DRY) if bench.dry else (case.low, case.high)
+    tokens = (bench.warmup_steps + bench.timed_steps + 2) * STEP_TOKENS
+    count = 400 if bench.dry else 2 * tokens // (low + high)
+
+    shape = shape_of(bench, case)
+    folder = bench.output / "pairs"
+    shutil.rmtree(folder, ignore_errors=True)
+    kind = "bytebpe" if shape.family == "roberta" else "wordpiece"
+    write_pairs(folder, spread_lengths(low, high, count), longest_of(bench, case), kind, shape.vocab_size)
+    return folder
+
+
+def longest_of(bench: Bench, case: Case) -> int:
+    """Return what rows are padded to: 128 or 512."""
+    if bench.dry:
+        return LONGEST_DRY
+    return 128 if case.high <= 128 else 512
+
+
+def shape_of(bench: Bench, case: Case) -> EncoderShape:
+    """Return the shape of a case's model."""
+    recipe = load_recipe(str(ROOT / f"trainer/recipes/{case.recipe}.toml"), changes(bench))
+    return encoder_shape(recipe.model, recipe.model.vocab_size or 30_000)
+
+
+def changes(bench: Bench) -> list[str]:
+    """Return the changes to a recipe that make it small enough for a dry run."""
+    return [f"{key}={value}" for key, value in TINY.items()] if bench.dry else []

@@ -1,0 +1,109 @@
+"""The trainer's global batches as transformers takes them: the same rows in each step, padded and masked.
+
+Shape suffixes: B rows, T their tokens end to end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from schemas.vocabulary import Vocabulary
+from trainer.data.dataset import PairFolder
+from trainer.data.mixture import order_of
+from trainer.data.pair_rows import PairRows, join_rows
+from trainer.models.batch import IGNORE_INDEX
+
+MASKED = 0.15
+
+Inputs = dict[str, Tensor]
+"""The arguments of a pretraining class of transformers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step: its micro-batches, all of one shape, and how many rows and tokens they hold."""
+
+    micro_batches: list[Inputs]
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """How rows become a micro-batch.
+
+    rows: of every micro-batch, of which some may be fillers. longest: what rows are padded to. model_type: as in a
+    config.json.
+    """
+
+    rows: int
+    longest: int
+    vocabulary: Vocabulary
+    model_type: str
+
+
+def rows_of_steps(folder: PairFolder, size: int, by_tokens: bool, seed: int, steps: int) -> list[PairRows]:
+    """Return the rows of the trainer's first global batches of `size` rows or tokens."""
+    order = order_of(folder, seed, by_tokens)
+    found = []
+    for step in range(steps):
+        parts = []
+        for row_range in order.row_ranges(step * size, (step + 1) * size):
+            parts.append(folder.block(row_range.shards).take(row_range.rows_N))
+        found.append(join_rows(parts))
+    return found
+
+
+def cut(steps: list[PairRows], most_rows: int) -> tuple[int, int]:
+    """Return into how many micro-batches every step is cut, and how many rows each of them has room for.
+
+    The number is the same for all steps, as DeepSpeed wants it, and so is the room, as compiled code wants it.
+    """
+    largest = max(len(rows.labels_B) for rows in steps)
+    count = -(-largest // most_rows)
+    return count, -(-largest // count)
+
+
+def step_of(rows: PairRows, count: int, form: Form) -> Step:
+    """Cut the rows of a step into `count` micro-batches."""
+    micro_batches = []
+    for numbers_B in np.array_split(np.arange(len(rows.labels_B)), count):
+        micro_batches.append(inputs_of(rows.take(numbers_B), form))
+    return Step(micro_batches, len(rows.labels_B), len(rows.ids_T))
+
+
+def inputs_of(rows: PairRows, form: Form) -> Inputs:
+    """Return rows as transformers' pretraining classes take them, masked by 15%.
+
+    Fillers are rows of one padding token, of which nothing is predicted.
+    """
+    lengths_B = rows.lengths()
+    row_T = torch.from_numpy(np.repeat(np.arange(len(lengths_B)), lengths_B))
+    place_T = torch.from_numpy(np.arange(len(rows.ids_T)) - np.repeat(rows.offsets_B1[:-1], lengths_B))
+    first_of_b_T = torch.from_numpy(np.repeat(rows.segment_b_B, lengths_B))
+
+    ids = torch.full((form.rows, form.longest), form.vocabulary.special_id("pad"))
+    attention = torch.zeros_like(ids)
+    segments = torch.zeros_like(ids)
+    ids[row_T, place_T] = torch.from_numpy(rows.ids_T.astype(np.int64))
+    attention[row_T, place_T] = 1
+    segments[row_T, place_T] = (place_T >= first_of_b_T).long()
+
+    masked = (torch.rand(ids.shape) < MASKED) & (attention == 1)
+    labels = torch.where(masked, ids, IGNORE_INDEX)
+    ids[masked] = form.vocabulary.special_id("mask")
+
+    # Attention to nothing would be a division by zero.
+    attention[len(lengths_B) :, 0] = 1
+    inputs = {"input_ids": ids, "attention_mask": attention, "labels": labels}
+    if form.model_type == "roberta":
+        return inputs
+
+    pair_labels = torch.full((form.rows,), IGNORE_INDEX)
+    pair_labels[: len(lengths_B)] = torch.from_numpy(rows.labels_B.astype(np.int64))
+    pair_name = "sentence_order_label" if form.model_type == "albert" else "next_sentence_label"
+    return inputs | {"token_type_ids": segments, pair_name: pair_labels}

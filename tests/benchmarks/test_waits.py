@@ -1,0 +1,82 @@
+"""Every way in which a host waits for its device is counted, and what does not wait is not."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from deepspeed.accelerator import get_accelerator
+
+from benchmarks.waits import counted_waits, host_waits_for_copy
+
+
+def test_each_synchronization_is_counted_by_its_kind() -> None:
+    accelerator: Any = get_accelerator()
+    nothing: Any = None  # no stream of CUDA can be made here
+    with counted_waits() as waits:
+        accelerator.synchronize()
+        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
+        torch.cuda.Stream.synchronize(nothing)
+        torch.cuda.Event.synchronize(nothing)
+        torch.Stream("cpu").synchronize()
+        event = torch.Event()
+        event.synchronize()
+    assert waits.synchronizations == {"device": 3, "stream": 2, "event": 2} and isinstance(event, torch.Event)
+
+
+def test_afterwards_nothing_is_counted() -> None:
+    accelerator: Any = get_accelerator()
+    functions = [torch.Event, torch.Stream, torch.cuda.synchronize, torch.cuda.Event.synchronize]
+    with counted_waits() as waits:
+        pass
+    torch.Event().synchronize()
+    accelerator.synchronize()
+    torch.ones(1).to("meta")
+    assert functions == [torch.Event, torch.Stream, torch.cuda.synchronize, torch.cuda.Event.synchronize]
+    assert not waits.synchronizations and waits.operators == 0
+
+
+def test_a_synchronization_of_another_thread_is_counted() -> None:
+    with counted_waits() as waits:
+        thread = Thread(target=torch.cuda.synchronize)
+        thread.start()
+        thread.join()
+    assert waits.synchronizations == {"device": 1}
+
+
+def test_copies_to_a_device_are_counted() -> None:
+    """A "meta" tensor stands in for one of a GPU. The host's memory is not pinned, so non_blocking changes nothing."""
+    host = torch.ones(3)
+    device = torch.empty(3, device="meta")
+    with counted_waits() as waits:
+        host.to("meta")
+        host.to("meta", non_blocking=True)
+        device.copy_(host)
+        device.copy_(host, non_blocking=True)
+    assert waits.synchronizations == {"copy": 4}
+
+    with counted_waits() as waits:
+        host.clone().copy_(host)
+        host.to(torch.float64)
+        device.clone().to(torch.bfloat16)
+        device.add(device)
+    assert not waits.synchronizations and waits.operators > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_pinned", "is_asynchronous", "waits"),
+    [
+        ("cpu", "cuda", True, True, False),
+        ("cpu", "cuda", True, False, True),
+        ("cpu", "cuda", False, True, True),
+        ("cuda", "cpu", False, True, False),
+        ("cuda", "cpu", False, False, True),
+        ("cuda", "cuda", False, False, False),
+        ("cpu", "cpu", False, False, False),
+    ],
+)
+def test_what_the_host_waits_for(source: str, target: str, is_pinned: bool, is_asynchronous: bool, waits: bool) -> None:
+    assert host_waits_for_copy(source, target, is_pinned, is_asynchronous) is waits
