@@ -10,7 +10,6 @@ from transformers import AutoConfig
 from tests.small_models import SMALL_VOCABULARY
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
-from trainer.config.shipped import recipe_names
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_tables import AUTO_CLASSES
@@ -57,11 +56,11 @@ def modules(shape: EncoderShape) -> tuple[int, int]:
     return encoder, whole
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", ["tiny", "roberta_base", "megatron_345m", *PUBLISHED])
 def test_counts_are_those_of_the_modules(name: str) -> None:
     shape = shape_of(load_recipe(name, []).model)
     assert (count_encoder(shape), count_model(shape)) == modules(shape)
-    assert (count_encoder(shape), count_model(shape)) == PUBLISHED.get(name, modules(shape))
+    assert modules(shape) == PUBLISHED.get(name, modules(shape))
 
 
 @pytest.mark.parametrize("sharing", SHARED)
