@@ -1,6 +1,6 @@
 """The recipes that ship with Clozeline, found by name from any directory.
 
-Only the standard library is imported here (and schemas.errors), so that `clozeline recipes` answers at once.
+Only the standard library is imported here (and schemas.errors), so that `clozeline recipes NAME` answers at once.
 """
 
 from __future__ import annotations
