@@ -134,16 +134,18 @@ def run_recipes(arguments: list[str]) -> int:
     """List the recipes that ship with Clozeline, or print one of them."""
     parser = argparse.ArgumentParser(
         prog="clozeline recipes",
-        description="List the recipes that ship with Clozeline, or print one of them, to copy and change.",
+        description="List the recipes that ship with Clozeline with their size, objective, data and hardware, or "
+        "print one of them, to copy and change.",
     )
     parser.add_argument("name", nargs="?", help="the recipe to print; without it, all are listed")
     name = parser.parse_args(arguments).name
 
     from schemas.errors import ClozelineError
-    from trainer.config.shipped import recipe_table, recipe_text
+    from trainer.config.overview import recipe_list
+    from trainer.config.shipped import recipe_text
 
     try:
-        text = recipe_text(name).rstrip("\n") if name else "\n".join(recipe_table())
+        text = recipe_text(name).rstrip("\n") if name else "\n".join(recipe_list())
     except ClozelineError as error:
         print(f"clozeline: {error}", file=sys.stderr)
         return error.exit_code

@@ -71,7 +71,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], mess
 def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("bert_base ") and "BERT-base" in line for line in listed)
+    assert "bert_base 110M MLM 15%, NSP nsp, 128 tokens 1 H100, 11 hours" in [" ".join(line.split()) for line in listed]
 
     assert main(["recipes", "bert_base"]) == 0
     assert capsys.readouterr().out.startswith("# BERT-base")

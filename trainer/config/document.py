@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.deepspeed_keys import OWNED_BY_RECIPE
+from trainer.config.overview import HARDWARE_NOTE, summaries
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
-from trainer.config.shipped import recipe_description, recipe_names
 
 INTRODUCTION = """\
 # Recipes
@@ -61,9 +61,16 @@ def deepspeed_reference() -> str:
 
 
 def shipped_recipes() -> str:
-    """Return the table of the recipes that ship with Clozeline."""
-    rows = [f"| `{name}` | {_cell(recipe_description(name))} |" for name in recipe_names()]
-    return "\n".join(["## Shipped recipes", "", "| name | description |", "|---|---|", *rows, ""])
+    """Return the table of the recipes that ship with Clozeline: the one of `clozeline recipes`, with exact sizes."""
+    rows = []
+    for recipe in summaries():
+        parameters = "by vocabulary" if recipe.parameters is None else f"{recipe.parameters:,}"
+        columns = [f"`{recipe.name}`", parameters, recipe.objective, recipe.pairs, recipe.hardware, recipe.description]
+        rows.append(f"| {' | '.join(_cell(column) for column in columns)} |")
+
+    header = ["| name | parameters | objective | pairs | hardware | description |", "|---|---|---|---|---|---|"]
+    note = f"Parameters are counted with the heads that pretraining needs. {HARDWARE_NOTE}"
+    return "\n".join(["## Shipped recipes", "", note, "", *header, *rows, ""])
 
 
 def section_reference(title: str, section: type[Section]) -> str:

@@ -1,6 +1,6 @@
 """The recipes that ship with Clozeline, found by name from any directory.
 
-Only the standard library is imported here (and schemas.errors), so that `clozeline recipes` answers at once.
+Only the standard library is imported here (and schemas.errors), so that `clozeline recipes NAME` answers at once.
 """
 
 from __future__ import annotations
@@ -35,11 +35,16 @@ def recipe_description(name: str) -> str:
     return recipe_text(name).splitlines()[0].removeprefix("#").strip()
 
 
-def recipe_table() -> list[str]:
-    """Return one line per shipped recipe: its name and its description."""
-    names = recipe_names()
-    width = max(len(name) for name in names)
-    return [f"{name:<{width}}  {recipe_description(name)}" for name in names]
+def recipe_comment(name: str, label: str) -> str:
+    """Return what a shipped recipe's comment says after "# LABEL:", without the lines that continue it; "" if nothing.
+
+    Example: `recipe_comment("bert_base", "Hardware")` -> `"1 H100, 11 hours"`.
+    """
+    beginning = f"# {label}:"
+    for line in recipe_text(name).splitlines():
+        if line.startswith(beginning):
+            return line.removeprefix(beginning).strip()
+    return ""
 
 
 def nearest_recipe(path: str) -> str:

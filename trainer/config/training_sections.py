@@ -213,7 +213,7 @@ class MaskingSection(Section):
     replacement: Replacement = Field(
         default=BERT_REPLACEMENT,
         description="What the model sees in place of predicted tokens, in percent: [MASK], the token itself, a random "
-        'one. "80/10/10" as in BERT; "100/0/0" shows [MASK] everywhere, as EuroBERT and ModernBERT do.',
+        'one. "80/10/10" as in BERT; "100/0/0" shows [MASK] everywhere, as EuroBERT and NeoBERT do.',
     )
     stored: bool = Field(
         default=False,
