@@ -3,9 +3,9 @@
     python benchmarks/windows.py [--tokens 8192] [--window 128] [--length 8192]
 
 One layer of ModernBERT-base's width on the packed path of a CPU, in float32. The tokens are one sequence, or several of
---length each. Operations are those of matrix products, attention's scores included, as torch counts them; half of a
-window's scores lie outside of it, because blocks are computed whole. Memory is what lies above the layer's weights at its
-highest, and what is kept for the backward pass when the forward pass ends; both as torch allocates it.
+--length each. Operations are those of matrix products, attention's scores included, as torch counts them; half of the
+scores of a window lie outside of it, because blocks are computed whole. Memory is what lies above the layer's weights
+at its highest, and what is kept for the backward pass when the forward pass ends; both as torch allocates it.
 """
 
 from __future__ import annotations
