@@ -12,6 +12,7 @@ Queries, keys and values are tiled one by one, and so are the two halves of a ga
 tiled in whole heads, which are as wide in both models, so that rotations (RoPE) meet the values that were learned for
 them. The source tiles values instead, which is the same where the heads on both sides of the middle are whole.
 Nothing is rescaled, as in the source.
+So at twice the width the first loss is above that of fresh weights (docs/measurements.md).
 
 Where the smaller model has no weight, the larger one keeps its initial ones: heads that a folder lacks, and the norm
 that ModernBERT's first layer does not have, in other layers that are made from it.
