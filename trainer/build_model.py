@@ -1,4 +1,4 @@
-"""Builds a run's model, and the weights that it starts from: fresh ones, or those of a Hugging Face folder.
+"""Builds a run's model, and the weights that it starts from: fresh ones, those of a Hugging Face folder, or its tiles.
 
 Also checks that the pairs fit the model, and finds what the recipe asks for and will not get.
 """
@@ -25,6 +25,7 @@ from trainer.models.encoder import Encoder
 from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
+from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
@@ -59,7 +60,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
 def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, vocabulary: Vocabulary) -> None:
     """Give a run's engine the weights that the run begins with. Rank 0 draws or reads them. A collective call.
 
-    Raises DataError or UsageError on every rank as `warm_start` does.
+    Raises DataError or UsageError on every rank as `warm_start` and `tile_model` do.
     """
     weights: list[Iterator[tuple[str, Tensor]]] = []
     # The iterator cannot be sent to other ranks, so it leaves the function in a list.
@@ -70,19 +71,32 @@ def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, vocabulary:
 def initial_weights(recipe: Recipe, vocabulary: Vocabulary) -> Iterator[tuple[str, Tensor]]:
     """Return an iterator over the name and the float32 values of every parameter of a run that begins.
 
-    Drawn weights are drawn when they are asked for, one tensor at a time. Those of model.init_from are read and
-    checked at once, as `warm_start` does, which takes the memory of the whole model.
+    Drawn weights are drawn when they are asked for, one tensor at a time. Those of model.init_from or model.tile_from
+    are read and checked at once, as `warm_start` and `tile_model` do, which takes the memory of the whole model.
     """
-    source = recipe.model.init_from
-    if source is None:
+    if recipe.model.init_from is None and recipe.model.tile_from is None:
         shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
         return drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
-    initialized = warm_start_model(model, source, vocabulary)
-    missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
-    logger.info("Beginning with the weights of %s%s.", source, missing)
+    fill_from_folder(model, recipe, vocabulary)
     return model.named_parameters()
+
+
+def fill_from_folder(model: PretrainingModel, recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Fill a model with the weights of model.init_from, or with tiles of those of model.tile_from, and log it."""
+    if recipe.model.tile_from is not None:
+        source = recipe.model.tile_from
+        initialized = tile_model(model, source, vocabulary)
+        begun_with = f"tiles of the weights of {source}"
+    else:
+        source = recipe.model.init_from
+        assert source is not None, "one of the two is set"
+        initialized = warm_start_model(model, source, vocabulary)
+        begun_with = f"the weights of {source}"
+
+    missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
+    logger.info("Beginning with %s%s.", begun_with, missing)
 
 
 def compiles(recipe: Recipe, device: str) -> bool:

@@ -64,7 +64,7 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocab_size"}),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
         "optimizer": phase.recipe.optimizer.kind,
         "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
         "global_batch": phase.recipe.batch.size,

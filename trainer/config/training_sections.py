@@ -152,6 +152,11 @@ class ModelSection(Section):
         default=None,
         description="Hugging Face folder whose safetensors the run starts from, to continue a published model.",
     )
+    tile_from: str | None = Field(
+        default=None,
+        description="Hugging Face folder of a smaller model of the same family and vocabulary, with tiles of whose "
+        "weights the run starts, as ModernBERT-large did (arXiv:2412.13663). Heads keep their size.",
+    )
 
 
 class DataSection(Section):

@@ -47,6 +47,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_compile(recipe, path)
     check_model(recipe.model, path)
     check_generator(recipe.model, path)
+    check_first_weights(recipe.model, path)
     check_objective(recipe, path)
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
@@ -156,6 +157,23 @@ def check_model(model: ModelSection, path: str) -> None:
             raise UsageError(
                 f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
             )
+
+
+def check_first_weights(model: ModelSection, path: str) -> None:
+    """Check that a run starts from one folder at most, and that tiles of it would mean what they meant there."""
+    if model.tile_from is None:
+        return
+
+    if model.init_from is not None:
+        raise UsageError(
+            f"{path}: model.init_from {model.init_from} and model.tile_from {model.tile_from} both give the first "
+            "weights. Leave one out: init_from is for a model of the same sizes, tile_from for a smaller one."
+        )
+    if model.family == "xlnet":
+        raise UsageError(
+            f'{path}: model.tile_from is not for model.family "xlnet", whose positions are sines and cosines with '
+            "other frequencies in each width. Leave it out."
+        )
 
 
 def check_generator(model: ModelSection, path: str) -> None:

@@ -99,7 +99,7 @@ def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
     """Raise CheckpointError unless the run folder's recipe and vocabulary are those its checkpoint was trained with."""
     saved_identity = read_state(path).identity
     current = {
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "vocab_size"}),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
         "vocabulary": vocabulary.fingerprint,
     }
 

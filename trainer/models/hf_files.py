@@ -30,7 +30,7 @@ def read_config(folder: str) -> dict[str, Any]:
     path = Path(folder) / CONFIG
     if not path.exists():
         raise UsageError(
-            f"model.init_from {folder} is not a Hugging Face folder: {path} does not exist. Give a folder on this "
+            f"{folder} is not a Hugging Face folder: {path} does not exist. Give a folder on this "
             "machine with config.json and model.safetensors."
         )
     return _json_object(path)
@@ -65,11 +65,11 @@ def weight_files(folder: Path) -> list[Path]:
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise UsageError(
-            f"model.init_from {folder} holds {', '.join(pickles)} but no {HF_WEIGHTS_FILE}. Opening a pickle runs "
+            f"{folder} holds {', '.join(pickles)} but no {HF_WEIGHTS_FILE}. Opening a pickle runs "
             "whatever code is in it, so none is opened here. Give a folder with safetensors: if you trust the file, "
             "transformers' save_pretrained writes one."
         )
-    raise UsageError(f"model.init_from {folder} holds no {HF_WEIGHTS_FILE}. Give a folder with safetensors.")
+    raise UsageError(f"{folder} holds no {HF_WEIGHTS_FILE}. Give a folder with safetensors.")
 
 
 def _files_of_index(folder: Path) -> list[Path]:

@@ -86,7 +86,7 @@ def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabular
         for name, values in part.model.encoder.embeddings.named_parameters():
             if not torch.equal(values, shared[name]):
                 raise DataError(
-                    f"model.init_from {folder} has other {name} embeddings than its subfolder {part.subfolder}; here "
+                    f"{folder} has other {name} embeddings than its subfolder {part.subfolder}; here "
                     "the two are shared. Give a pair that was trained together, or remove the subfolder."
                 )
     return absent
@@ -190,7 +190,7 @@ def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabular
 
     if differences:
         raise UsageError(
-            f"model.init_from {folder} is not the recipe's model: {'; '.join(differences)}. "
+            f"{folder} is not the recipe's model: {'; '.join(differences)}. "
             "Change [model] to fit the folder, or give another folder."
         )
 
@@ -200,15 +200,13 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
     size = config.get("vocab_size", vocabulary.size)
     if size != vocabulary.size and not extends(vocabulary, config):
-        raise DataError(
-            f"model.init_from {folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}"
-        )
+        raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
 
     tokens = read_tokens(folder) or ()
     for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
         if theirs != ours:
             raise DataError(
-                f"model.init_from {folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
+                f"{folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
                 f"{ours!r} here. {remedy}"
             )
 
@@ -223,7 +221,7 @@ def check_tied(published: PublishedWeights) -> None:
 
     if not torch.equal(decoder, embeddings):
         raise DataError(
-            f"model.init_from {published.folder} has a decoder that differs from its token embeddings; here the two "
+            f"{published.folder} has a decoder that differs from its token embeddings; here the two "
             "are one matrix. Give a folder with tie_word_embeddings."
         )
 
@@ -245,7 +243,7 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
         hidden = len(faults) - MAX_FAULTS_SHOWN
         more = f"; and {hidden} more" if hidden > 0 else ""
         raise DataError(
-            f"model.init_from {published.folder} does not hold the recipe's model: "
+            f"{published.folder} does not hold the recipe's model: "
             f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
         )
 
