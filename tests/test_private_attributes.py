@@ -59,6 +59,8 @@ ACCEPTED = {
     "_foreach_copy_": "in a benchmark; the public way is a loop over tensors",
     "_python_dispatch": "where torch documents TorchDispatchMode",
     "_replace": "a documented method of named tuples",
+    "_scaled_dot_product_flash_attention_for_cpu": "in a benchmark; an operator of ATen that torch's counter leaves out",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "as above",
     "_schema": "in a benchmark; ATen's operators have no public name",
 }
 """Names that may be used anywhere, and why."""
