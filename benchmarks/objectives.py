@@ -202,10 +202,10 @@ def fit_and_measure(fitted_to: ProbedWords, measured_on: ProbedWords) -> Figures
 
 
 def print_tables(steps: dict[str, int], outcomes: dict[str, list[Outcome]]) -> None:
-    print("\n| objective | steps | seconds | held-out masked LM loss | detector's loss | its accuracy | replaced |")
+    print("\n| objective | steps | processor seconds | masked LM loss | detector's loss | its accuracy | replaced |")
     print("|---|---|---|---|---|---|---|")
     for name, runs in outcomes.items():
-        cells = [name, f"{steps[name]:,}", column(runs, "seconds", 0), column(runs, "eval_mlm_loss", 3)]
+        cells = [name, f"{steps[name]:,}", column(runs, "processor_seconds", 0), column(runs, "eval_mlm_loss", 3)]
         cells += [column(runs, f"eval_{figure}", 3) for figure in ("rtd_loss", "rtd_accuracy", "replaced_fraction")]
         print(f"| {' | '.join(cells)} |")
 

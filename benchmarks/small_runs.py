@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import statistics
 import subprocess
@@ -106,18 +107,20 @@ def make(folder: Path, line: str) -> None:
 
 
 def train(run: Path, settings: Settings) -> dict[str, Any]:
-    """Train `tiny` with these settings and SMALL_ENCODER's. Returns the last line of its metrics."""
-    if not run_is_finished(run, settings):
+    """Train `tiny` with these settings and SMALL_ENCODER's, unless the run is finished.
+
+    Returns the last line of its metrics, with the `processor_seconds` of the command: seconds on the clock depend on
+    what else the machine does.
+    """
+    finished = run / "processor_seconds"
+    if not finished.exists():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command(f"python -m trainer --config tiny {flags_of(settings | {'run.output': run})}")
-    return last_metrics(run)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        finished.write_text(str(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
 
-
-def run_is_finished(run: Path, settings: Settings) -> bool:
-    return (run / "checkpoints" / f"step-{settings['run.max_steps']:08d}").exists()
-
-
-def last_metrics(run: Path) -> dict[str, Any]:
-    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    last_line = (run / "metrics.jsonl").read_text().splitlines()[-1]
+    return json.loads(last_line) | {"processor_seconds": float(finished.read_text())}
 
 
 def flops_per_token(settings: Settings) -> float:
