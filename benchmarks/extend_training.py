@@ -1,16 +1,16 @@
 """`vocab --extend` in continued training: tokens saved, and the loss per character with the extension and without.
 
-    python benchmarks/extend_training.py BASE.jsonl [...] --domain DOMAIN.jsonl --output OUT [--add 500] [--seeds 3]
+    python benchmarks/extend_training.py HF DOMAIN.jsonl [...] --output OUT [--add 500] [--seeds 3]
 
-Files have a document in the key "text" of each line. A small BERT is trained on BASE and exported. Then it is
-continued on every other document of DOMAIN with `model.init_from`, once with its own vocabulary and once with `--add`
-tokens more.
+HF is an exported masked LM with the shape of small_runs.py, such as the hf_bert_0 that objectives.py leaves in its
+output. DOMAIN.jsonl has a document in the key "text" of each line. The model is continued on every other document with
+`model.init_from`, once with its own vocabulary and once with `--add` tokens more; the rest is held out.
 
 A token of the extended vocabulary stands for more text, so losses per token do not compare, nor do steps of equally
 many tokens. Here both see as many characters: a step of the extended vocabulary has fewer tokens, in the ratio of what
 the training text takes with each.
 
-The loss is the pseudo-log-likelihood (arXiv:1910.14659) of held-out sentences of DOMAIN: each token is masked once, the
+The loss is the pseudo-log-likelihood (arXiv:1910.14659) of held-out sentences: each token is masked once, the
 negative log-likelihoods of all are added up and divided by the sentences' characters. It is computed in two ways:
 
     of words     with a token, those that follow it in its word are masked too (arXiv:2305.10588). By the chain rule
@@ -42,8 +42,8 @@ from trainer.export.convert import read_model
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import PretrainingModel, empty_model
 
-VOCABULARY_SIZE = 8000
 TOKENS_PER_STEP = 1000
+SPECIAL_TOKENS = 2  # of every row
 WAYS = ("words", "tokens")
 
 Losses = dict[str, float]
@@ -62,11 +62,10 @@ class Continued:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description="Continues a small model with and without an extended vocabulary.")
-    flags.add_argument("base", nargs="+")
-    flags.add_argument("--domain", nargs="+", required=True)
+    flags.add_argument("hf", type=Path)
+    flags.add_argument("domain", nargs="+")
     flags.add_argument("--output", type=Path, required=True)
     flags.add_argument("--add", type=int, default=500)
-    flags.add_argument("--base_steps", type=int, default=2000)
     flags.add_argument("--steps", type=int, default=200)
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--lr", default="1e-3")
@@ -75,8 +74,10 @@ def main() -> None:
     torch.set_num_threads(1)
 
     out = options.output
-    make_base(options.base, out, options.base_steps)
-    ways = make_domain(options.domain, out, options.add)
+    documents = small_runs.documents_of(options.domain)
+    small_runs.make_text(small_runs.write_documents(documents[::2], out / "training.jsonl"), out / "text")
+    small_runs.make_text(small_runs.write_documents(documents[1::2], out / "held_out.jsonl"), out / "held_out_text")
+    ways = make_pairs(options.hf, out, options.add)
     sample = sample_of(out / "held_out_text", [way.vocabulary for way in ways], options.sentences)
 
     print("\n| vocabulary | tokens of a step | loss of | before | after |\n|---|---|---|---|---|")
@@ -84,7 +85,8 @@ def main() -> None:
         before: Losses = {}
         after: list[Losses] = []
         for seed in range(options.seeds):
-            settings = continued_settings(out, way, options.steps, options.lr) | {"run.seed": seed}
+            settings = continued_settings(options.hf, way, options.steps)
+            settings |= {"optimizer.lr": options.lr, "run.seed": seed}
             run = out / f"run_{way.name}_{seed}"
             small_runs.train(run, settings)
 
@@ -93,50 +95,32 @@ def main() -> None:
         print_rows(way, before, after)
 
 
-# ---- Data and the base model ----
+# ---- Data and runs ----
 
 
-def make_base(files: list[str], out: Path, steps: int) -> None:
-    """Make OUT/base_hf: a vocabulary and a model of the files, as an export."""
-    small_runs.make_text(small_runs.write_documents(small_runs.documents_of(files), out / "base.jsonl"), out / "text")
-    small_runs.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
-    small_runs.make_pairs(out / "text", out / "vocab", out / "pairs")
-
-    small_runs.train(out / "run_base", {"data.pairs": out / "pairs", "run.max_steps": steps})
-    small_runs.export(out / "run_base", out / "base_hf")
-
-
-def make_domain(files: list[str], out: Path, add: int) -> list[Continued]:
-    """Extend the base's vocabulary and make pairs with both. Every other document is held out."""
-    documents = small_runs.documents_of(files)
-    small_runs.make_text(small_runs.write_documents(documents[::2], out / "domain.jsonl"), out / "domain_text")
-    small_runs.make_text(small_runs.write_documents(documents[1::2], out / "held_out.jsonl"), out / "held_out_text")
-    extend = f"--extend {out / 'base_hf'} --add {add}"
-    small_runs.make(
-        out / "extended", f"python -m pipeline vocab --text {out / 'domain_text'} {extend} --output {out / 'extended'}"
-    )
+def make_pairs(hf: Path, out: Path, add: int) -> list[Continued]:
+    """Extend the model's vocabulary by the training text, and make pairs with both vocabularies."""
+    extended = out / "extended"
+    extend = f"--extend {hf} --add {add} --output {extended}"
+    small_runs.make(extended, f"python -m pipeline vocab --text {out / 'text'} {extend}")
 
     ways = []
     base_tokens = 0
-    for name, vocabulary in (("base", out / "base_hf"), ("extended", out / "extended")):
+    for name, vocabulary in (("base", hf), ("extended", extended)):
         pairs = out / f"pairs_{name}"
-        held_out = out / f"held_out_pairs_{name}"
-        small_runs.make_pairs(out / "domain_text", vocabulary, pairs)
-        small_runs.make_pairs(out / "held_out_text", vocabulary, held_out)
+        small_runs.make_pairs(out / "text", vocabulary, pairs)
 
         # The same text as rows of each vocabulary: tokens of equally many characters.
         tokens = read_manifest(str(pairs), "pairs").totals["tokens"]
         base_tokens = base_tokens or tokens
         ways.append(Continued(name, vocabulary, pairs, round(TOKENS_PER_STEP * tokens / base_tokens)))
-        print(f"{name}: {read_manifest(str(held_out), 'pairs').totals['tokens']:,} tokens of held-out rows", flush=True)
     return ways
 
 
-def continued_settings(out: Path, way: Continued, steps: int, lr: str) -> Settings:
+def continued_settings(hf: Path, way: Continued, steps: int) -> Settings:
     return {
         "data.pairs": way.pairs,
-        "model.init_from": out / "base_hf",
-        "optimizer.lr": lr,
+        "model.init_from": hf,
         "schedule.warmup_steps": steps // 10,
         "batch.global_batch": "none",
         "batch.micro_batch": "none",
@@ -164,23 +148,27 @@ def last_model(run: Path, step: int) -> PretrainingModel:
 
 
 def sample_of(text: Path, vocabularies: list[Path], count: int) -> list[str]:
-    """Return sentences at equal distances, of those that fit into a row and have no unknown word in any vocabulary."""
-    sentences = list(chain.from_iterable(sentences_of(text)))
-    kept = sentences
-    for vocabulary in vocabularies:
-        tokenizer = Tokenizer.from_file(str(vocabulary / TOKENIZER_FILE))
-        encodings = tokenizer.encode_batch(kept)
-        kept = [text for text, encoding in zip(kept, encodings, strict=True) if is_scored(encoding)]
+    """Return sentences at equal distances, of those that fit into a row and have no unknown word in any vocabulary.
 
+    Prints the tokens of all sentences in each vocabulary.
+    """
+    sentences = list(chain.from_iterable(sentences_of(text)))
+    is_kept = [True] * len(sentences)
+    for vocabulary in vocabularies:
+        encodings = Tokenizer.from_file(str(vocabulary / TOKENIZER_FILE)).encode_batch(sentences)
+        is_kept = [kept and is_scored(encoding) for kept, encoding in zip(is_kept, encodings, strict=True)]
+        tokens = sum(len(encoding.ids) - SPECIAL_TOKENS for encoding in encodings)
+        print(f"{vocabulary}: {tokens:,} tokens of held-out text", flush=True)
+
+    kept = [sentence for sentence, is_good in zip(sentences, is_kept, strict=True) if is_good]
     sample = kept[:: max(1, len(kept) // count)][:count]
-    characters = sum(map(len, sample))
     print(f"{len(kept):,} of {len(sentences):,} held-out sentences can be scored", flush=True)
-    print(f"{len(sample):,} of these are, which have {characters:,} characters", flush=True)
+    print(f"{len(sample):,} of these are, which have {sum(map(len, sample)):,} characters", flush=True)
     return sample
 
 
 def is_scored(encoding: Encoding) -> bool:
-    return "[UNK]" not in encoding.tokens and 2 < len(encoding.ids) <= ROW_LENGTH
+    return "[UNK]" not in encoding.tokens and SPECIAL_TOKENS < len(encoding.ids) <= ROW_LENGTH
 
 
 @torch.inference_mode()

@@ -3,7 +3,7 @@
     python benchmarks/objectives.py CORPUS.jsonl [...] --output OUT [--steps 2000] [--seeds 3]
 
 CORPUS.jsonl has a document in the key "text" of each line; every eighth document is held out. Both objectives train
-one encoder (4 layers of 128) on the same rows of 64 tokens with `python -m trainer`; ELECTRA has a generator of a
+one encoder (2 layers of 128) on the same rows of 64 tokens with `python -m trainer`; ELECTRA has a generator of a
 quarter of its width besides. ELECTRA takes `--steps` steps, and the masked LM as many as have the same FLOPs by
 `--describe`. Each run is exported and opened by transformers.
 

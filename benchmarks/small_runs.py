@@ -21,12 +21,12 @@ import pyarrow as pa
 from schemas.manifest import NAME
 
 SMALL_ENCODER = {
-    "model.num_hidden_layers": 4,
+    "model.num_hidden_layers": 2,
     "model.hidden_size": 128,
     "model.num_attention_heads": 4,
     "model.intermediate_size": 512,
     "masking.prob": 0.15,
-    "optimizer.lr": 2e-3,
+    "optimizer.lr": 3e-3,
     "batch.global_batch": 16,
     "batch.micro_batch": 16,
     "run.log_every": 20,

@@ -109,7 +109,7 @@ def run(program: str, *arguments: object) -> str:
 
 
 @pytest.mark.thorough
-def test_objectives_from_text_to_tables_and_again_from_what_is_there(tmp_path: Path) -> None:
+def test_both_from_text_to_tables(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl", ["Anna", "Boris", "the farmers"], 40)
     arguments = [corpus, "--output", tmp_path / "out", "--steps", 6, "--seeds", 2]
     printed = run("objectives.py", *arguments)
@@ -117,14 +117,9 @@ def test_objectives_from_text_to_tables_and_again_from_what_is_there(tmp_path: P
     assert len(tables) == 2 + 2 + 2 + 4
     assert run("objectives.py", *arguments) == printed, "the second time nothing is trained"
 
-
-@pytest.mark.thorough
-def test_extended_vocabularies_from_text_to_a_table(tmp_path: Path) -> None:
-    base = write_corpus(tmp_path / "base.jsonl", ["Anna", "Boris", "the farmers"], 20)
     domain = write_corpus(tmp_path / "domain.jsonl", ["lymphocytes", "the erythrocytes"], 20)
-    arguments = ["--output", tmp_path / "out", "--base_steps", 6, "--steps", 10, "--seeds", 1, "--add", 2]
-    printed = run("extend_training.py", base, "--domain", domain, *arguments, "--sentences", 5)
-
+    arguments = ["--output", tmp_path / "extended", "--steps", 10, "--seeds", 1, "--add", 2, "--sentences", 5]
+    printed = run("extend_training.py", tmp_path / "out" / "hf_bert_0", domain, *arguments)
     rows = [line.strip("| ").split(" | ") for line in printed.splitlines() if line.startswith(("| base", "| extended"))]
     names = [(vocabulary, unit) for vocabulary, _, unit, _, _ in rows]
     assert names == [("base", "words"), ("base", "tokens"), ("extended", "words"), ("extended", "tokens")]
