@@ -176,6 +176,7 @@ def losses_of(model: PretrainingModel, way: Continued, sample: list[str]) -> Los
     """Return the negative pseudo-log-likelihood of the sample per character."""
     tokenizer = Tokenizer.from_file(str(way.vocabulary / TOKENIZER_FILE))
     mask_id = tokenizer.token_to_id("[MASK]")
+    assert mask_id is not None, "every masked LM has it"
     sums = dict.fromkeys(WAYS, 0.0)
     for encoding in tokenizer.encode_batch(sample):
         for unit in WAYS:

@@ -42,7 +42,7 @@ def model() -> PretrainingModel:
 
 @pytest.mark.parametrize("whole_rest", [False, True])
 def test_a_loss_per_character_is_that_of_each_token_masked_in_a_row_of_its_own(tokenizer, model, whole_rest) -> None:
-    from extend_training import masked_copies
+    from extend_training import masked_copies  # type: ignore[import-not-found]
 
     encoding = tokenizer.encode("The senators met in Ohio.")
     assert encoding.tokens[2:5] == ["sena", "##tor", "##s"]
@@ -63,7 +63,7 @@ def test_a_loss_per_character_is_that_of_each_token_masked_in_a_row_of_its_own(t
 
 
 def test_words_are_those_after_the_first_with_their_own_first_letter(tokenizer) -> None:
-    from objectives import words_after_the_first
+    from objectives import words_after_the_first  # type: ignore[import-not-found]
 
     sentence = "'The senators met in Ohio."
     encoded = PreTrainedTokenizerFast(tokenizer_object=tokenizer)([sentence])
@@ -73,7 +73,7 @@ def test_words_are_those_after_the_first_with_their_own_first_letter(tokenizer) 
 
 
 def test_the_probe_finds_a_plane_and_nothing_in_noise() -> None:
-    from objectives import ProbedWords, fit_and_measure
+    from objectives import ProbedWords, fit_and_measure  # type: ignore[import-not-found]
 
     torch.manual_seed(0)
     x_ND = torch.randn(4000, 8)
