@@ -80,7 +80,7 @@ def test_the_probe_finds_a_plane_and_nothing_in_noise() -> None:
     plane = ProbedWords(x_ND, x_ND[:, 0] + x_ND[:, 1] > 1.5)
     assert fit_and_measure(plane, plane).f1 > 0.97
 
-    # One word in ten is a capital, whatever its vector: the best answer is never.
+    # One word in ten is a capital, whatever its vector. Always to answer yes has the best F1, never the best accuracy.
     noise = ProbedWords(x_ND, torch.rand(4000) < 0.1)
     figures = fit_and_measure(noise, noise)
     assert figures.f1 < 0.05 and figures.accuracy == pytest.approx(
