@@ -83,9 +83,9 @@ def test_the_probe_finds_a_plane_and_nothing_in_noise() -> None:
     # One word in ten is a capital, whatever its vector. Always to answer yes has the best F1, never the best accuracy.
     noise = ProbedWords(x_ND, torch.rand(4000) < 0.1)
     figures = fit_and_measure(noise, noise)
-    assert figures.f1 < 0.05 and figures.accuracy == pytest.approx(
-        float((~noise.is_capital_N).float().mean()), abs=0.01
-    )
+    share_without_capital = float((~noise.is_capital_N).float().mean())
+    assert 0.17 < figures.f1 < 0.25
+    assert figures.accuracy == pytest.approx(share_without_capital, abs=0.01)
 
 
 # ---- From text to tables ----
