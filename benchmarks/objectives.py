@@ -1,6 +1,6 @@
 """A masked LM and ELECTRA at equal compute on the same text: what do frozen vectors of each know about words?
 
-    python benchmarks/objectives.py CORPUS.jsonl [...] --output OUT [--steps 2000] [--seeds 3]
+    python benchmarks/objectives.py CORPUS.jsonl [...] --output OUT [--steps 2000] [--seeds 3] [--lr 3e-3]
 
 CORPUS.jsonl has a document in the key "text" of each line; every eighth document is held out. Both objectives train
 one encoder (2 layers of 128) on the same rows of 64 tokens with `python -m trainer`; ELECTRA has a generator of a
@@ -71,12 +71,18 @@ def main() -> None:
     flags.add_argument("--output", type=Path, required=True)
     flags.add_argument("--steps", type=int, default=2000, help="of ELECTRA")
     flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--lr", default="3e-3", help="of both objectives")
     options = flags.parse_args()
     torch.set_num_threads(1)
 
     out = options.output
     make_data(options.corpora, out)
-    common: Settings = {"data.pairs": out / "pairs", "evaluation.pairs": out / "held_out_pairs"}
+    common: Settings = {
+        "data.pairs": out / "pairs",
+        "evaluation.pairs": out / "held_out_pairs",
+        "optimizer.lr": options.lr,
+        "schedule.warmup_steps": min(100, options.steps // 2),
+    }
     steps = equal_steps(common, options.steps)
 
     outcomes: dict[str, list[Outcome]] = {name: [] for name in FAMILIES}
