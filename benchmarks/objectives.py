@@ -32,7 +32,6 @@ VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 8
 FAMILIES = {"masked LM": "bert", "ELECTRA": "electra"}
 LAYERS = {"embeddings": 0, "last layer": -1}
-
 SENTENCES_AT_ONCE = 64
 MAX_TOKENS = 128  # the most positions that the recipe has
 L2 = 1e-4
