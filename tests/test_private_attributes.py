@@ -59,7 +59,7 @@ ACCEPTED = {
     "_foreach_copy_": "in a benchmark; the public way is a loop over tensors",
     "_python_dispatch": "where torch documents TorchDispatchMode",
     "_replace": "a documented method of named tuples",
-    "_scaled_dot_product_flash_attention_for_cpu": "in a benchmark; an operator of ATen that torch's counter leaves out",
+    "_scaled_dot_product_flash_attention_for_cpu": "in a benchmark; torch's counter leaves it out",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "as above",
     "_schema": "in a benchmark; ATen's operators have no public name",
 }
