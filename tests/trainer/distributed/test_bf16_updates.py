@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from trainer.step import Stepper, StepResult
 
 WAITS = Path("tests/trainer/distributed/step_waits.py")
 OPTIMIZERS = ["adamw", "lamb", "muon", "stable_adamw"]
-LAYOUTS = ["0-fp32", "0-bf16", "1-fp32", "1-bf16", "2-bf16", "3-bf16"]
+LAYOUTS = ["0-fp32", "0-bf16", "1-fp32", "1-bf16", "2-bf16"]
+CASES = [*product(LAYOUTS, OPTIMIZERS), ("3-bf16", "adamw")]
+"""Only AdamW has stage 3."""
 
 
 @pytest.fixture
@@ -54,12 +57,9 @@ def step(stepper: Stepper, engine: Any, number: int, following: int) -> StepResu
     return result
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_bad_step_leaves_no_trace(group: None, kind: str, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "kind"), CASES)
+def test_a_bad_step_leaves_no_trace(group: None, layout: str, kind: str) -> None:
     """A step with a NaN changes nothing, and the next good ones are those of a run without it."""
-    if kind != "adamw" and layout == "3-bf16":
-        pytest.skip("only AdamW has stage 3")
     stage, precision = layout.split("-")
     recipe = small_recipe(
         f"optimizer.kind={kind}", f"engine.zero_stage={stage}", f"engine.precision={precision}", "optimizer.clip=1"
