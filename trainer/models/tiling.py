@@ -21,8 +21,8 @@ column, as in Net2Net (Chen, Goodfellow and Shlens, arXiv:1511.05641):
                     input is divided, by the weight and the bias of the norm before it
 
 So every matrix computes what it did, at any growth. Norms do where all places have equally many duplicates: at a whole
-multiple of the width and the same depth, the larger model computes what the smaller one does. Shares are unequal, see
-`shares`.
+multiple of the width and the same depth, the larger model computes what the smaller one does. Shares are not equal, so
+that duplicates train apart (`shares`, `divide_columns`).
 
 Where the smaller model has no weight, the larger one keeps its initial ones: heads that a folder lacks, and the norm
 that ModernBERT's first layer does not have, in other layers that are made from it.
@@ -108,8 +108,11 @@ def tile(name: str, source: Tensor, dimensions: torch.Size, shapes: Shapes) -> T
         tiled = tiled.index_select(axis, places_P)
 
     # The last axis is that of a matrix's columns, and the only one of a norm.
-    is_divided = is_matrix(name, source) or is_before_tied_decoder(name, shapes.small)
-    return tiled * shares(places[-1]) if is_divided else tiled
+    if is_matrix(name, source):
+        divide_columns(tiled, places[-1])
+    elif is_before_tied_decoder(name, shapes.small):
+        tiled *= shares(places[-1])
+    return tiled
 
 
 def places_along(name: str, axis: int, sizes: tuple[int, int], shapes: Shapes) -> Tensor:
@@ -169,11 +172,21 @@ def is_before_tied_decoder(name: str, shape: EncoderShape) -> bool:
     return shape.tied and name.rpartition(".")[0] == last_norm
 
 
+def divide_columns(matrix: Tensor, places_P: Tensor) -> None:
+    """Multiply the columns of a matrix by their shares, in place.
+
+    Every other row has them in reverse. With the same shares in all rows, the gradient of one duplicate would be a
+    multiple of the other's. Adam's steps do not depend on how large gradients are, so both would begin with the same.
+    """
+    matrix[0::2] *= shares(places_P)
+    matrix[1::2] *= shares(places_P.flip(0)).flip(0)
+
+
 def shares(places_P: Tensor) -> Tensor:
     """Return (P,) float32: the share that each duplicate has of its place. Those of one place sum to 1.
 
-    Shares grow with the order of duplicates, in equal steps. With equal ones duplicates would have equal gradients, so
-    they would stay equal in all steps. Net2Net adds noise to break that; unequal shares do, and keep sums exact.
+    Shares grow with the order of duplicates, in equal steps. Were they equal, duplicates would have equal gradients and
+    so stay equal in all steps. Net2Net adds noise against that; unequal shares keep sums exact.
 
     Example: `shares(tensor([1, 0, 1]))` -> `[0.4, 1.0, 0.6]`.
     """
