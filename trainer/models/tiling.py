@@ -1,4 +1,4 @@
-"""Initializes a model with tiles of a smaller one's weights, as ModernBERT-large was from ModernBERT-base, but exactly.
+"""Initializes a model with tiles of a smaller one's weights, so that a wider model computes what that one does.
 
     model.tile_from = "FOLDER"    a Hugging Face folder: the same family and vocabulary, no size above the recipe's
 
