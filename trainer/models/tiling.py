@@ -1,9 +1,10 @@
-"""Initializes a model with tiles of a smaller one's weights, as ModernBERT-large was from ModernBERT-base.
+"""Initializes a model with tiles of a smaller one's weights, so that a wider model computes what that one does.
 
     model.tile_from = "FOLDER"    a Hugging Face folder: the same family and vocabulary, no size above the recipe's
 
-The rule is that of Warner et al. (arXiv:2412.13663, section 2.2, "center tiling" with wraparound, after Microsoft's
-Phi; AnswerDotAI/ModernBERT, src/bert_layers), whose depth is that of Gopher (Rae et al., arXiv:2112.11446):
+Where the values come from is the rule of Warner et al. (arXiv:2412.13663, section 2.2, "center tiling" with wraparound,
+after Microsoft's Phi; AnswerDotAI/ModernBERT, src/bert_layers), whose depth is that of Gopher (Rae et al.,
+arXiv:2112.11446):
 
     width   a tensor lies in the middle of the larger one, and repeats from there to both ends, in every dimension
     depth   of L layers, layer i is a tile of layer round(i * l / L) of the smaller model's l
@@ -11,53 +12,44 @@ Phi; AnswerDotAI/ModernBERT, src/bert_layers), whose depth is that of Gopher (Ra
 Queries, keys and values are tiled one by one, and so are the two halves of a gated feed-forward network. Attention is
 tiled in whole heads, which are as wide in both models, so that rotations (RoPE) meet the values that were learned for
 them. The source tiles values instead, which is the same where the heads on both sides of the middle are whole.
-Nothing is rescaled, as in the source.
-So at twice the width the first loss is above that of fresh weights (docs/measurements.md).
+
+The source rescales nothing, so at twice the width every sum is twice as large. Here duplicates of a place share its
+column, as in Net2Net (Chen, Goodfellow and Shlens, arXiv:1511.05641):
+
+    matrices        a column is multiplied by its share; the shares of one place's duplicates sum to 1
+    embeddings      are not divided: they are read by a token's row. A tied decoder sums over their columns, too, so its
+                    input is divided, by the weight and the bias of the norm before it
+
+So every matrix computes what it did, at any growth. Norms do where all places have equally many duplicates: at a whole
+multiple of the width and the same depth, the larger model computes what the smaller one does. Shares are not equal, so
+that duplicates train apart (`shares`, `divide_columns`).
 
 Where the smaller model has no weight, the larger one keeps its initial ones: heads that a folder lacks, and the norm
 that ModernBERT's first layer does not have, in other layers that are made from it.
 
-Shape suffixes: P places along a dimension of the larger tensor, whose values are places along the smaller one's.
+Shape suffixes: P places along a dimension of the larger tensor, whose values are places along the smaller one's. H
+heads of keys and values.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_files import read_config
 from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
+from trainer.models.tiling_shapes import Shapes, check_sizes, queries_of_group, shape_of_folder, shapes_of_part
 from trainer.models.warm_start import warm_start_model
-
-GROWING_SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "embedding_size",
-    "num_hidden_groups",
-)
-"""Sizes that the folder's model may have smaller. `warm_start` compares all other keys of its config.json."""
 
 IN_LAYER = re.compile(r"(.*encoder\.layers\.)(\d+)(\..*)")
 """The name of a layer's weight: what is before the layer's number, the number, and what is after it."""
 
-
-class Shapes(NamedTuple):
-    """The shape of a model that is filled, and that of the smaller one whose weights it is filled with."""
-
-    large: EncoderShape
-    small: EncoderShape
+SPREAD = 0.2
+"""How far from equal ones the shares of duplicates are at most: of two, one has 0.4 and the other 0.6."""
 
 
 def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
@@ -88,102 +80,7 @@ def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     return absent
 
 
-# The smaller model
-
-
-def shape_of_folder(folder: str, large: EncoderShape) -> EncoderShape:
-    """Return the shape of a folder's model: the larger one's with the sizes of the folder's config.json.
-
-    Raises DataError if a size is not a positive whole number.
-    """
-    small = _with_sizes_of(folder, large)
-    if large.generator is None:
-        return small
-
-    # A folder without a generator has one that stays NaN, on top of the folder's embeddings.
-    generator_folder = Path(folder) / GENERATOR_FOLDER
-    generator = replace(large.generator, embedding_size=small.embedding_size)
-    if generator_folder.exists():
-        generator = _with_sizes_of(str(generator_folder), large.generator)
-    generator = replace(generator, factorized=generator.embedding_size != generator.hidden_size)
-    return replace(small, factorized=small.embedding_size != small.hidden_size, generator=generator)
-
-
-def _with_sizes_of(folder: str, large: EncoderShape) -> EncoderShape:
-    config = read_config(folder)
-    hidden_size = _size(config, "hidden_size", large.hidden_size, folder)
-    layers = _size(config, "num_hidden_layers", large.num_hidden_layers, folder)
-    heads = _size(config, "num_attention_heads", large.num_attention_heads, folder)
-
-    # Layers that share only a sublayer are separate ones in a folder, which does not tell the groups.
-    groups = {"none": layers, "all": _size(config, "num_hidden_groups", large.num_hidden_groups, folder)}
-    return replace(
-        large,
-        num_hidden_layers=layers,
-        hidden_size=hidden_size,
-        num_attention_heads=heads,
-        num_key_value_heads=_size(config, "num_key_value_heads", heads, folder),
-        intermediate_size=_size(config, "intermediate_size", large.intermediate_size, folder),
-        embedding_size=_size(config, "embedding_size", hidden_size, folder),
-        num_hidden_groups=groups.get(large.sharing, large.num_hidden_groups),
-    )
-
-
-def _size(config: dict[str, Any], key: str, absent: int, folder: str) -> int:
-    """Return a size from a config.json, or `absent` if it is not there."""
-    value = config.get(key, absent)
-    if type(value) is not int or value < 1:
-        raise DataError(f"{folder}/config.json: {key} must be a whole number above 0, found {value!r}.")
-    return value
-
-
-def check_sizes(shapes: Shapes, folder: str) -> None:
-    """Raise UsageError unless the larger model can be made of tiles of the folder's."""
-    large, small = shapes
-    larger = []
-    for name in GROWING_SIZES:
-        if getattr(small, name) > getattr(large, name):
-            larger.append(f"{name} is {getattr(small, name)}, the recipe makes it {getattr(large, name)}")
-    if larger:
-        raise UsageError(
-            f"model.tile_from {folder} is larger than the recipe's model: {'; '.join(larger)}. Give a folder that is "
-            "smaller or equal in each size, or raise the sizes in [model]."
-        )
-
-    faults = []
-    if large.head_size != small.head_size or small.hidden_size % small.num_attention_heads:
-        faults.append(
-            f"its heads have {small.hidden_size / small.num_attention_heads:g} values, the recipe's {large.head_size}. "
-            "Keep hidden_size / num_attention_heads, and let the number of heads grow"
-        )
-    if queries_of_group(large) != queries_of_group(small):
-        faults.append(
-            f"{queries_of_group(small)} heads share a head of keys there, {queries_of_group(large)} in the recipe. "
-            "Keep num_attention_heads / num_key_value_heads"
-        )
-    if large.factorized != small.factorized:
-        faults.append(
-            "only one of the two has a matrix between embeddings and layers. Let both have embedding_size below "
-            "hidden_size, or neither"
-        )
-    if small.num_hidden_layers % small.num_hidden_groups:
-        faults.append(
-            f"its {small.num_hidden_layers} layers are not {small.num_hidden_groups} equal groups. Change "
-            "num_hidden_groups"
-        )
-    if faults:
-        raise UsageError(f"model.tile_from {folder} cannot be tiled into the recipe's model: {'; '.join(faults)}.")
-
-
 # Which weights of the smaller model
-
-
-def shapes_of_part(name: str, shapes: Shapes) -> Shapes:
-    """Return the shapes that a weight belongs to: those of ELECTRA's generator, if it is not the discriminator's."""
-    large, small = shapes
-    if large.generator is None or small.generator is None or name.startswith("discriminator."):
-        return shapes
-    return Shapes(large.generator, small.generator)
 
 
 def source_name(name: str, shapes: Shapes) -> str:
@@ -203,17 +100,18 @@ def source_layer(layer: int, layers: int, small_layers: int) -> int:
     return min(round(layer * small_layers / layers), small_layers - 1)
 
 
-def queries_of_group(shape: EncoderShape) -> int:
-    """Return how many heads of queries share a head of keys and values."""
-    return shape.num_attention_heads // shape.num_key_value_heads
-
-
 def tile(name: str, source: Tensor, dimensions: torch.Size, shapes: Shapes) -> Tensor:
     """Return a tensor of these dimensions made of tiles of the smaller model's. name: of the weight in our model."""
+    places = [places_along(name, axis, (size, source.shape[axis]), shapes) for axis, size in enumerate(dimensions)]
     tiled = source
-    for axis, size in enumerate(dimensions):
-        places_P = places_along(name, axis, (size, source.shape[axis]), shapes)
+    for axis, places_P in enumerate(places):
         tiled = tiled.index_select(axis, places_P)
+
+    # The last axis is that of a matrix's columns, and the only one of a norm.
+    if is_matrix(name, source):
+        divide_columns(tiled, places[-1])
+    elif is_before_tied_decoder(name, shapes.small):
+        tiled *= shares(places[-1])
     return tiled
 
 
@@ -258,3 +156,48 @@ def tile_places(size: int, small_size: int) -> Tensor:
     """
     first = (size - small_size) // 2
     return (torch.arange(size) - first) % small_size
+
+
+# How much of a place each of its duplicates has
+
+
+def is_matrix(name: str, source: Tensor) -> bool:
+    """Return whether a weight is multiplied by vectors, and is not a table of them."""
+    return source.dim() == 2 and ".embeddings." not in name
+
+
+def is_before_tied_decoder(name: str, shape: EncoderShape) -> bool:
+    """Return whether a weight is that of the norm whose output a tied decoder reads."""
+    last_norm = "mlm_head.norm" if shape.head_transform else "encoder.norm"
+    return shape.tied and name.rpartition(".")[0] == last_norm
+
+
+def divide_columns(matrix: Tensor, places_P: Tensor) -> None:
+    """Multiply the columns of a matrix by their shares, in place.
+
+    Every other row has them in reverse. With the same shares in all rows, the gradient of one duplicate would be a
+    multiple of the other's. Adam's steps do not depend on how large gradients are, so both would begin with the same.
+    """
+    matrix[0::2] *= shares(places_P)
+    matrix[1::2] *= shares(places_P.flip(0)).flip(0)
+
+
+def shares(places_P: Tensor) -> Tensor:
+    """Return (P,) float32: the share that each duplicate has of its place. Those of one place sum to 1.
+
+    Shares grow with the order of duplicates, in equal steps. Were they equal, duplicates would have equal gradients and
+    so stay equal in all steps. Net2Net adds noise against that; unequal shares keep sums exact.
+
+    Example: `shares(tensor([1, 0, 1]))` -> `[0.4, 1.0, 0.6]`.
+    """
+    count_P = torch.bincount(places_P)[places_P]
+
+    # A stable sort brings the duplicates of a place together, in their order.
+    sorted_P = places_P.argsort(stable=True)
+    first_P = torch.searchsorted(places_P[sorted_P], places_P[sorted_P])
+    order_P = torch.empty_like(places_P)
+    order_P[sorted_P] = torch.arange(len(places_P)) - first_P
+
+    # From -1 for the first to 1 for the last of several, and 0 for a single one.
+    from_middle_P = (2 * order_P - (count_P - 1)) / (count_P - 1).clamp(min=1)
+    return (1 + SPREAD * from_middle_P) / count_P
