@@ -153,7 +153,7 @@ def check_model(model: ModelSection, path: str) -> None:
     for name, families in FAMILIES_WITH.items():
         is_set = getattr(model, name) is not None
         if is_set and model.family not in families:
-            names = " and ".join(f'"{family}"' for family in families)
+            names = ", ".join(f'"{family}"' for family in families)
             raise UsageError(
                 f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
             )
