@@ -1,6 +1,7 @@
 """Applies `--set section.key=value` to the content of a recipe.
 
-The value is written as in TOML; a bare word is a string. `none` removes a key, so that its default holds.
+The value is written as in TOML; a bare word is a string. `none` removes a key, so that its default holds, and
+`phases=none` removes all phases.
 """
 
 from __future__ import annotations
@@ -15,10 +16,20 @@ from trainer.config.schema import Recipe
 def apply_override(content: dict[str, Any], override: str) -> None:
     """Change the content of a recipe in place. Raises UsageError unless `override` has the form section.key=value.
 
-    Example: `apply_override(content, "run.seed=7")`.
+    The one change of phases is `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
     """
     name, separator, value = override.partition("=")
     keys = name.split(".")
+
+    if separator and keys[0] == "phases":
+        if name != "phases" or value != "none":
+            raise UsageError(
+                f"--set {override}: --set cannot change single phases. Edit [[phases]] in a copy of the recipe, which "
+                "`clozeline recipes NAME` prints, or remove all of them with --set phases=none."
+            )
+        content.pop("phases", None)
+        return
+
     if not separator or len(keys) < 2:
         raise UsageError(f"--set {override}: expected section.key=value, as in --set run.seed=7.")
 

@@ -64,7 +64,9 @@ def _explain(fault: Any) -> str:
     if fault["type"] == "missing":
         return f"{wrong.name} is missing.{wrong.description}"
 
-    message = fault["msg"][0].lower() + fault["msg"][1:]
+    # Pydantic puts this before the text of a ValueError that a check of ours raised.
+    sentence = fault["msg"].removeprefix("Value error, ")
+    message = sentence[0].lower() + sentence[1:]
     return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
 
 

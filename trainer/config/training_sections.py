@@ -18,7 +18,7 @@ def check_replacement(value: str) -> str:
     """Return "MASK/KEPT/RANDOM", three whole percentages. Raises ValueError unless they add up to 100."""
     parts = value.split("/")
     if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
-        raise ValueError(f'three percentages that add up to 100, as in "{BERT_REPLACEMENT}", found "{value}"')
+        raise ValueError(f'expected three whole percentages that add up to 100, as in "{BERT_REPLACEMENT}"')
     return "/".join(str(int(part)) for part in parts)
 
 
@@ -54,7 +54,7 @@ class ModelSection(Section):
     )
     num_attention_heads: int = Field(gt=0, description="Number of attention heads in each layer.")
     intermediate_size: int = Field(
-        gt=0, description="Width inside each layer's feed-forward network, 4 * hidden_size in all published models."
+        gt=0, description="Width inside each layer's feed-forward network; 4 * hidden_size in BERT."
     )
     max_position_embeddings: int = Field(
         default=512,

@@ -153,7 +153,8 @@ def check_model(model: ModelSection, path: str) -> None:
     for name, families in FAMILIES_WITH.items():
         is_set = getattr(model, name) is not None
         if is_set and model.family not in families:
-            names = " and ".join(f'"{family}"' for family in families)
+            *others, last = [f'"{family}"' for family in families]
+            names = f"{', '.join(others)} and {last}" if others else last
             raise UsageError(
                 f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
             )

@@ -124,10 +124,9 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     """Return a positive whole number. argparse turns the error into its own."""
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of checkpoints")
-    return count
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of checkpoints; expected 1 or more")
+    return int(text)
 
 
 def _gigabytes(text: str) -> float:

@@ -226,7 +226,7 @@ class MetricsLog:
     def _show(self, values: dict[str, Any]) -> None:
         losses = (
             f"step {values['step']}  loss {_digits(values['loss'], 4)}  mlm {_digits(values['mlm_loss'], 4)} "
-            f"(accuracy {_digits(values['mlm_accuracy'], 3)})  pair accuracy {_digits(values['pair_accuracy'], 3)}"
+            f"(accuracy {_digits(values['mlm_accuracy'], 3)}){_other_heads(values)}"
         )
         if self._bar is not None:
             self._bar.set_description(losses)
@@ -236,16 +236,26 @@ class MetricsLog:
         logger.info("%s  %s", losses, rates)
 
 
+def _other_heads(values: dict[str, Any], prefix: str = "") -> str:
+    """Return the figures of the heads beside the masked LM, empty for a model that has no other."""
+    told = ""
+    if values.get(f"{prefix}rtd_loss") is not None:
+        loss = _digits(values[f"{prefix}rtd_loss"], 4)
+        told += f"  rtd {loss} (accuracy {_digits(values[f'{prefix}rtd_accuracy'], 3)})"
+    if values.get(f"{prefix}pair_accuracy") is not None:
+        told += f"  pair accuracy {_digits(values[f'{prefix}pair_accuracy'], 3)}"
+    return told
+
+
 def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
     masked_lm = (
         f"mlm {figures['eval_mlm_loss']:.4f} (accuracy {figures['eval_mlm_accuracy']:.3f}, "
         f"perplexity {figures['eval_perplexity']:,.1f})"
     )
-    pair_accuracy = _digits(figures["eval_pair_accuracy"], 3)
 
     # Clears the progress bar, if there is one, and draws it again below the line.
     with tqdm.external_write_mode():
-        logger.info("step %d  held out: %s  pair accuracy %s", step, masked_lm, pair_accuracy)
+        logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,22 @@ def test_mistakes_are_named(change: str, told: str) -> None:
         load_recipe(TINY, [change])
 
 
+def test_a_check_of_ours_is_told_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe(TINY, ["masking.replacement=80/10"])
+    told = str(caught.value)
+    assert 'masking.replacement: expected three whole percentages that add up to 100, as in "80/10/10"' in told
+    assert "value error" not in told.lower() and told.count("found") == 1
+
+
+def test_all_phases_can_be_removed_and_single_ones_not_changed() -> None:
+    alone = ["phases=none", "run.max_steps=20", "batch.ramp_steps=5"]
+    assert load_recipe("modernbert_base", alone).phases == []
+    for change in ("phases=[]", "phases.0.steps=5", "phases=3"):
+        with pytest.raises(UsageError, match=r"--set cannot change single phases.*--set phases=none"):
+            load_recipe("modernbert_base", [change])
+
+
 def test_a_schedule_longer_than_the_run_is_refused() -> None:
     changes = ["schedule.kind=wsd", "schedule.warmup_steps=900", "schedule.decay_steps=900"]
     assert load_recipe(TINY, changes).schedule.decay_steps == 900

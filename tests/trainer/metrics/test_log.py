@@ -39,7 +39,21 @@ def test_lines_are_unbroken_and_hold_the_evaluation(tmp_path: Path, capsys) -> N
     assert [entry["step"] for entry in found] == [1, 2, 3, 4]
     assert list(found[0]) == NAMES and list(found[3])[: len(NAMES)] == NAMES
     assert found[3]["eval_mlm_loss"] == 0.5 and found[3]["eval_pair_accuracy"] is None
-    assert "step 4  held out: mlm 0.5000 (accuracy 0.500, perplexity 0.5)  pair accuracy -" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "step 4  held out: mlm 0.5000 (accuracy 0.500, perplexity 0.5)\n" in told
+
+
+def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> None:
+    metrics = MetricsLog(str(tmp_path), 0, 10)
+    metrics.log(line(1, pair_accuracy=None), UNMEASURED)
+    metrics.log(line(2, pair_accuracy=None, rtd_loss=0.25, rtd_accuracy=0.75, replaced_fraction=0.1), UNMEASURED)
+    metrics.log(line(3, pair_accuracy=0.5), UNMEASURED)
+    metrics.close()
+
+    first, second, third = [shown for shown in capsys.readouterr().out.splitlines() if shown.startswith("step ")]
+    assert "pair" not in first and "rtd" not in first
+    assert "  rtd 0.2500 (accuracy 0.750)  lr" in second and "pair" not in second
+    assert "  pair accuracy 0.500  lr" in third and "rtd" not in third
 
 
 def test_time_that_was_skipped_is_in_no_rate() -> None:
