@@ -189,6 +189,9 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{url} is not a WordPiece, byte-level BPE or Unigram tokenizer.json ({error!r}).") from error
 
+    for token, number in vocab.items():
+        if type(number) is not int:
+            raise DataError(f"{url} gives the token {token!r} the id {number!r}. Expected a whole number.")
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
 

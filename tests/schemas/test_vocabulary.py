@@ -51,3 +51,12 @@ def test_a_missing_special_token_is_named(vocab: Path) -> None:
 def test_another_tokenizer_is_an_error(data: bytes) -> None:
     with pytest.raises(DataError, match=r"t\.json"):
         parse_vocabulary(data, "t.json")
+
+
+@pytest.mark.parametrize("number", [{}, None, "7", 7.0, True])
+def test_an_id_is_a_whole_number(vocab: Path, number: object) -> None:
+    content = json.loads((vocab / "tokenizer.json").read_text())
+    token = next(token for token, found in content["model"]["vocab"].items() if found == 7)
+    content["model"]["vocab"][token] = number
+    with pytest.raises(DataError, match="Expected a whole number"):
+        parse_vocabulary(json.dumps(content).encode(), "t.json")
