@@ -14,7 +14,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
-from trainer.build_model import build_initial_model, fill_in_initial_weights
+from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import Found, announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
@@ -202,8 +202,10 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
     model = build_initial_model(phase.recipe, data.folders)
     engine = build_engine(model, phase.recipe, data.share)
     if begins:
+        first = data.folders[0]
+        warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
         context.watchdog.at("drawing initial weights")
-        fill_in_initial_weights(engine, run_recipe, data.folders[0].vocabulary)
+        fill_in_initial_weights(engine, run_recipe, first.vocabulary)
     return engine
 
 
