@@ -224,7 +224,9 @@ def open_metrics(
         describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
         utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
-        opened.append(MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors))
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
+        metrics.objective = phase.recipe.objective.kind
+        opened.append(metrics)
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None
