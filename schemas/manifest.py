@@ -26,6 +26,9 @@ __all__ = ["FolderKind", "Input", "LedgerEntry", "Part", "Shard", "fingerprint"]
 
 NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
+JOBS: dict[FolderKind, str] = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}
+"""The jobs that write folders. Counts are written by `vocab` as well, by another flag."""
+
 NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
 """The types of pydantic's errors for a PlainName that is none; the second is that of a lone surrogate."""
 
@@ -95,7 +98,7 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {_how_to_make(kind, folder)}")
     root = parse_manifest(storage.read(url), url)
     if root.kind != kind:
-        raise DataError(f"{folder} holds {root.kind}, but {kind} was expected. {_how_to_make(kind, folder)}")
+        raise DataError(f"{folder} holds {root.kind}, but {kind} was expected. {_who_writes(kind)}")
     return root
 
 
@@ -228,9 +231,15 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
     return data
 
 
+def _who_writes(kind: FolderKind) -> str:
+    """Return the advice where a folder of another kind was given: its own path must not become an output."""
+    if kind == "counts":
+        return "Give a folder that `python -m pipeline vocab --counts` wrote."
+    return f"Give a folder that `python -m pipeline {JOBS[kind]}` wrote."
+
+
 def _how_to_make(kind: FolderKind, folder: str) -> str:
     if kind == "counts":
         return f"Make it with `python -m pipeline vocab --text TEXT --counts {folder} ...`."
 
-    job = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}[kind]
-    return f"Make it with `python -m pipeline {job} --output {folder} ...`."
+    return f"Make it with `python -m pipeline {JOBS[kind]} --output {folder} ...`."

@@ -163,6 +163,23 @@ def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) 
         )
 
 
+def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
+    """Log a warning if XLNet will be trained on pairs whose vocabulary lacks XLNet's special tokens.
+
+    It learns from any pairs, so they are not refused; but what it exports has another tokenizer than XLNet's.
+    """
+    if recipe.model.family != "xlnet" or vocabulary.is_xlnet:
+        return
+
+    logger.warning(
+        "%s has a %s vocabulary without XLNet's special tokens, so the export will not have XLNet's tokenizer. For one "
+        "that has, rebuild the pairs with a vocabulary of `python -m pipeline vocab --model unigram --special_tokens "
+        "xlnet`.",
+        folder,
+        vocabulary.model,
+    )
+
+
 def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
     """Return what the pairs offer and the model does not use, one sentence each."""
     labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]

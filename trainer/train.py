@@ -14,7 +14,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
-from trainer.build_model import build_initial_model, fill_in_initial_weights
+from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import Found, announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
@@ -92,6 +92,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     rollback = Rollback()
     bad_step: int | None = None
     step = 0
+    has_trained = False
 
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
@@ -105,7 +106,13 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
         phase = phase_after(phases, step)
-        bad_step = run_phase(context, phase, checkpoint, skipped_batches)
+        # Not if the checkpoint at the end of the phase before did not verify, which leads back into that phase.
+        follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
+        if follows_on:
+            logger.info("Phase %d of %d begins after step %d.", phases.index(phase) + 1, len(phases), step)
+
+        bad_step = run_phase(context, phase, checkpoint, skipped_batches, follows_on)
+        has_trained = True
         release_engine_memory()
         step = max(step, min(phase.last_step, context.last_step))
 
@@ -139,10 +146,13 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
     )
 
 
-def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipped_batches: int) -> int | None:
+def run_phase(
+    context: RunContext, phase: Phase, checkpoint: Found | None, skipped_batches: int, follows_on: bool
+) -> int | None:
     """Train one phase from a checkpoint, or from the start, to its last step or the run's.
 
-    `skipped_batches` are left out of the data in addition to those that the checkpoint's state counts.
+    `skipped_batches` are left out of the data in addition to those that the checkpoint's state counts. follows_on: the
+    phase before ended in this process, so nothing is resumed.
     Returns None, or the bad step from which the run has to roll back.
     """
     with contextlib.ExitStack() as resources:
@@ -160,7 +170,7 @@ def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipp
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = state.model_copy(update={"skipped_batches": state.skipped_batches + skipped_batches})
         if checkpoint is not None:
-            announce(phase, state, checkpoint)
+            announce(phase, state, checkpoint, resumes=not follows_on)
 
         metrics = open_metrics(context, phase, data.folders, state, monitors_of(engine))
         if metrics is not None:
@@ -202,8 +212,10 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
     model = build_initial_model(phase.recipe, data.folders)
     engine = build_engine(model, phase.recipe, data.share)
     if begins:
+        first = data.folders[0]
+        warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
         context.watchdog.at("drawing initial weights")
-        fill_in_initial_weights(engine, run_recipe, data.folders[0].vocabulary)
+        fill_in_initial_weights(engine, run_recipe, first.vocabulary)
     return engine
 
 
@@ -222,7 +234,9 @@ def open_metrics(
         describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
         utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
-        opened.append(MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors))
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
+        metrics.objective = phase.recipe.objective.kind
+        opened.append(metrics)
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None

@@ -16,6 +16,8 @@ import transformers
 from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import Command, rows
+from trainer.build_model import warn_of_vocabulary
+from trainer.config.load import load_recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
@@ -41,6 +43,7 @@ def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) 
     done = training.warm(1, out, **XLNET, **evaluated, run__max_steps=120, run__log_every=20)
     assert done.returncode == 0, done.stderr
     assert "are not predicted: xlnet has no pair head." in done.stdout + done.stderr
+    assert done.stdout.count("has a wordpiece vocabulary without XLNet's special tokens") == 1
     return out
 
 
@@ -92,6 +95,19 @@ def test_a_byte_level_tokenizer_keeps_both_separators(byte_vocab: Path, tmp_path
     middle = tokens.index("</s>")
     assert tokens[middle : middle + 2] == ["</s>", "</s>"] and tokens[-2:] == ["</s>", "<s>"]
     assert pair["token_type_ids"] == [0] * (middle + 2) + [1] * (len(tokens) - middle - 3) + [2]
+
+
+def test_a_vocabulary_that_is_not_xlnet_s_is_warned_of(vocab: Path, xlnet_vocab: Path, capsys) -> None:
+    warned = {}
+    for family in ("xlnet", "bert"):
+        recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
+        for folder in (vocab, xlnet_vocab):
+            warn_of_vocabulary(recipe, read_vocabulary(str(folder)), "out/pairs")
+            warned[family, folder] = capsys.readouterr().out
+    message = warned.pop(("xlnet", vocab))
+    assert message.startswith("out/pairs has a wordpiece vocabulary without XLNet's special tokens")
+    assert "`python -m pipeline vocab --model unigram --special_tokens xlnet`" in message
+    assert set(warned.values()) == {""}
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop", "full_sentences"])

@@ -261,15 +261,16 @@ def write_history(run: str, changes: list[RecipeChange]) -> None:
 # What the user sees of it
 
 
-def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint) -> None:
-    """Log where the run resumes and what changed in its recipe."""
+def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes: bool) -> None:
+    """Log where the run resumes, unless one phase follows another, and what changed in its recipe."""
     for fault in found.faults:
         logger.info("Passed over a checkpoint: %s.", fault)
 
-    unit = "row" if phase.recipe.batch.global_tokens is None else "token"
-    batches_read = state.step - phase.steps_before + state.skipped_batches
-    position = places_before(phase.recipe.batch, batches_read)
-    logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
+    if resumes:
+        unit = "row" if phase.recipe.batch.global_tokens is None else "token"
+        batches_read = state.step - phase.steps_before + state.skipped_batches
+        position = places_before(phase.recipe.batch, batches_read)
+        logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
 
     new_changes = state.changes[len(found.state.changes) :]
     for change in changes_without_secrets(new_changes):

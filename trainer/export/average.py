@@ -46,9 +46,14 @@ def last_steps(run: str, step: int | None, count: int) -> list[int]:
     if len(steps) < count:
         until = "" if step is None else f" up to step {step}"
         held = ", ".join(map(str, steps)) or "none"
+        others = ""
+        if keep < count:
+            others = f", or train with checkpoint.keep of at least {count}"
+        elif len(recent) >= count:
+            others = ", or give a later --step"
         raise UsageError(
             f"--average {count}: {run} keeps {len(steps)} recent checkpoints{until} ({held}), and its checkpoint.keep "
-            f"is {keep}. Average fewer, or train with checkpoint.keep of at least {count}."
+            f"is {keep}. Average fewer{others}."
         )
     return steps[-count:]
 

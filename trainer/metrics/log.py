@@ -141,6 +141,9 @@ class MetricsLog:
 
         utilization: None where the devices' peak is unknown. tell: is called with every new line.
         """
+        self.objective = "mlm"
+        """What the terminal calls the loss: the phase's objective.kind. The keys of metrics.jsonl are always mlm_*."""
+
         self._run = run
         self._utilization = utilization
         self._tell = tell
@@ -225,7 +228,8 @@ class MetricsLog:
 
     def _show(self, values: dict[str, Any]) -> None:
         losses = (
-            f"step {values['step']}  loss {_digits(values['loss'], 4)}  mlm {_digits(values['mlm_loss'], 4)} "
+            f"step {values['step']}  loss {_digits(values['loss'], 4)}  "
+            f"{self.objective} {_digits(values['mlm_loss'], 4)} "
             f"(accuracy {_digits(values['mlm_accuracy'], 3)}){_other_heads(values)}"
         )
         if self._bar is not None:

@@ -42,7 +42,14 @@ from schemas.vocabulary import Vocabulary
 from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
-from trainer.models.tiling_shapes import Shapes, check_sizes, queries_of_group, shape_of_folder, shapes_of_part
+from trainer.models.tiling_shapes import (
+    Shapes,
+    check_family,
+    check_sizes,
+    queries_of_group,
+    shape_of_folder,
+    shapes_of_part,
+)
 from trainer.models.warm_start import warm_start_model
 
 IN_LAYER = re.compile(r"(.*encoder\.layers\.)(\d+)(\..*)")
@@ -55,9 +62,10 @@ SPREAD = 0.2
 def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
     """Fill all parts of a model with tiles of a folder's weights. Returns what the folder lacks, which stays as it is.
 
-    Raises UsageError if the folder's model is larger in a size or cannot be tiled into this one, and otherwise as
-    `warm_start_model` does. The model is then unchanged.
+    Raises UsageError if the folder's model is of another family, is larger in a size or cannot be tiled into this one,
+    and otherwise as `warm_start_model` does. The model is then unchanged.
     """
+    check_family(folder, model.shape)
     shapes = Shapes(model.shape, shape_of_folder(folder, model.shape))
     check_sizes(shapes, folder)
     if model.shape.replaced_tokens:

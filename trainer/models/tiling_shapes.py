@@ -84,6 +84,16 @@ def _size(config: dict[str, Any], key: str, absent: int, folder: str) -> int:
     return value
 
 
+def check_family(folder: str, large: EncoderShape) -> None:
+    """Raise UsageError if a folder's model is of another family, whose sizes mean nothing here."""
+    theirs = read_config(folder).get("model_type", large.family)
+    if theirs != large.family:
+        raise UsageError(
+            f"model.tile_from {folder} is of another family: model_type is {theirs!r}, the recipe makes it "
+            f"{large.family!r}. Change model.family to fit the folder, or give another folder."
+        )
+
+
 def check_sizes(shapes: Shapes, folder: str) -> None:
     """Raise UsageError unless the larger model can be made of tiles of the folder's."""
     large, small = shapes

@@ -93,7 +93,9 @@ def test_mistakes_name_the_phase(tmp_path: Path, second: str, told: str) -> None
 def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Path) -> None:
     """Stopped in the first, at its end and in the second; at last other masks in the second are refused."""
     config = two_phases(tmp_path)
-    assert training.warm(2, tmp_path / "straight", config=config).returncode == 0
+    straight = training.warm(2, tmp_path / "straight", config=config)
+    assert straight.returncode == 0
+    assert "Phase 2 of 2 begins after step 7.\n" in straight.stdout and "Resuming from" not in straight.stdout
     told = ""
     for stop in (5, 7, 9, 12):
         done = training.warm(2, tmp_path / "run", config=config, run__stop_at=stop)

@@ -56,6 +56,21 @@ def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> 
     assert "  pair accuracy 0.500  lr" in third and "rtd" not in third
 
 
+def test_the_terminal_names_the_objective_of_the_loss(tmp_path: Path, capsys) -> None:
+    """The keys of metrics.jsonl stay, and held-out figures are of masked LM in every phase."""
+    metrics = MetricsLog(str(tmp_path), 0, 10)
+    metrics.log(line(1), UNMEASURED)
+    metrics.objective = "clm"
+    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
+    metrics.log(line(2, **evaluated), UNMEASURED)
+    metrics.close()
+
+    shown = [told for told in capsys.readouterr().out.splitlines() if told.startswith("step ")]
+    assert [("  mlm " in told, "  clm " in told) for told in shown[:2]] == [(True, False), (False, True)]
+    assert "held out: mlm" in shown[2]
+    assert read_metrics(str(tmp_path))[1]["mlm_loss"] == 2.0
+
+
 def test_time_that_was_skipped_is_in_no_rate() -> None:
     meter = Meter(tokens=100, seconds=50.0)
     meter.add(1000)

@@ -24,6 +24,7 @@ REFUSED = {
     "wider heads": (["hidden_size=96"], "its heads have 16 values, the recipe's 32. Keep hidden_size / num_att"),
     "other positions": (["max_position_embeddings=64"], "max_position_embeddings is 128, the recipe makes it 64"),
     "another family": (["family=megatron-bert"], "model_type is 'bert', the recipe makes it 'megatron-bert'"),
+    "another and smaller family": (["family=roberta", "num_hidden_layers=2"], "model_type is 'bert', the recipe makes"),
 }
 
 
