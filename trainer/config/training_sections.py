@@ -154,8 +154,8 @@ class ModelSection(Section):
     )
     tile_from: str | None = Field(
         default=None,
-        description="Hugging Face folder of a smaller model of the same family and vocabulary. The run starts from tiles "
-        "of its weights, divided so that a wider model computes what the smaller one does "
+        description="Hugging Face folder of a smaller model of the same family and vocabulary. The run starts from "
+        "tiles of its weights, divided so that a wider model computes what the smaller one does "
         "(trainer/models/tiling.py). Heads keep their size.",
     )
 
