@@ -59,7 +59,12 @@ class VocabJob:
         help="whose special tokens a unigram vocabulary has, and whose case and accents by default",
     )
     keep_accents: bool = switch(help="unigram: keep accents, which ALBERT and XLNet remove")
-    min_frequency: int = option(2, check=positive, help="pairs that occur less often are not merged")
+    min_frequency: int = option(
+        2,
+        check=positive,
+        help="pairs of tokens that occur less often are not merged; with --extend, words (wordpiece), pairs (bytebpe) "
+        "or parts of words (unigram) that do are not added; not for --model unigram, which merges no pairs",
+    )
     min_word_count: int = option(
         1,
         check=positive,

@@ -12,10 +12,11 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from schemas.errors import DataError, UsageError
+from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
+from trainer.data.fit import check_model_vocabulary
 from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
@@ -144,22 +145,6 @@ def check_micro_batch(recipe: Recipe, longest: int) -> None:
             f"engine.precision bf16 on a CPU: a micro-batch of {tokens:,} tokens is more than the "
             f"{MAX_BF16_TOKENS_ON_CPU:,} up to which torch's gradients are accurate. Use engine.precision fp32, or a "
             "smaller batch.micro_batch."
-        )
-
-
-def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
-    """Raise DataError if the pairs' vocabulary does not fit the recipe's model."""
-    vocab_size = recipe.model.vocab_size
-    if vocab_size is not None and vocab_size != vocabulary.size:
-        raise DataError(
-            f"{folder} has a vocabulary of {vocabulary.size} tokens, but model.vocab_size is {vocab_size}. "
-            f"Use --set model.vocab_size={vocabulary.size}, or pairs with a vocabulary of {vocab_size}."
-        )
-
-    if recipe.model.family == "roberta" and vocabulary.special_id("pad") != 1:
-        raise DataError(
-            f'{folder} has a {vocabulary.model} vocabulary; "roberta" counts positions from the id of <pad>, 1, and '
-            "needs pairs with a bytebpe vocabulary. Rebuild them with one, or choose another model.family."
         )
 
 

@@ -13,8 +13,11 @@ from torch import nn
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
+from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
+from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
+from trainer.data.fit import check_model_vocabulary, check_rows
 from trainer.memory import (
     RANKS,
     Parameters,
@@ -40,8 +43,12 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return counts and bytes as one JSON object.
 
     Row lengths are those of the pairs if these are finished, else data.max_length for all rows, else
-    model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's size.
+    model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's size,
+    and UsageError or DataError if the rows of a phase do not fit the model.
     """
+    for number, phase in enumerate(phases_of(recipe), start=1):
+        check_phase(phase.recipe, f"phase {number}: " if recipe.phases else "")
+
     shape = encoder_shape(recipe.model, vocabulary_size(recipe))
 
     # Tensors on the meta device have shapes but no memory.
@@ -78,6 +85,27 @@ def count_parameters(module: nn.Module) -> int:
 def finished_folders(recipe: Recipe) -> list[str]:
     """Return those folders of the recipe's pairs that are finished."""
     return [folder for folder in recipe.data.folders if storage.exists(storage.join(folder, NAME))]
+
+
+def check_phase(recipe: Recipe, where: str) -> None:
+    """Raise DataError or UsageError if the pairs of a phase's recipe do not fit its model, as training does.
+
+    Pairs that are not finished yet are taken to have rows of data.max_length tokens. where: begins their message.
+    """
+    finished = finished_folders(recipe)
+    for folder in finished:
+        manifest = read_manifest(folder, "pairs")
+        check_rows(recipe, manifest, folder)
+        vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
+        check_model_vocabulary(recipe, vocabulary, folder)
+
+    planned = recipe.data.max_length
+    positions = recipe.model.max_position_embeddings
+    if not finished and planned is not None and planned > positions:
+        raise UsageError(
+            f"{where}data.max_length {planned} is more than model.max_position_embeddings {positions}. Raise "
+            "model.max_position_embeddings, or plan pairs with a smaller --max_length."
+        )
 
 
 def row_lengths(recipe: Recipe) -> tuple[int, float]:

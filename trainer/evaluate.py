@@ -23,8 +23,9 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
-from trainer.data.build import check_pair_folder, needs_draws, open_folder
+from trainer.data.build import needs_draws, open_folder
 from trainer.data.dataset import PairFolder
+from trainer.data.fit import check_rows
 from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
@@ -171,7 +172,7 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare)
     check_held_out(folder, folders)
 
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
-    check_pair_folder(folder, recipe.model_copy(update={"masking": MaskingSection()}))
+    check_rows(recipe.model_copy(update={"masking": MaskingSection()}), folder.manifest, folder.folder)
     return Evaluation(recipe, folder, share)
 
 

@@ -46,6 +46,12 @@ def test_help_states_each_default_once_and_none_that_says_nothing(command, job: 
     assert [text for text in expected if text not in parsed] == []
 
 
+def test_help_says_what_min_frequency_means_for_each_kind_of_vocabulary() -> None:
+    parsed = " ".join(help_of("vocab").split())
+    said = parsed[parsed.rindex("--min_frequency ") : parsed.rindex("--min_word_count ")]
+    assert "with --extend" in said and "unigram" in said
+
+
 def help_of(job: str) -> str:
     commands = next(action for action in parser()._actions if isinstance(action.choices, dict))
     return commands.choices[job].format_help()  # type: ignore[union-attr, index]

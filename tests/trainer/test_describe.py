@@ -12,7 +12,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section
@@ -163,6 +163,27 @@ def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
         load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=160", "model.max_position_embeddings=512"])
     )
     assert told["length"] == 512 and told["flops_per_token"] > described["flops_per_token"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.vocab_size=30522"], "has a vocabulary of 160 tokens, but model.vocab_size is 30522"),
+        (["model.family=roberta"], "has a wordpiece vocabulary"),
+        (["model.max_position_embeddings=16"], "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
+    ],
+)
+def test_finished_pairs_that_training_refuses_are_refused(pairs: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        describe_recipe(load_recipe(TINY, [f"data.pairs={pairs}", *changes]))
+
+
+def test_rows_of_a_later_phase_must_fit_the_positions(pairs: Path) -> None:
+    """Those of its pairs if they are finished, else its data.max_length."""
+    planned = ["data.pairs=/none", "model.vocab_size=50368", "model.max_position_embeddings=1024"]
+    with pytest.raises(UsageError, match=r"phase 2: data\.max_length 8192 is more than model\.max_position_embeddings"):
+        describe_recipe(load_recipe("modernbert_base", planned))
+    assert describe_recipe(load_recipe("modernbert_base", [*planned, "phases=none"]))["length"] == 1024
 
 
 @pytest.mark.parametrize(("name", "length"), [("bert_base", 128), ("bert_large_lamb", 128), ("roberta_base", 512)])

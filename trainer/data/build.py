@@ -11,6 +11,7 @@ from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
+from trainer.data.fit import check_rows
 from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, RankShare, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import BatchShape, shape_for
@@ -31,7 +32,7 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
     if recipe.data.vocab is not None:
         check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:
-        check_pair_folder(folder, recipe)
+        check_rows(recipe, folder.manifest, folder.folder)
     return folders
 
 
@@ -49,31 +50,6 @@ def check_data_vocabulary(folder: PairFolder, path: str) -> None:
             f"{folder.folder} was built with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
             f"tokens), but data.vocab {path} is {expected.fingerprint} ({expected.size} tokens). "
             "Rebuild the pairs with it, or remove data.vocab."
-        )
-
-
-def check_pair_folder(folder: PairFolder, recipe: Recipe) -> None:
-    """Check that a folder has what the model and the masks need.
-
-    Raises DataError, or UsageError if batch.micro_tokens is too small for the folder's rows.
-    """
-    if folder.max_length > recipe.model.max_position_embeddings:
-        raise DataError(
-            f"{folder.folder} has rows of up to {folder.max_length} tokens, but model.max_position_embeddings is "
-            f"{recipe.model.max_position_embeddings}. Raise it, or rebuild the pairs with a smaller --max_length."
-        )
-
-    if recipe.masking.stored and not folder.static_masks:
-        raise DataError(
-            f"{folder.folder} holds no masks for masking.stored. Rebuild it with --static_masks K, or remove "
-            "masking.stored."
-        )
-
-    batch = recipe.batch
-    if batch.global_tokens and isinstance(batch.micro_tokens, int) and batch.micro_tokens < 4 * folder.max_length:
-        raise UsageError(
-            f"batch.micro_tokens {batch.micro_tokens} is too few for rows of up to {folder.max_length} tokens. "
-            f"Give at least {4 * folder.max_length}."
         )
 
 

@@ -38,3 +38,8 @@ def test_bounds_defaults_and_recipes_are_on_the_page() -> None:
     assert "| `pairs` | string or list of strings | required |" in page
     for name in recipe_names():
         assert f"| `{name}` |" in page
+
+
+def test_the_introduction_says_how_phases_are_removed() -> None:
+    introduction = recipe_page().partition("## ")[0]
+    assert "`--set phases=none`" in introduction

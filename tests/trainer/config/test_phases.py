@@ -145,7 +145,10 @@ def test_causal_then_masked_lm_resumed_on_other_ranks_equals_an_unbroken_run(tra
     def warm(ranks: int, out: str, path: Path = config, **changes: object):
         return training.warm(ranks, tmp_path / out, config=path, **EXACT, **changes)
 
-    assert warm(2, "straight").returncode == 0
+    straight = warm(2, "straight")
+    assert straight.returncode == 0
+    shown = [told for told in straight.stdout.splitlines() if told.startswith("step ") and "loss" in told]
+    assert "  clm " in shown[0] and "  mlm " in shown[-1]
     for stop, ranks in ((3, 1), (6, 2), (8, 1), (12, 2)):
         done = warm(ranks, "run", run__stop_at=stop)
         assert done.returncode == 0, done.stderr
