@@ -26,7 +26,8 @@ from trainer.data.loader import RankShare, Stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
-from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
+from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.engine import build_engine, share_of
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.logs import logger
 from trainer.loop import Loop

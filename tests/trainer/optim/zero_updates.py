@@ -25,7 +25,8 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.loader import RankShare
 from trainer.distributed.gradients import gradient_divisor
-from trainer.engine import build_engine, start_distributed
+from trainer.distributed.process_group import start_distributed
+from trainer.engine import build_engine
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 
