@@ -6,7 +6,7 @@ import contextlib
 import gc
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import deepspeed
@@ -15,11 +15,8 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
-from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
-from trainer.config.schema import BatchSection, EngineSection, Recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare
-from trainer.data.ramp import BatchRamp, ramp_sizes
+from trainer.config.schema import EngineSection, Recipe
+from trainer.data.rank_share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.empty_model import allocate, is_empty
@@ -28,56 +25,6 @@ from trainer.distributed.loss_scale import fix_loss_scaler
 from trainer.distributed.process_group import device_of_rank
 from trainer.distributed.zero import set_master_weights
 from trainer.optim.build import build_optimizer
-
-# The rank's share of a global batch
-
-
-def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
-    """Return this rank's share of a phase's global batches. `folders` are the phase's; they give the longest row.
-
-    Raises UsageError if the global batch cannot be cut as the recipe says.
-    """
-    batch = recipe.batch
-    longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
-    if batch.chooses_micro_batch:
-        raise ValueError("batch.micro_tokens has no number yet; see trainer/micro_batches.py.")
-
-    rows_at_once = (batch.micro_batch or 1) * world_size
-    if batch.micro_batch and batch.size % rows_at_once:
-        raise UsageError(
-            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {batch.micro_batch} rows on "
-            f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
-            "micro_tokens)."
-        )
-
-    sizes = ramp_sizes(batch)
-    ramp = None
-    if sizes:
-        micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in set(sizes)}
-        check_ramp_start(batch, min(sizes), micro_batches_of[min(sizes)] * world_size)
-        ramp = BatchRamp(sizes, [micro_batches_of[size] for size in sizes])
-    return RankShare(rank, world_size, micro_batches_of_size(batch, batch.size, longest, world_size), batch.size, ramp)
-
-
-def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:
-    """Return into how many micro-batches each rank cuts a global batch of `size` rows or tokens, at least one."""
-    if batch.global_tokens and isinstance(batch.micro_tokens, int):
-        return token_micro_batches(size, batch.micro_tokens, longest, world_size)
-    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
-        return row_micro_batches(size, batch.micro_tokens, max(longest), world_size)
-
-    # Where a ramp's size is no multiple of what all ranks compute at once, micro-batches are smaller than the limit.
-    return divide_rounding_up(size, (batch.micro_batch or 1) * world_size)
-
-
-def check_ramp_start(batch: BatchSection, rows: int, micro_batches: int) -> None:
-    """Raise UsageError if the ramp's smallest batch, counted in rows, has no row for some of its micro-batches."""
-    if batch.global_batch and rows < micro_batches:
-        raise UsageError(
-            f"batch.ramp_from {rows} is too few rows for {micro_batches} micro-batches, one or more a rank. Raise it, "
-            "or use fewer ranks."
-        )
-
 
 # DeepSpeed's configuration
 

@@ -22,12 +22,13 @@ from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare, Stream
+from trainer.data.loader import Stream
+from trainer.data.rank_share import RankShare, share_of
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
-from trainer.engine import build_engine, share_of
+from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.logs import logger
 from trainer.loop import Loop
