@@ -16,8 +16,9 @@ from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
 from trainer.build_model import build_initial_model, fill_in_initial_weights
 from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.resume import Found, announce, resume, write_history
+from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
+from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
@@ -114,7 +115,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     return step
 
 
-def step_of(checkpoint: Found | None) -> int:
+def step_of(checkpoint: FoundCheckpoint | None) -> int:
     """Return the step of a checkpoint, 0 if there is none."""
     if checkpoint is None:
         return 0
@@ -141,7 +142,9 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
     )
 
 
-def run_phase(context: RunContext, phase: Phase, checkpoint: Found | None, skipped_batches: int) -> int | None:
+def run_phase(
+    context: RunContext, phase: Phase, checkpoint: FoundCheckpoint | None, skipped_batches: int
+) -> int | None:
     """Train one phase from a checkpoint, or from the start, to its last step or the run's.
 
     `skipped_batches` are left out of the data in addition to those that the checkpoint's state counts.

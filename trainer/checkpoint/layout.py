@@ -32,7 +32,6 @@ from schemas.errors import CheckpointError, DataError, UsageError
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint, remove_entry
 from trainer.checkpoint.state import TrainingState
-from trainer.config.changes import shown_value
 
 CHECKPOINTS_FOLDER = "checkpoints"
 STATE = "state.json"
@@ -195,19 +194,3 @@ def read_state(path: Path) -> TrainingState:
         raise CheckpointError(
             f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
         ) from error
-
-
-def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError, listing every difference, if a run would resume with other settings than it began with."""
-    differences = []
-    for name in sorted({*saved, *now}):
-        before = saved.get(name)
-        after = now.get(name)
-        if before != after:
-            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
-
-    if differences:
-        raise CheckpointError(
-            f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
-            "Put them back, or start a new run with another run.output."
-        )

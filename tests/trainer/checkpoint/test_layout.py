@@ -6,10 +6,10 @@ import pytest
 
 from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint import layout
+from trainer.checkpoint.identity import check_identity
 from trainer.checkpoint.layout import (
     add_evaluation,
     best_step,
-    check_identity,
     checkpoint_path,
     newest_sound_checkpoint,
     steps_saved,
