@@ -26,7 +26,8 @@ from trainer.metrics.step_clock import StepClock
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.run_context import RunContext
 from trainer.save import Saver
-from trainer.step import Stepper, StepResult, seed_dropout
+from trainer.step import Stepper, seed_dropout
+from trainer.step_result import StepResult
 
 
 class Progress:
