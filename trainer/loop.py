@@ -21,7 +21,8 @@ from trainer.evaluate import Evaluation, EvaluationResult, is_due
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.metrics.interval import Interval
-from trainer.metrics.log import Meter, MetricsLog
+from trainer.metrics.log import MetricsLog
+from trainer.metrics.meter import Meter
 from trainer.metrics.step_clock import StepClock
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.run_context import RunContext
