@@ -38,9 +38,10 @@ from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.evaluate import EvaluationResult
-from trainer.loop import Loop, Progress
+from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
+from trainer.progress import Progress
 from trainer.run_context import RunContext
 
 # What is compared
