@@ -20,7 +20,6 @@ from trainer.data.dataset import PairFolder
 IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer")
 """The entries of an identity that hold for the whole run; the others belong to a phase."""
 
-
 _RECIPE_NAMES = {
     "weights": "data.weights",
     "vocabulary": "the vocabulary of data.pairs",
