@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pipeline.runtime.blocks import NO_ROWS, WireBlock, blocks_of, tables_of_blocks
 from pipeline.runtime.exchange import (
-    MERGED_RUNS,
     BatchSource,
     Entry,
     GroupReader,
@@ -20,12 +19,11 @@ from pipeline.runtime.exchange import (
     batches_of_runs,
     buckets_of_group,
     entries_by_group,
-    entries_by_range,
     groups_for,
     indexes_by_name,
-    merge_runs,
     write_batches,
 )
+from pipeline.runtime.merging import MERGED_RUNS, entries_by_range, merge_runs
 from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 
