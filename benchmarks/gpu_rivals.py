@@ -129,7 +129,7 @@ def deepspeed_step(model: Any, rows: int, micro_batches: int, device: str) -> Ta
     """Return a step of DeepSpeed's three calls, which it counts until a step has all its micro-batches."""
     import deepspeed
 
-    from trainer.engine import start_distributed
+    from trainer.distributed.process_group import start_distributed
 
     start_distributed(timeout=600)  # a process group of one, as a launcher would set it up
     config = {

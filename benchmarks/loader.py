@@ -30,8 +30,9 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
+from trainer.data.rank_share import RankShare
 
 ROWS_PER_RANK = 256
 

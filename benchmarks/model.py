@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from pipeline.options import ShardJob
-from pipeline.runtime.exchange import MERGE_RANGES, MERGED_RUNS, groups_for
+from pipeline.runtime.exchange import groups_for
+from pipeline.runtime.merging import MERGE_RANGES, MERGED_RUNS
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.inputs import SPLIT_BYTES
@@ -42,7 +43,7 @@ DOLLARS_PER_SHUFFLED_BYTE = 0.011e-9  # Dataflow
 STORED_SHARE = 0.75
 
 # Measured, a core: `shard` on English with the step's CPU time; signatures alone; `benchmarks/scale.py memory` with
-# --dedup minhash, whose step _consume_runs took 1.15 s for 39.5 MB of text; `benchmarks/near_duplicates.py band`.
+# --dedup minhash, whose step consume_runs took 1.15 s for 39.5 MB of text; `benchmarks/near_duplicates.py band`.
 SPREAD_BYTES_PER_SECOND = 14e6
 MINHASH_BYTES_PER_SECOND = 35e6
 GATHER_BYTES_PER_SECOND = 34e6

@@ -37,8 +37,9 @@ from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
 from schemas.vocabulary import COUNTS_FILE
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
+from trainer.data.rank_share import RankShare
 
 Timed = Callable[[], object]
 BATCHES = 1000  # of 32,768 tokens: some epochs, so that opening and reading shards count as in a run

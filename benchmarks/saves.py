@@ -24,12 +24,13 @@ from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.node_folders import NodeFolders
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.loader import RankShare
+from trainer.data.rank_share import RankShare
 from trainer.distributed.preemption import StopRequest
+from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.distributed.zero import parameter_slices
-from trainer.engine import build_engine, start_distributed
+from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import empty_model
 from trainer.optim.lr_schedule import set_learning_rate

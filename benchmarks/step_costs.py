@@ -36,11 +36,13 @@ from trainer.checkpoint.node_folders import NodeFolders  # noqa: E402
 from trainer.config.load import load_recipe  # noqa: E402
 from trainer.config.phases import phases_of  # noqa: E402
 from trainer.config.schema import Recipe  # noqa: E402
-from trainer.data.loader import RankShare, Stream  # noqa: E402
+from trainer.data.loader import Stream  # noqa: E402
+from trainer.data.rank_share import RankShare  # noqa: E402
 from trainer.distributed.preemption import StopRequest  # noqa: E402
+from trainer.distributed.process_group import start_distributed  # noqa: E402
 from trainer.distributed.stop_agreement import StopAgreement  # noqa: E402
 from trainer.distributed.watchdog import Watchdog  # noqa: E402
-from trainer.engine import build_engine, start_distributed  # noqa: E402
+from trainer.engine import build_engine  # noqa: E402
 from trainer.loop import Loop  # noqa: E402
 from trainer.models.batch import PackedBatch  # noqa: E402
 from trainer.models.pretraining import build_model  # noqa: E402

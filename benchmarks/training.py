@@ -34,13 +34,14 @@ from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
 from trainer.distributed.preemption import StopRequest
+from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.engine import start_distributed
 from trainer.evaluate import EvaluationResult
-from trainer.loop import Loop, Progress
+from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
+from trainer.progress import Progress
 from trainer.run_context import RunContext
 
 # What is compared

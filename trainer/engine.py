@@ -1,16 +1,12 @@
-"""Sets up the process group, and builds the DeepSpeed engine that a recipe asks for."""
+"""Builds the DeepSpeed engine that a recipe asks for."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import io
-import logging
 import os
-import warnings
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator
 from typing import Any
 
 import deepspeed
@@ -19,175 +15,16 @@ from deepspeed.accelerator import get_accelerator
 from torch import nn
 
 from schemas.errors import UsageError
-from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
-from trainer.config.schema import BatchSection, EngineSection, Recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare
-from trainer.data.ramp import BatchRamp, ramp_sizes
+from trainer.config.schema import EngineSection, Recipe
+from trainer.data.rank_share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.empty_model import allocate, is_empty
 from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
-from trainer.distributed.kernels import load_communication_kernels
 from trainer.distributed.loss_scale import fix_loss_scaler
-from trainer.distributed.stop_agreement import gloo_error
-from trainer.distributed.torch_internals import set_process_group_timeout
+from trainer.distributed.process_group import device_of_rank
 from trainer.distributed.zero import set_master_weights
 from trainer.optim.build import build_optimizer
-
-# The process group
-
-
-def start_distributed(timeout: float) -> None:
-    """Join the process group. A plain `python -m trainer` is a group of one.
-
-    Raises UsageError if the ranks cannot connect within twice `timeout` seconds. Later waits have no limit here; the
-    watchdog ends them.
-    """
-    quiet_libraries()
-    set_default_environment()
-
-    accelerator: Any = get_accelerator()
-    limit_cpu_threads(accelerator)
-    accelerator.set_device(int(os.environ["LOCAL_RANK"]))
-
-    if torch.distributed.is_initialized():
-        return
-
-    if accelerator.device_name() == "cpu":
-        load_communication_kernels(timeout)
-    connect_ranks(accelerator.communication_backend_name(), timeout)
-    remove_collective_timeout()
-
-    # A process that ends while its group still exists may abort, and then its exit code is lost.
-    atexit.register(torch.distributed.destroy_process_group)
-
-
-def quiet_libraries() -> None:
-    """Hide what DeepSpeed logs and what torch warns DeepSpeed about. The trainer logs or raises what matters."""
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-
-
-def set_default_environment() -> None:
-    """Set what a launcher would set, for a process that was started without one."""
-    os.environ.setdefault("RANK", "0")
-    os.environ.setdefault("LOCAL_RANK", "0")
-    os.environ.setdefault("WORLD_SIZE", "1")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-
-    # A rank on its own takes any free port.
-    is_alone = os.environ["WORLD_SIZE"] == "1"
-    os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
-
-    # NCCL's own handler would end a rank that waits for long; see remove_collective_timeout.
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-
-
-def limit_cpu_threads(accelerator: Any) -> None:
-    """Give each rank on a CPU its share of the cores. With more threads than cores all ranks wait for each other."""
-    if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
-        return
-    torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use. Slurm and containers may allow fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def ranks_on_this_machine() -> int:
-    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
-
-
-def connect_ranks(backend: str, timeout: float) -> None:
-    """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
-    connection_limit = timedelta(seconds=2 * timeout)
-    try:
-        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
-    except torch.distributed.DistNetworkError as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"The ranks cannot meet at {address} ({reason}). If another run on this machine uses that port, give the "
-            "launcher another one: --master_port 29501."
-        ) from error
-    except RuntimeError as error:
-        if "gloo" not in str(error):
-            raise
-        raise gloo_error(error) from error
-
-
-def remove_collective_timeout() -> None:
-    """Let collective calls wait for a year.
-
-    A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
-    rank advances, and names a rank that died; a timeout here, or NCCL's handler, would only end the process.
-    """
-    set_process_group_timeout(timedelta(days=365).total_seconds())
-
-
-def device_of_rank() -> torch.device:
-    """Return the device that this rank computes on: its own GPU, or the CPU."""
-    accelerator: Any = get_accelerator()
-    return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))
-
-
-# The rank's share of a global batch
-
-
-def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
-    """Return this rank's share of a phase's global batches. `folders` are the phase's; they give the longest row.
-
-    Raises UsageError if the global batch cannot be cut as the recipe says.
-    """
-    batch = recipe.batch
-    longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
-    if batch.chooses_micro_batch:
-        raise ValueError("batch.micro_tokens has no number yet; see trainer/micro_batches.py.")
-
-    rows_at_once = (batch.micro_batch or 1) * world_size
-    if batch.micro_batch and batch.size % rows_at_once:
-        raise UsageError(
-            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {batch.micro_batch} rows on "
-            f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
-            "micro_tokens)."
-        )
-
-    sizes = ramp_sizes(batch)
-    ramp = None
-    if sizes:
-        micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in set(sizes)}
-        check_ramp_start(batch, min(sizes), micro_batches_of[min(sizes)] * world_size)
-        ramp = BatchRamp(sizes, [micro_batches_of[size] for size in sizes])
-    return RankShare(rank, world_size, micro_batches_of_size(batch, batch.size, longest, world_size), batch.size, ramp)
-
-
-def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:
-    """Return into how many micro-batches each rank cuts a global batch of `size` rows or tokens, at least one."""
-    if batch.global_tokens and isinstance(batch.micro_tokens, int):
-        return token_micro_batches(size, batch.micro_tokens, longest, world_size)
-    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
-        return row_micro_batches(size, batch.micro_tokens, max(longest), world_size)
-
-    # Where a ramp's size is no multiple of what all ranks compute at once, micro-batches are smaller than the limit.
-    return divide_rounding_up(size, (batch.micro_batch or 1) * world_size)
-
-
-def check_ramp_start(batch: BatchSection, rows: int, micro_batches: int) -> None:
-    """Raise UsageError if the ramp's smallest batch, counted in rows, has no row for some of its micro-batches."""
-    if batch.global_batch and rows < micro_batches:
-        raise UsageError(
-            f"batch.ramp_from {rows} is too few rows for {micro_batches} micro-batches, one or more a rank. Raise it, "
-            "or use fewer ranks."
-        )
-
 
 # DeepSpeed's configuration
 

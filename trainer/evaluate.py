@@ -26,8 +26,9 @@ from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import needs_draws, open_folder
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_rows
-from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
+from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
+from trainer.data.rank_share import RankShare
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.models.batch import PackedBatch
 from trainer.models.families import FAMILIES

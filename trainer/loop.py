@@ -10,7 +10,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
@@ -20,44 +20,14 @@ from trainer.distributed.replica_check import check_replicas
 from trainer.evaluate import Evaluation, EvaluationResult, is_due
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.metrics.interval import Interval
-from trainer.metrics.log import Meter, MetricsLog
+from trainer.metrics.log import MetricsLog
 from trainer.metrics.step_clock import StepClock
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
+from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
-from trainer.step import Stepper, StepResult, seed_dropout
-
-
-class Progress:
-    """How far a run is: totals over all its resumes, and sums since the last logged line."""
-
-    def __init__(self, state: TrainingState):
-        self._state = state
-        self.meter = Meter(state.tokens, state.seconds)
-        self.interval = state.interval.model_copy()
-
-    def add(self, result: StepResult) -> None:
-        """Count a step."""
-        self.meter.add(int(result.counts.tokens))
-        self.interval.add(result)
-
-    def end_interval(self) -> dict[str, float | None]:
-        """Return the means since the last logged line, and begin a new interval."""
-        means = self.interval.means()
-        self.interval = Interval()
-        return means
-
-    def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
-        """Return the state to save after `step`: a copy, because training changes the history while it is written."""
-        progress = {
-            "step": step,
-            "tokens": self.meter.tokens,
-            "seconds": self.meter.seconds,
-            "anomaly": history.model_copy(deep=True),
-            "interval": self.interval.model_copy(deep=True),
-        }
-        return self._state.model_copy(update=progress)
+from trainer.step import Stepper, seed_dropout
+from trainer.step_result import StepResult
 
 
 @dataclass

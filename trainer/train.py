@@ -16,17 +16,20 @@ from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.resume import Found, announce, resume, write_history
+from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_dir import describe_run
+from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare, Stream
+from trainer.data.loader import Stream
+from trainer.data.rank_share import RankShare, share_of
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
-from trainer.engine import build_engine, device_of_rank, share_of, start_distributed
+from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.logs import logger
 from trainer.loop import Loop
@@ -119,7 +122,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     return step
 
 
-def step_of(checkpoint: Found | None) -> int:
+def step_of(checkpoint: FoundCheckpoint | None) -> int:
     """Return the step of a checkpoint, 0 if there is none."""
     if checkpoint is None:
         return 0
@@ -147,7 +150,7 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
 
 
 def run_phase(
-    context: RunContext, phase: Phase, checkpoint: Found | None, skipped_batches: int, follows_on: bool
+    context: RunContext, phase: Phase, checkpoint: FoundCheckpoint | None, skipped_batches: int, follows_on: bool
 ) -> int | None:
     """Train one phase from a checkpoint, or from the start, to its last step or the run's.
 

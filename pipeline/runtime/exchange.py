@@ -13,7 +13,7 @@ A bucket's rows come in another order in each, so what is done with them must no
 (documents, and ids of documents to drop) can meet in one exchange, each as a *stream*.
 
 When there are many runs, each reader would fetch many small ranges. Then runs are *merged* once: MERGED_RUNS neighbors
-become one, for each of MERGE_RANGES ranges of keys.
+become one, for each of MERGE_RANGES ranges of keys (merging.py).
 
 A run file is a function of its rows, even if an engine makes it twice: a worker that was given up may still write its
 file after its twin has reported the checksums. So indexes are sorted by name wherever runs are read.
@@ -45,14 +45,6 @@ elements, because runs are merged before; the merge itself takes 3.8 million."""
 PIECE_BYTES = 16 << 20
 """Bytes, compressed, of the rows of a bucket that are read at a time by steps that take them in pieces."""
 
-MERGED_RUNS = 64
-"""Runs that become one, and are in memory together, each with one of MERGE_RANGES ranges of its keys."""
-
-MERGE_RANGES = 64
-
-MERGED_BYTES = 64 << 20
-"""Most bytes that become one run, as they lie in files, unless a single run has more: runs may have most of their rows
-in one range."""
 
 KeyedBatch = tuple[Keys, pa.RecordBatch]
 """(rows,) uint64 keys, and the rows."""
@@ -159,16 +151,11 @@ def entries_by_group(index: RunIndex, stream: int, buckets: int) -> Iterator[tup
     groups = groups_for(buckets)
     bucket_of_listed = index.numbers.astype(np.int64) * buckets // index.buckets
     group_of_listed = bucket_of_listed * groups // buckets
-    yield from _cut_entries(index, group_of_listed, stream)
+    yield from cut_entries(index, group_of_listed, stream)
 
 
-def entries_by_range(index: RunIndex, stream: int) -> Iterator[tuple[int, Entry]]:
-    """Cut the index of a run into parts for each range of keys that is merged, and yield (range, entry)."""
-    range_of_listed = index.numbers.astype(np.int64) * MERGE_RANGES // index.buckets
-    yield from _cut_entries(index, range_of_listed, stream)
-
-
-def _cut_entries(index: RunIndex, key_of_listed: np.ndarray, stream: int) -> Iterator[tuple[int, Entry]]:
+def cut_entries(index: RunIndex, key_of_listed: np.ndarray, stream: int) -> Iterator[tuple[int, Entry]]:
+    """Cut the index of a run where `key_of_listed`, one ascending number for each listed bucket, changes."""
     keys, starts = np.unique(key_of_listed, return_index=True)
     ends = np.append(starts, len(key_of_listed))[1:]
     for key, start, end in zip(keys.tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -230,35 +217,3 @@ def batches_of_runs(indexes: list[RunIndex], stream: Stream, staging: Staging) -
     table = stream.combine(table)
     for batch in table.combine_chunks().to_batches():
         yield stream.keys_of(batch), batch
-
-
-def merge_runs(name: str, entries: Iterable[Entry], stream: Stream, buckets: int, staging: Staging) -> list[RunIndex]:
-    """Write a run with the rows of every MERGED_RUNS entries, cut into the exchange's buckets, and return the indexes.
-
-    What is in memory does not depend on the number of entries: a large compressed file is one split of many runs.
-    """
-    indexes = [index for _, index in indexes_by_name(entries)]
-
-    def make_batches() -> KeyedBatches:
-        for together in _merged_together(indexes):
-            yield from batches_of_runs(together, stream, staging)
-
-    return write_batches(f"merged-{name}", make_batches, stream, buckets, staging)
-
-
-def _merged_together(indexes: list[RunIndex]) -> Iterator[list[RunIndex]]:
-    """Cut a list of runs into those that become one: at most MERGED_RUNS, and MERGED_BYTES."""
-    together: list[RunIndex] = []
-    bytes_together = 0
-
-    for index in indexes:
-        run_bytes = int(index.lengths.sum())
-        if together and (len(together) == MERGED_RUNS or bytes_together + run_bytes > MERGED_BYTES):
-            yield together
-            together = []
-            bytes_together = 0
-        together.append(index)
-        bytes_together += run_bytes
-
-    if together:
-        yield together

@@ -32,7 +32,8 @@ from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps import near_duplicates as steps
 from pipeline.steps.near_duplicates import plan_near_duplicates
 from pipeline.transforms.calls import call_once
-from pipeline.transforms.exchange import Gather, Plan, Relayed, Sent, Written
+from pipeline.transforms.exchange import Gather, Relayed, Sent, Written
+from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.relay import Output, Plans, Step, relay
 
 DOCUMENTS = "documents"

@@ -26,7 +26,8 @@ from pipeline.runtime.exchange import (
 from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
 from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import generate
-from pipeline.transforms.exchange import Plan, Relayed
+from pipeline.transforms.exchange import Relayed
+from pipeline.transforms.exchange_steps import Plan
 
 Plans = dict[str, Plan]
 """The plans of several exchanges by name."""

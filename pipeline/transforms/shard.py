@@ -24,7 +24,8 @@ from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import add_text_reports, publish_text
 from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
-from pipeline.transforms.exchange import Exchange, Plan, Written
+from pipeline.transforms.exchange import Exchange, Written
+from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas.shards import shard_name

@@ -40,7 +40,8 @@ from pipeline.steps.word_counts import (
     totals_of_counts,
 )
 from pipeline.transforms.calls import Distribute, DistributeList, call, call_last, call_once, generate
-from pipeline.transforms.exchange import Exchange, Plan, Sent
+from pipeline.transforms.exchange import Exchange, Sent
+from pipeline.transforms.exchange_steps import Plan
 from pipeline.vocab.counting import BY_RULES
 
 COUNTS_STREAM = Stream(0, "counts", BY_RULES)

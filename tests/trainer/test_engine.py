@@ -15,8 +15,9 @@ from schemas.errors import UsageError
 from trainer.build_model import check_micro_batch
 from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
+from trainer.distributed.process_group import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
-from trainer.engine import check_precision, ranks_on_this_machine, set_up_arithmetic
+from trainer.engine import check_precision, set_up_arithmetic
 from trainer.optim.lamb import Lamb
 
 
@@ -143,8 +144,9 @@ def test_ranks_of_other_machines_take_no_cores_here(variables: dict[str, str], r
 
 def test_cores_are_those_that_the_process_may_use() -> None:
     """As Slurm and containers restrict it: here, to one core."""
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import trainer.engine as e; "
+    restriction = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    question = "from trainer.distributed.process_group import available_cores; print(available_cores())"
     done = subprocess.run(
-        [sys.executable, "-c", code + "print(e.available_cores())"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"{restriction}; {question}"], capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[-1] == "1"

@@ -22,7 +22,7 @@ from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
 from trainer.data.collate import pack
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import RankShare
+from trainer.data.rank_share import RankShare
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import TIMED
 from trainer.models.batch import PackedBatch

@@ -20,10 +20,9 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import assign_rows
+from trainer.data.rank_share import assign_rows, share_of
 from trainer.distributed import collectives
 from trainer.distributed.collectives import RankFailedError
-from trainer.engine import share_of
 from trainer.memory import MOST_TOKENS, held_bytes, largest_micro_batch
 from trainer.micro_batch_record import RECORD, Choice, record, recorded
 from trainer.micro_batches import CPU_TOKENS, Rows, circumstances, halve_until_it_fits, known_choice, with_micro_batches

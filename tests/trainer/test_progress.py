@@ -1,7 +1,7 @@
 """The state that a loop gives to a save, which is written while training goes on."""
 
 from trainer.checkpoint.state import AnomalyHistory, TrainingState
-from trainer.loop import Progress
+from trainer.progress import Progress
 
 
 def test_a_state_to_save_does_not_change_with_later_steps() -> None:

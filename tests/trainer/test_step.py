@@ -17,7 +17,8 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
-from trainer.step import BatchCounts, Stepper, StepResult, check_masked, count_batch, seed_dropout
+from trainer.step import Stepper, count_batch, seed_dropout
+from trainer.step_result import BatchCounts, StepResult, check_masked
 
 RECIPE = small_recipe("engine.zero_stage=0", "engine.precision=fp32")
 BATCHES = [small_batch(1, masked=5), small_batch(2, rows=3, length=7, masked=4), small_batch(3, rows=1, masked=2)]

@@ -19,10 +19,11 @@ from tests.conftest import Command, rows
 from trainer.build_model import warn_of_vocabulary
 from trainer.config.load import load_recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.pair_rows import PairRows
 from trainer.data.permuted import first_token_last
+from trainer.data.rank_share import RankShare
 from trainer.export.xlnet import xlnet_tokenizer
 
 XLNET = {

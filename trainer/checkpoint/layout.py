@@ -1,4 +1,4 @@
-"""A checkpoint on disk: its files, and how it is published, verified, found and removed.
+"""A checkpoint on disk: its files, and how it is found and read.
 
     RUN/checkpoints/step-00000100/
         model.safetensors        all weights in float32 (the optimizer's master copies)
@@ -10,27 +10,15 @@
 
 Nothing in it depends on the number of ranks or the ZeRO stage, so a run may resume with any other layout.
 
-A checkpoint is written in a folder `step-00000100.RANDOM.partial` (`begin`), gets its manifest there (`seal`) and then
-its name by one rename (`publish`). What a kill leaves:
-
-    before the rename        a `.partial` folder, which no reader opens and the next save or resume removes
-    after the rename         a complete checkpoint
-    while one is removed     a `.partial` folder too: `discard` renames a checkpoint before deleting its files
-    while one is replaced    at worst neither copy, and the run resumes from an older checkpoint. Only a damaged
-                             checkpoint is ever replaced.
-
 evaluation.json is the exception to "written before the manifest": an evaluation that a signal interrupted is rerun on
 resume and added to a published checkpoint. It is then not in the manifest, and readers accept a damaged one as none.
 
-This module is about one process and its disk. How the ranks write a checkpoint together is in sharded.py.
+How a checkpoint gets its name and loses it is in publication.py; how the ranks write one together, in sharded.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Callable
 from math import isfinite
@@ -42,15 +30,8 @@ from pydantic import ValidationError
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, UsageError
 from trainer.checkpoint.disk_errors import write_errors_of
-from trainer.checkpoint.manifest import (  # noqa: F401 (describe and seal are for modules that import them from here)
-    MANIFEST,
-    describe_file,
-    fault_of_checkpoint,
-    remove_entry,
-    seal,
-)
+from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint, remove_entry
 from trainer.checkpoint.state import TrainingState
-from trainer.config.changes import shown_value
 
 CHECKPOINTS_FOLDER = "checkpoints"
 STATE = "state.json"
@@ -110,40 +91,6 @@ def _step_of(folder_name: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-# Writing
-
-
-def begin(run: str, step: int) -> Path:
-    """Create and return an empty folder for the files of a new checkpoint.
-
-    Its name is random because a rank of a killed run may still be writing into the folder of an earlier attempt.
-
-    Raises StorageError.
-    """
-    target = checkpoint_path(run, step)
-    partial = _partial_name(target)
-    with write_errors_of(partial):
-        partial.mkdir(parents=True)
-    return partial
-
-
-def publish_checkpoint(partial: Path, target: Path) -> None:
-    """Rename a sealed folder to its final name. Raises StorageError.
-
-    If a checkpoint of that step exists and verifies, it stays, and the new folder is deleted: the same step saved twice
-    holds the same training state. If it does not verify, it is replaced.
-    """
-    with write_errors_of(partial):
-        if target.exists():
-            if fault_of_checkpoint(target) is None:
-                shutil.rmtree(partial)
-                return
-            discard(target)
-
-        os.replace(partial, target)
-        storage.sync_folder(str(target.parent))
-
-
 # Evaluations: they only decide which checkpoint is the best
 
 
@@ -194,51 +141,6 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 
         remove_entry(folder, EVALUATION)
         storage.publish(str(folder / EVALUATION), json.dumps(metrics).encode())
-
-
-# Removing
-
-
-def prune(run: str, keep: int, newest: int) -> None:
-    """Remove old checkpoints and what unfinished saves left behind.
-
-    What stays: the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
-
-    newest: the step that was just saved or resumed from. Checkpoints after it do not count as complete: they were
-    passed over when the run began, and may have their full sizes and other contents.
-    """
-    # Sizes suffice here: hashing every kept checkpoint at each save would take minutes for a large model.
-    candidates = [step for step in steps_saved(run) if step <= newest]
-    complete = [step for step in candidates if fault_of_checkpoint(checkpoint_path(run, step), hashes=False) is None]
-    kept = complete[-keep:]
-    step_to_keep = best_step(run)
-
-    for step in steps_saved(run):
-        is_old = bool(kept) and step < kept[0]
-        if is_old and step != step_to_keep:
-            discard(checkpoint_path(run, step))
-    remove_partial(run)
-
-
-def discard(path: Path) -> None:
-    """Remove a checkpoint. One that cannot be removed stays, and the next save tries again.
-
-    The name goes first: a kill during the deletion must not leave a damaged checkpoint that looks published.
-    """
-    with contextlib.suppress(OSError):
-        renamed = _partial_name(path)
-        path.rename(renamed)
-        shutil.rmtree(renamed)
-
-
-def remove_partial(run: str) -> None:
-    """Delete the folders that unfinished saves and removals left behind."""
-    for path in Path(run, CHECKPOINTS_FOLDER).glob(f"*{storage.PARTIAL_SUFFIX}"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _partial_name(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{storage.PARTIAL_SUFFIX}")
 
 
 # Reading
@@ -292,19 +194,3 @@ def read_state(path: Path) -> TrainingState:
         raise CheckpointError(
             f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
         ) from error
-
-
-def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError, listing every difference, if a run would resume with other settings than it began with."""
-    differences = []
-    for name in sorted({*saved, *now}):
-        before = saved.get(name)
-        after = now.get(name)
-        if before != after:
-            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
-
-    if differences:
-        raise CheckpointError(
-            f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
-            "Put them back, or start a new run with another run.output."
-        )

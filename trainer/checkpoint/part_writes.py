@@ -14,6 +14,7 @@ from trainer.checkpoint.disk_errors import read_errors_of, write_errors_of
 from trainer.checkpoint.layout import EVALUATION, STATE
 from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file
 from trainer.checkpoint.node_folders import NodeFolders
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.parts import (
     NODE,
     PARTS_FOLDER,
@@ -24,7 +25,6 @@ from trainer.checkpoint.parts import (
     part_name,
     saved_parts,
 )
-from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.verification import read_back
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 

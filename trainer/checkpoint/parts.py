@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.manifest import MANIFEST, ManifestEntry
-from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.write_plan import Range
 from trainer.distributed.watchdog import progress
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import StorageError
-from trainer.checkpoint import layout
+from trainer.checkpoint import publication
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, fault_of_checkpoint
 from trainer.checkpoint.parts import (
@@ -131,7 +131,7 @@ class RemotePartOfRun(RemoteRun):
                 upload_checkpoint(self._folder, self._url, step, self._transfers)
         self._has_other_files = True
         if step >= 0:
-            layout.prune(self._folder, self._keep, step)
+            publication.prune(self._folder, self._keep, step)
         return step
 
     def bring(self, step: int) -> None:
@@ -144,9 +144,9 @@ class RemotePartOfRun(RemoteRun):
             is_here = (path / MANIFEST).exists() and is_same(self._url, self._folder, step)
             if is_here and fault_of_checkpoint(path) is None:
                 return
-            layout.discard(path)
+            publication.discard(path)
             bring_run(self._url, self._folder, step)
-        layout.prune(self._folder, self._keep, step)
+        publication.prune(self._folder, self._keep, step)
 
     def _advice(self) -> str:
         return (

@@ -1,11 +1,8 @@
 """Resumes a run: checks that nothing changed that must not, loads the checkpoint, and records what did change.
 
 A recipe's values fall into two kinds. Those in the run's identity decide rows, masks or weights, and a run that resumes
-with another value is refused. All others may change at a resume; each change is logged and kept in the checkpoints,
-the report and RUN/recipe_history.jsonl.
-
-The first step of a phase is a special case: data, masking and batch size belong to a phase, so only what holds for the
-whole run is compared there.
+with another value is refused (identity.py). All others may change at a resume; each change is logged and kept in the
+checkpoints, the report and RUN/recipe_history.jsonl.
 """
 
 from __future__ import annotations
@@ -19,82 +16,21 @@ from deepspeed import DeepSpeedEngine
 from pydantic import ValidationError
 
 from schemas import storage
-from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
-from trainer.checkpoint.layout import check_identity
+from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identity
 from trainer.checkpoint.loading import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
-from trainer.config.phases import MODEL_KEYS, Phase
+from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
-from trainer.config.training_sections import BERT_REPLACEMENT
 from trainer.data.dataset import PairFolder
 from trainer.data.ramp import places_before
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 
-Found = FoundCheckpoint  # the name under which trainer.train imports it
-
 HISTORY = "recipe_history.jsonl"
 """In a run's folder, one JSON object a line: a key of the recipe, its values, and the step after which it changed."""
-
-_IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer")
-"""The entries of an identity that hold for the whole run; the others belong to a phase."""
-
-_RECIPE_NAMES = {
-    "weights": "data.weights",
-    "vocabulary": "the vocabulary of data.pairs",
-    "seed": "run.seed",
-    "optimizer": "optimizer.kind",
-    "global_batch": "batch.global_batch or batch.global_tokens",
-    "batch_ramp": "batch.ramp_from and batch.ramp_steps",
-    "steps_before": "the first step of this phase",
-    "objective": "objective.kind",
-    "replacement": "masking.replacement",
-    "phase_model": "the phase's model",
-}
-"""What the recipe calls the entries of an identity. `model` and `masking` are sections of it under the same names."""
-
-
-def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
-    """Return what must not change under a run: everything here decides rows, masks or weights."""
-    return _of_newer_keys(recipe, phase) | {
-        "data": [folder.manifest.fingerprint for folder in folders],
-        "weights": phase.recipe.data.weights,
-        "vocabulary": folders[0].vocabulary.fingerprint,
-        "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
-        "optimizer": phase.recipe.optimizer.kind,
-        "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
-        "global_batch": phase.recipe.batch.size,
-        "batch_ramp": ramp_of(phase.recipe),
-        "steps_before": phase.steps_before,
-    }
-
-
-def _of_newer_keys(recipe: Recipe, phase: Phase) -> dict[str, Any]:
-    """Return the entries of keys that earlier versions did not have, unless they have the values of those."""
-    entries: dict[str, Any] = {}
-    if phase.recipe.objective.kind != "mlm":
-        entries["objective"] = phase.recipe.objective.kind
-    if phase.recipe.masking.replacement != BERT_REPLACEMENT:
-        entries["replacement"] = phase.recipe.masking.replacement
-
-    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
-    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
-    changed = {name: value for name, value in of_phase.items() if value != of_run[name]}
-    if changed:
-        entries["phase_model"] = changed
-    return entries
-
-
-def ramp_of(recipe: Recipe) -> list[int] | None:
-    """Return batch.ramp_from and batch.ramp_steps, or None without a ramp, as in checkpoints of earlier versions."""
-    batch = recipe.batch
-    if batch.ramp_from is None or batch.ramp_steps is None:
-        return None
-    return [batch.ramp_from, batch.ramp_steps]
 
 
 def resume(
@@ -124,7 +60,7 @@ def resume(
 
     state = found.state
     phase_begins = state.step == phase.steps_before
-    compared = _IDENTITY_OF_RUN if phase_begins else tuple(sorted({*state.identity, *now}))
+    compared = IDENTITY_OF_RUN if phase_begins else tuple(sorted({*state.identity, *now}))
     check_unchanged(found.path, state, now, folder_names, compared)
     load_checkpoint(engine, found.path, state)
 
@@ -139,51 +75,6 @@ def resume(
     if phase_begins:
         update |= {"identity": now, "skipped_batches": 0, "anomaly": AnomalyHistory()}
     return state.model_copy(update=update)
-
-
-# What must not change
-
-
-def check_unchanged(
-    path: Path,
-    state: TrainingState,
-    now: dict[str, Any],
-    folders: list[str],
-    names: tuple[str, ...],
-) -> None:
-    """Compare the named entries of the checkpoint's identity with those of this run, `now`.
-
-    Raises CheckpointError that gives both values of each key, and for data the folders with their fingerprints.
-    """
-    saved_data = state.identity.get("data")
-    if "data" in names and saved_data != now["data"]:
-        before = _data_text(state.folders, saved_data or [])
-        after = _data_text(folders, now["data"])
-        raise CheckpointError(
-            f"{path} was trained on other data: data.pairs was {before}, is {after}. "
-            "Put the data back, or start a new run with another run.output."
-        )
-
-    others = [name for name in names if name != "data"]
-    check_identity(path, _by_recipe_key(state.identity, others), _by_recipe_key(now, others))
-
-
-def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return the named entries of an identity under the full keys that the recipe has for them."""
-    renamed: dict[str, Any] = {}
-    for name in names:
-        value = values.get(name)
-        if value is not None:
-            renamed[_RECIPE_NAMES.get(name, name)] = value
-    return flatten(renamed)
-
-
-def _data_text(folders: list[str], fingerprints: list[str]) -> str:
-    """Example: `out/pairs (fingerprint 53a1...)`; only fingerprints if the folders are not known."""
-    if len(folders) != len(fingerprints):
-        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
-    pairs = zip(folders, fingerprints, strict=True)
-    return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
 
 
 # What changed

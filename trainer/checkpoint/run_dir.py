@@ -15,7 +15,7 @@ from pathlib import Path
 
 from schemas import storage, vocabulary
 from schemas.errors import StorageError, UsageError
-from trainer.checkpoint import layout
+from trainer.checkpoint import layout, publication
 from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.parts import PARTS_FOLDER
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
@@ -59,7 +59,7 @@ def claim(run: str) -> RunLock:
             "another folder."
         ) from error
 
-    layout.remove_partial(run)
+    publication.remove_partial(run)
     return lock
 
 

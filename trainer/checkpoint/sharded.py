@@ -6,7 +6,7 @@ How a checkpoint is saved; every step is collective, and an error on one rank is
        elements still missing.
     2. All ranks write their float32 elements at their offsets and sync them   (tensor_writes.py)
     3. All ranks read the files back, compare and hash them                    (verification.py)
-    4. Rank 0 writes the manifest, renames the folder to its final name and removes old checkpoints   (layout.py)
+    4. Rank 0 writes the manifest, renames the folder to its final name and removes old checkpoints   (publication.py)
 
 A kill before the rename in step 4 leaves a partial folder that is never read, and the checkpoints from before. An error
 leaves those checkpoints only: the partial folder is deleted. After the rename the checkpoint is complete.
@@ -27,7 +27,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas import storage
 from schemas.errors import CheckpointError, ClozelineError, StorageError
-from trainer.checkpoint import layout
+from trainer.checkpoint import layout, publication
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import STATE
 from trainer.checkpoint.manifest import Entry, seal
@@ -83,7 +83,7 @@ def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders
         run_on_rank_0(lambda: _publish(partial, run, snapshot.state.step, entries, keep))
     except ClozelineError:
         leads = dist.get_rank() == 0 if folders is None else folders.leads(dist.get_rank())
-        run_on_all_ranks(lambda: layout.remove_partial(run) if leads else None)
+        run_on_all_ranks(lambda: publication.remove_partial(run) if leads else None)
         raise
 
 
@@ -117,7 +117,7 @@ def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckp
 
 def _begin(run: str, snapshot: Snapshot) -> Path:
     """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
-    partial = layout.begin(run, snapshot.state.step)
+    partial = publication.begin(run, snapshot.state.step)
 
     create_tensor_files(partial, snapshot)
     with write_errors_of(partial):
@@ -145,5 +145,5 @@ def _publish(partial: Path, run: str, step: int, entries: list[Entry], keep: int
         raise StorageError(f"{partial} holds {', '.join(names)}, but the ranks have checked {', '.join(checked)}.")
 
     seal(partial, entries)
-    layout.publish_checkpoint(partial, layout.checkpoint_path(run, step))
-    layout.prune(run, keep, step)
+    publication.publish_checkpoint(partial, layout.checkpoint_path(run, step))
+    publication.prune(run, keep, step)

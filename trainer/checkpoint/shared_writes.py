@@ -10,32 +10,25 @@ How one file is written:
 A rank that fails does not leave: the others would wait in the next exchange forever. It keeps its first error, writes
 nothing more, takes part in the remaining exchanges, and raises the error at the end.
 
-Every rank keeps a CRC-32 of each piece as it was handed to the system; verification.py compares them with what is read
-back. CRC-32 is enough to detect lost writes and costs a seventh of a SHA-256.
-
 Suffixes: N float32 elements.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.manifest import HASH_BLOCK
+from trainer.checkpoint.offset_writer import OffsetWriter, WrittenPiece
 from trainer.checkpoint.write_plan import Extent, Range
 from trainer.distributed.collectives import group_of_thread
-from trainer.distributed.watchdog import progress
 
 PIECE = HASH_BLOCK
 """Bytes that are written, read back and compared at once. No piece reaches over a multiple of it, so that each lies in
@@ -45,15 +38,6 @@ ROUND = 64
 """Shared blocks that are exchanged at once, so a rank receives at most 64 MiB in a round."""
 
 _ELEMENT = 4  # bytes of a float32
-
-
-class WrittenPiece(NamedTuple):
-    """Bytes `begin` to `end` of a file, with their CRC-32, as `rank` handed them to the system."""
-
-    begin: int
-    end: int
-    crc: int
-    rank: int
 
 
 class HeldBytes:
@@ -100,7 +84,7 @@ def write_together(
     write, after its part of every exchange.
     """
     rank = dist.get_rank()
-    file = _OffsetWriter(path, rank)
+    file = OffsetWriter(path, rank)
 
     for round_of_extents in _rounds(extents):
         received = _exchange(round_of_extents, held, device, file)
@@ -116,7 +100,7 @@ def write_together(
     return file.close()
 
 
-def _write_in_pieces(file: _OffsetWriter, extent: Extent, held: HeldBytes) -> None:
+def _write_in_pieces(file: OffsetWriter, extent: Extent, held: HeldBytes) -> None:
     """Write an extent that this rank holds, PIECE bytes at a time, so that the copy in host memory stays small."""
     for begin, end in cut_at_pieces(extent.begin, extent.end):
         file.write(begin, held.read(begin, end))
@@ -159,7 +143,7 @@ def _exchange(
     extents: list[Extent],
     held: HeldBytes,
     device: torch.device,
-    file: _OffsetWriter,
+    file: OffsetWriter,
 ) -> dict[int, Tensor]:
     """Send the bytes that other ranks write for this one, and return those that it writes for others, by first byte.
 
@@ -224,63 +208,3 @@ def _assembled_blocks(
                 values_N = held.read(extent.begin, extent.end)
             values.append(values_N.cpu())
         yield block[0].begin, torch.cat(values)
-
-
-# The file
-
-
-class _OffsetWriter:
-    """Writes at offsets of an existing file, and keeps the first error until `close`.
-
-    The file is opened for writing only, at the first write: an NFS client reads the rest of a page around a write only
-    if the file is open for reading too, and would then write back bytes that belong to another node.
-    """
-
-    def __init__(self, path: Path, rank: int):
-        self._path = path
-        self._rank = rank
-        self._written: list[WrittenPiece] = []
-        self._error: Exception | None = None
-        self._handle: int | None = None
-
-    @contextlib.contextmanager
-    def keeping_error(self) -> Iterator[None]:
-        """Catch an exception of the block. `close` raises the first one."""
-        try:
-            yield
-        except Exception as error:
-            if self._error is None:
-                self._error = error
-
-    def write(self, begin: int, values_N: Tensor) -> None:
-        """Write elements at byte `begin`. Does nothing after an error. Raises StorageError."""
-        if self._error is not None:
-            return
-
-        values: Any = values_N.cpu().contiguous().numpy()
-        data = memoryview(values).cast("B")
-        checksum = zlib.crc32(data)
-        self._written.append(WrittenPiece(begin, begin + len(data), checksum, self._rank))
-
-        with write_errors_of(self._path):
-            if self._handle is None:
-                self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-
-            # The system may write less than it was given.
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self._handle, data[done:], begin + done)
-        progress()
-
-    def close(self) -> list[WrittenPiece]:
-        """Sync and close the file, and return what was written. Raises the first error."""
-        if self._handle is not None:
-            with self.keeping_error(), write_errors_of(self._path):
-                try:
-                    os.fsync(self._handle)
-                finally:
-                    os.close(self._handle)  # NFS reports a full disk here
-
-        if self._error is not None:
-            raise self._error
-        return self._written

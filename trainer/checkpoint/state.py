@@ -25,7 +25,7 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
 
-    # What must be equal in the run that resumes; see `identity` in resume.py.
+    # What must be equal in the run that resumes; see `identity` in identity.py.
     identity: dict[str, Any]
 
     # Updates that the optimizer made. Lower than `step` when steps were skipped.

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from trainer.checkpoint.disk_errors import write_errors_of
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.safetensors_io import TensorLayout, create
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, cut_at_pieces, write_together
+from trainer.checkpoint.shared_writes import HeldBytes, cut_at_pieces, write_together
 from trainer.checkpoint.snapshot import Snapshot
 from trainer.checkpoint.tensor_files import TENSOR_FILES, layouts_of, shapes_in, values_of
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers

@@ -15,7 +15,7 @@ from fsspec.callbacks import Callback
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
-from trainer.checkpoint import layout
+from trainer.checkpoint import layout, publication
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.layout import EVALUATION, checkpoint_path, location, steps_saved
 from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file, fault_of_checkpoint, listed_files, seal
@@ -97,7 +97,7 @@ def bring_checkpoint(url: str, run: str, step: int | None) -> list[str]:
 def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
     """Download and publish a checkpoint. Returns what is wrong with it, if it does not verify, and drops it then."""
     source = location(url, step)
-    partial = layout.begin(run, step)
+    partial = publication.begin(run, step)
     try:
         text = storage.read(storage.join(source, MANIFEST))
         manifest = manifest_in_parts(text, source)
@@ -119,7 +119,7 @@ def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
         shutil.rmtree(partial)
         return fault.replace(str(partial), source)
 
-    layout.publish_checkpoint(partial, checkpoint_path(run, step))
+    publication.publish_checkpoint(partial, checkpoint_path(run, step))
     return None
 
 

@@ -30,7 +30,8 @@ import torch.distributed as dist
 from schemas.errors import StorageError
 from trainer.checkpoint.disk_errors import read_errors_of
 from trainer.checkpoint.manifest import Entry, ManifestEntry, describe_file, entry_of, fault_of_ranges, ranges_of
-from trainer.checkpoint.shared_writes import PIECE, WrittenPiece
+from trainer.checkpoint.offset_writer import WrittenPiece
+from trainer.checkpoint.shared_writes import PIECE
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
 

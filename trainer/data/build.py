@@ -12,9 +12,10 @@ from schemas.vocabulary import read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_rows
-from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, RankShare, Stream
+from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import BatchShape, shape_for
+from trainer.data.rank_share import RankShare
 from trainer.models.families import FAMILIES
 
 BYTES_PER_GIGABYTE = 10**9

@@ -1,8 +1,8 @@
 """Global batch k, divided into one rank's micro-batches and masked.
 
 The rows of global batch k follow from its number (mixture.py, sampler.py), so a run resumes by asking for the next one.
-Its rows are assigned to all micro-batches of all ranks by length, so that every rank computes nearly the same number of
-tokens. The world size decides which rank gets which rows, and nothing else: masks are drawn from each row's own key.
+The world size decides which rank gets which rows (rank_share.py), and nothing else: masks are drawn from each row's own
+key.
 
 Shape suffixes: B rows, K masked tokens.
 """
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from schemas.errors import DataError
 from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
@@ -28,47 +27,13 @@ from trainer.data.padding import BatchShape, pad_to_shape
 from trainer.data.pair_rows import PairRows, join_masks, join_rows
 from trainer.data.permuted import pack_permuted
 from trainer.data.prefetch import DeviceFeed, SentBatches
-from trainer.data.ramp import BatchRamp
+from trainer.data.rank_share import RankShare, assign_rows
 from trainer.data.replacement_draws import with_replacement_draws
 from trainer.data.sop import redraw_order
 from trainer.models.batch import PackedBatch
 
 Ints = NDArray[np.int64]
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class RankShare:
-    """One rank's part of every global batch.
-
-    micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
-    ramp: the smaller batches at the beginning of a phase, None if all are of one size.
-    """
-
-    rank: int
-    world_size: int
-    micro_batches: int
-    size: int
-    ramp: BatchRamp | None = None
-
-    def at(self, number: int) -> RankShare:
-        """Return this rank's part of global batch `number`, counted from 0, without a ramp."""
-        ramped = self.ramp.batch(number) if self.ramp is not None else None
-        if ramped is None:
-            return replace(self, ramp=None)
-        size, micro_batches = ramped
-        return RankShare(self.rank, self.world_size, micro_batches, size)
-
-    def first_place(self, number: int) -> int:
-        """Return the place in the data at which global batch `number` begins."""
-        if self.ramp is None:
-            return number * self.size
-        return self.ramp.first_place(number, self.size)
-
-    @property
-    def micro_batches_per_step(self) -> int:
-        """The number of micro-batches of a global batch, over all ranks."""
-        return self.world_size * self.micro_batches
 
 
 @dataclass(frozen=True)
@@ -275,44 +240,3 @@ def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]
         if len(rows_B):
             chosen.append(ChosenRows(part, rows_B, part.keys(rows_B)))
     return chosen
-
-
-def assign_rows(lengths_B: NDArray[np.integer], share: RankShare) -> list[Ints]:
-    """Return the numbers of the rows of each of one rank's micro-batches, ascending.
-
-    Rows are sorted by length and assigned to all micro-batches back and forth, so the micro-batches' tokens differ by
-    less than the longest row. Raises DataError if there are fewer rows than micro-batches.
-
-    Example: with rows sorted as a b c d e f g and three micro-batches, the rounds are (a b c), (f e d), (g - -), and
-    the micro-batches hold a f g, b e, and c d.
-    """
-    micro_batches = share.micro_batches_per_step
-    if len(lengths_B) < micro_batches:
-        raise DataError(
-            f"A global batch of {len(lengths_B)} rows cannot be divided into {micro_batches} micro-batches. "
-            "Enlarge the batch, or use fewer ranks or larger micro-batches."
-        )
-
-    # Row number i of the sorted rows is in round i // micro_batches. Every other round runs backwards: otherwise the
-    # first micro-batch would get the longest row of every round.
-    longest_first = sort_longest_first(lengths_B)
-    round_starts = np.arange(0, len(lengths_B), micro_batches)
-    runs_backwards = np.arange(len(round_starts)) % 2 == 1
-
-    # A rank takes every world_size-th micro-batch. The last round may end before it comes to one.
-    assigned = []
-    for micro_batch in range(share.rank, micro_batches, share.world_size):
-        places = round_starts + np.where(runs_backwards, micro_batches - 1 - micro_batch, micro_batch)
-        assigned.append(np.sort(longest_first[places[places < len(lengths_B)]]))
-    return assigned
-
-
-def sort_longest_first(lengths_B: NDArray[np.integer]) -> Ints:
-    """Return the rows' numbers sorted by descending length, rows of equal length by ascending number.
-
-    Every rank sorts all rows of every global batch. numpy sorts 16-bit integers by radix, 15 times as fast as others.
-    """
-    missing_B = lengths_B.max() - lengths_B
-    if missing_B.max() < 1 << 16:
-        missing_B = missing_B.astype(np.uint16)
-    return np.argsort(missing_B, kind="stable")

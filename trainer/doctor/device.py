@@ -110,7 +110,7 @@ def cpu_model() -> str:
 
 def check_cores() -> Finding:
     """Check how many cores training will use."""
-    from trainer.engine import available_cores
+    from trainer.distributed.process_group import available_cores
 
     usable = available_cores()
     quota = cgroup_cores(Path("/sys/fs/cgroup/cpu.max"))

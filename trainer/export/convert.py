@@ -35,14 +35,7 @@ from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
 from trainer.distributed.preemption import INTERRUPTED
 from trainer.export.average import folder_of_weights, last_steps
-from trainer.export.folder import (
-    VERSION_KEY,
-    check_output,
-    publish_export,
-    room_errors_named,
-    scratch_folder,
-    tokenizer_files,
-)
+from trainer.export.folder import VERSION_KEY, check_output, publish_export, room_errors_named, scratch_folder
 from trainer.export.model_card import model_card
 from trainer.export.shards import DEFAULT_SHARD_GIGABYTES, write_weights
 from trainer.export.source import (
@@ -52,6 +45,7 @@ from trainer.export.source import (
     local_copy,
     step_with_lowest_loss,
 )
+from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.logs import logger
 from trainer.models.hf_config import hf_config

@@ -1,4 +1,4 @@
-"""The folder that an export is written to: checked before any work, filled at the end; and the tokenizer files in it.
+"""The folder that an export is written to: checked before any work, filled at the end.
 
 An export never replaces files that are not its own. A folder counts as an earlier export, which --overwrite may
 replace, if its config.json has the key `clozeline_version`.
@@ -15,35 +15,22 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES
+from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.url_checkpoints import upload_file
 from trainer.export.shards import INDEX_FILE, SINGLE_FILE
-from trainer.export.xlnet import xlnet_tokenizer, xlnet_tokenizer_config
 from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
-from trainer.models.shape import EncoderShape
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES
 """Names that an export may hold, besides those of SHARD: what --overwrite replaces or removes."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 VERSION_KEY = "clozeline_version"
 """Key of an export's config.json by which an export is recognized."""
-TOKENIZER_PATH_KEYS = (
-    "name_or_path",
-    "_name_or_path",
-    "tokenizer_file",
-    "vocab_file",
-    "special_tokens_map_file",
-    "cache_dir",
-)
-"""Keys of a tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
 
 
 # ---- Before any work: may an export be written there? ----
@@ -142,53 +129,6 @@ def room_errors_named(folder: Path, model: PretrainingModel) -> Iterator[None]:
             f"The temporary folder {folder.parent} cannot be written: the export needs {bytes_needed:,} bytes and "
             f"{bytes_free:,} are free ({error}). Free space there, or set TMPDIR to another folder."
         ) from error
-
-
-# ---- Tokenizer files ----
-
-
-def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
-    """Return the files of a run's vocabulary by name, with what the tokenizer must know about the model.
-
-    Raises DataError when tokenizer_config.json is not a JSON object.
-    """
-    files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
-    config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
-    if shape.two_streams:
-        files[TOKENIZER_FILE] = xlnet_tokenizer(files[TOKENIZER_FILE])
-        config = xlnet_tokenizer_config(config)
-    files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
-    return files
-
-
-def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
-    """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
-
-    model_max_length lets `truncation=True` cut to what the model takes. token_type_ids are listed for models with two
-    segments; without that transformers leaves them out for ALBERT, and segment B would be read as segment A.
-    """
-    content = _read_tokenizer_config(path)
-    config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
-    config["model_max_length"] = shape.max_position_embeddings
-    config["model_input_names"] = ["input_ids", "attention_mask"]
-    if shape.type_vocab_size > 1:
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return config
-
-
-def _read_tokenizer_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        raise DataError(
-            f"{path} is not the JSON of a tokenizer ({error}). Restore the file from the vocabulary's folder."
-        ) from error
-    return content
 
 
 # ---- Publishing ----

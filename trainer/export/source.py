@@ -10,9 +10,9 @@ from pathlib import Path
 from schemas import storage
 from schemas.errors import CheckpointError, UsageError
 from schemas.vocabulary import Vocabulary
+from trainer.checkpoint.identity import check_identity
 from trainer.checkpoint.layout import (
     best_step,
-    check_identity,
     checkpoint_path,
     fault_of_checkpoint,
     newest_sound_checkpoint,

@@ -11,12 +11,10 @@ A checkpoint holds the sums, so the first line after a resume equals that of an 
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-if TYPE_CHECKING:
-    from trainer.step import StepResult  # imports torch, which readers of a checkpoint's state do not need
+from trainer.step_result import StepResult
 
 REPLACED_TOKEN_NAMES = ("rtd_loss", "rtd_accuracy", "replaced_fraction")
 """The metrics that only a run with replaced-token detection has: means over all tokens. replaced_fraction is the share

@@ -35,7 +35,7 @@ class Utilization:
     def hfu(self, tokens_per_second: float, work: ExecutedWork) -> float | None:
         """Return the hardware FLOPs utilization, None if nothing was computed.
 
-        work: of one rank. The others' is alike, because rows are assigned to ranks evenly (trainer/data/loader.py).
+        work: of one rank. The others' is alike, because rows are assigned to ranks evenly (data/rank_share.py).
         """
         if work.tokens == 0:
             return None

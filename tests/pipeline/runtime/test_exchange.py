@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.runtime import exchange
-from pipeline.runtime.exchange import Entry, GroupReader, Stream, indexes_by_name, merge_runs
+from pipeline.runtime import merging
+from pipeline.runtime.exchange import Entry, GroupReader, Stream, indexes_by_name
+from pipeline.runtime.merging import merge_runs
 from pipeline.runtime.run_files import RunIndex, encode_run, read_buckets
 from pipeline.runtime.staging import Staging
 
@@ -54,7 +55,7 @@ def test_large_runs_are_merged_fewer_at_a_time(tmp_path: Path, monkeypatch: pyte
     staging = Staging(str(tmp_path), "job")
     entries = write_entries(staging, 5)
     run_bytes = int(RunIndex.from_row(entries[0][1]).lengths.sum())
-    monkeypatch.setattr(exchange, "MERGED_BYTES", 2 * run_bytes + 1)
+    monkeypatch.setattr(merging, "MERGED_BYTES", 2 * run_bytes + 1)
 
     indexes = merge_runs("000000-00", entries, STREAM, BUCKETS, staging)
     assert [runs_in(index, staging) for index in indexes] == [[0, 1], [2, 3], [4]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.runtime import exchange
+from pipeline.runtime import merging
 from pipeline.runtime.counters import Report
 from pipeline.runtime.run_files import RunIndex, read_buckets
 from pipeline.runtime.staging import Staging
@@ -124,7 +124,7 @@ def test_merged_runs_hold_one_copy_of_a_page(tmp_path: Path) -> None:
         staging.put(name, staging.piece(RunIndex.from_row(run["index"]).name))
         entries.append((0, [name, *run["index"][1:]]))
 
-    (index,) = exchange.merge_runs("000000-00", entries, stream, 1, staging)
+    (index,) = merging.merge_runs("000000-00", entries, stream, 1, staging)
     (batch,) = read_buckets([index], stream.schema, staging)
     assert batch["copies"].to_pylist() == ['{"web":29}']
 

@@ -26,7 +26,8 @@ from pipeline.runtime.exchange import (
 )
 from pipeline.runtime.run_files import bucket_of, encode_run
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.exchange import Exchange, Plan, Sent, Written
+from pipeline.transforms.exchange import Exchange, Sent, Written
+from pipeline.transforms.exchange_steps import Plan
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
 LONG = ["x" * 100] * 40_000  # a row of 4 MB, which travels in several parts

@@ -6,18 +6,16 @@ import pytest
 
 from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint import layout
+from trainer.checkpoint.identity import check_identity
 from trainer.checkpoint.layout import (
     add_evaluation,
-    begin,
     best_step,
-    check_identity,
     checkpoint_path,
     newest_sound_checkpoint,
-    prune,
-    publish_checkpoint,
     steps_saved,
 )
 from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
+from trainer.checkpoint.publication import begin, prune, publish_checkpoint
 from trainer.checkpoint.state import TrainingState
 
 

@@ -16,11 +16,11 @@ from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.layout import checkpoint_path, location, steps_saved
 from trainer.checkpoint.left_parts import choose_left, left_in
 from trainer.checkpoint.manifest import MANIFEST, describe_file, fault_of_checkpoint
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.part_writes import prune_parts, publish_parts, read_back_parts
 from trainer.checkpoint.parts import gather, manifest_in_parts, manifest_of, saved_parts
 from trainer.checkpoint.remote_parts import RemotePartOfRun
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
-from trainer.checkpoint.shared_writes import WrittenPiece
 from trainer.checkpoint.url_checkpoints import is_same, prune_url, remove_unfinished
 
 NAMES = ("exp_avg.safetensors", "model.safetensors")

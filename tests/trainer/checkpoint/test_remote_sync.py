@@ -11,7 +11,7 @@ import pytest
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from tests.object_store import ObjectStore
-from trainer.checkpoint import layout
+from trainer.checkpoint import layout, publication
 from trainer.checkpoint.layout import checkpoint_path, steps_saved
 from trainer.checkpoint.manifest import describe_file, seal
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
@@ -37,13 +37,13 @@ def keys(bucket) -> set[str]:
 
 
 def saved(run: Path, step: int, weights: bytes = b"weights", loss: float | None = None) -> None:
-    partial = layout.begin(str(run), step)
+    partial = publication.begin(str(run), step)
     (partial / "model.safetensors").write_bytes(weights * 100)
     (partial / "state.json").write_text(TrainingState(step=step, tokens=1, seconds=0.5, identity={}).model_dump_json())
     if loss is not None:
         layout.add_evaluation(partial, {"eval_mlm_loss": loss})
     seal(partial, [describe_file(partial, file) for file in sorted(partial.iterdir())])
-    layout.publish_checkpoint(partial, checkpoint_path(str(run), step))
+    publication.publish_checkpoint(partial, checkpoint_path(str(run), step))
     for name in ("recipe.toml", "metrics.jsonl", "lock"):
         (run / name).write_text("")
 
@@ -154,7 +154,7 @@ def test_the_url_keeps_the_newest_and_the_best(bucket, tmp_path) -> None:
     follow(second, keep=1)
     assert steps_saved(str(second)) == [3]
     saved(second, 4)
-    layout.prune(str(second), keep=1, newest=4)
+    publication.prune(str(second), keep=1, newest=4)
     follow(second, keep=1)
     assert steps_saved(URL) == [2, 4]
     assert not [name for name in keys(bucket) if "step-00000003" in name]
@@ -173,7 +173,7 @@ def test_what_is_kept_here_alone_is_not_sent_again_and_again(store, bucket, tmp_
         saved(second, step, loss=2.0 if step == 2 else None)
         for path in (second / "checkpoints/step-00000001").glob("*"):
             path.unlink()
-        layout.prune(str(second), keep=1, newest=step)
+        publication.prune(str(second), keep=1, newest=step)
     follow(second, keep=1)
     assert steps_saved(str(second)) == [2, 4] and steps_saved(URL) == [1, 4]
     assert store.count("step-00000002/manifest.json", "PUT") == 1

@@ -19,7 +19,7 @@ from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.checkpoint import layout, loading, sharded, verification
 from trainer.checkpoint.manifest import fault_of_checkpoint
-from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.snapshot import loss_scale_of, shapes_of, snapshot_of
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.tensor_writes import write_tensor_files

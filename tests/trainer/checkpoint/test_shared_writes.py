@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from schemas.errors import StorageError
-from trainer.checkpoint import layout, sharded
+from trainer.checkpoint import layout, publication, sharded
 from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint
 from trainer.checkpoint.shared_writes import HeldBytes
 from trainer.checkpoint.write_plan import BLOCK
@@ -101,7 +101,7 @@ def test_a_rank_that_fails_in_one_file_leaves_no_other_waiting(training, tmp_pat
 
 
 def test_a_file_that_no_rank_has_checked_is_not_published(tmp_path) -> None:
-    partial = layout.begin(str(tmp_path), 4)
+    partial = publication.begin(str(tmp_path), 4)
     for name in ("model.safetensors", "state.json"):
         (partial / name).write_text("x")
     entries: list[Any] = [describe_file(partial, partial / "state.json")]

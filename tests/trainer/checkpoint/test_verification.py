@@ -23,7 +23,7 @@ from trainer.checkpoint.manifest import (
     remove_entry,
     seal,
 )
-from trainer.checkpoint.shared_writes import WrittenPiece
+from trainer.checkpoint.offset_writer import WrittenPiece
 from trainer.checkpoint.verification import (
     check_files,
     hashing_order,

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from schemas.errors import StorageError
 from tests.trainer.one_rank import ThreadedRanks
 from trainer.checkpoint import shared_writes, write_plan
-from trainer.checkpoint.shared_writes import HeldBytes, WrittenPiece, write_together
+from trainer.checkpoint.offset_writer import WrittenPiece
+from trainer.checkpoint.shared_writes import HeldBytes, write_together
 from trainer.checkpoint.write_plan import Extent, assign_writers
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from schemas.ragged import offsets_of
 from tests.trainer.data.shared_blocks.ranks import made_shard
 from trainer.data.block import Block
-from trainer.data.loader import RankShare, assign_rows
 from trainer.data.pair_rows import join_rows
+from trainer.data.rank_share import RankShare, assign_rows
 
 MASKS = 3
 SHARDS = [made_shard(place, MASKS) for place in (4, 5, 0, 7)]  # shard 5 has no rows

@@ -7,7 +7,7 @@ import pytest
 from schemas.errors import ClozelineError
 from trainer.config.load import load_recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import RankShare
+from trainer.data.rank_share import RankShare
 
 TOKENS = ["batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600", "batch.micro_tokens=100"]
 

@@ -16,9 +16,10 @@ from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream, assign_rows
+from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources, rows_of_step
 from trainer.data.padding import BatchShape, shape_for
+from trainer.data.rank_share import RankShare, assign_rows
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 

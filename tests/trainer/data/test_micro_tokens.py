@@ -12,8 +12,7 @@ from trainer.batch_limits import token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import RankShare, assign_rows
-from trainer.engine import share_of
+from trainer.data.rank_share import RankShare, assign_rows, share_of
 
 
 def recipe_of(pairs: Path, global_tokens: int, micro_tokens: int, *changes: str) -> Recipe:

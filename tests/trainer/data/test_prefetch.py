@@ -11,8 +11,9 @@ import torch
 
 from schemas.masking import Masking
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
+from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
+from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 
 OURS = torch.device("cuda", 3)

@@ -16,9 +16,8 @@ from tests.trainer.data.test_loader import rows_of
 from trainer.config.load import load_recipe
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.build import build_stream, open_folders
-from trainer.data.loader import RankShare
 from trainer.data.ramp import BatchRamp, places_before, ramp_sizes
-from trainer.engine import share_of
+from trainer.data.rank_share import RankShare, share_of
 
 TINY = "trainer/recipes/tiny.toml"
 

@@ -8,8 +8,9 @@ import pytest
 from schemas.masking import Masking
 from schemas.vocabulary import Vocabulary
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
+from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 
 Row = tuple[tuple[int, ...], tuple[int, ...], int]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from benchmarks.step_costs import CASES, copied_values, loop_of, one_step
 from benchmarks.waits import counted_waits
-from trainer.engine import start_distributed
+from trainer.distributed.process_group import start_distributed
 
 MICRO_BATCHES = 2
 

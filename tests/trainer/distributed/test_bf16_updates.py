@@ -20,7 +20,8 @@ from tests.trainer.ranks import environments
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer, parameter_slices
 from trainer.optim.lr_schedule import set_learning_rate
-from trainer.step import Stepper, StepResult
+from trainer.step import Stepper
+from trainer.step_result import StepResult
 
 WAITS = Path("tests/trainer/distributed/step_waits.py")
 OPTIMIZERS = ["adamw", "lamb", "muon", "stable_adamw"]

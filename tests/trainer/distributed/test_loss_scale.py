@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint.manifest import describe_file, seal
 
 STAGES = range(4)
 STEPS = 6
@@ -35,7 +36,7 @@ def with_scale(run: Path, scale: float, to: Path) -> Path:
     state["loss_scale"]["cur_scale"] = scale
     (folder / "state.json").write_text(json.dumps(state))
     files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
-    checkpoints.seal(folder, [checkpoints.describe_file(folder, file) for file in files])
+    seal(folder, [describe_file(folder, file) for file in files])
     return to
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer.metrics.interval import Interval
-from trainer.step import BatchCounts, StepResult
+from trainer.step_result import BatchCounts, StepResult
 
 
 def step(mlm_sum: float, masked: float, pairs: float = 0.0, norm: float = 1.0, loss: float = 1.0) -> StepResult:

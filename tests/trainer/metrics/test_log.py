@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trainer.metrics.log import NAMES, Meter, MetricsLog, read_metrics
+from trainer.metrics.log import NAMES, MetricsLog, read_metrics
+from trainer.metrics.meter import Meter
 from trainer.metrics.step_clock import MeasuredInterval
 from trainer.models.flops import ExecutedWork
 

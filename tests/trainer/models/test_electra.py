@@ -20,9 +20,10 @@ from tests.small_models import alone, as_theirs, padded, random_model, section, 
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, RankShare, Stream
+from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import ReplacedTokenModel
 from trainer.models.families import encoder_shape

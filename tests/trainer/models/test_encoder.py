@@ -23,9 +23,10 @@ from tests.small_models import (
 from trainer.build_model import notes
 from trainer.config.load import load_recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, RankShare, Stream
+from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_convert import constant_tensors, from_hf, to_hf

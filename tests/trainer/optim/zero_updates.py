@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.loader import RankShare
+from trainer.data.rank_share import RankShare
 from trainer.distributed.gradients import gradient_divisor
-from trainer.engine import build_engine, start_distributed
+from trainer.distributed.process_group import start_distributed
+from trainer.engine import build_engine
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 

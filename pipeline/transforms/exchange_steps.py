@@ -1,0 +1,134 @@
+"""What the steps of an exchange do on workers: the functions that pipeline/transforms/exchange.py wires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.runtime.blocks import NO_ROWS, WireBlock, blocks_of, tables_of_blocks
+from pipeline.runtime.exchange import (
+    BatchSource,
+    Entry,
+    GroupReader,
+    KeyedBatches,
+    Stream,
+    batches_of_runs,
+    buckets_of_group,
+    entries_by_group,
+    groups_for,
+    indexes_by_name,
+    write_batches,
+)
+from pipeline.runtime.merging import MERGED_RUNS, entries_by_range, merge_runs
+from pipeline.runtime.run_files import RunIndex
+from pipeline.runtime.staging import Staging
+
+Consume = Callable[[int, Callable[[], list[pa.Table]], Any], Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided while the job runs. A side input of every step of the exchange.
+
+    buckets: the number of buckets. merges: whether runs are merged before they are read.
+    details: for `BatchSource` and for `consume`.
+    """
+
+    buckets: int
+    merges: bool = False
+    details: Any = None
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """What is done with each bucket."""
+
+    streams: list[Stream]
+    function: Consume
+
+
+def empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
+    """Yield a block for each bucket, so that one without rows is consumed as well."""
+    for bucket in range(plan.buckets):
+        yield bucket, NO_ROWS
+
+
+def send_blocks(element: Any, source: BatchSource, stream: Stream, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
+    """Make the batches of an element and yield their rows as blocks."""
+    yield from blocks_of(source.batches_of(element, plan.details), stream, plan.buckets)
+    source.made(element)
+
+
+def read_blocks(
+    numbered: tuple[int, list], stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, WireBlock]]:
+    """Read one run, with a single request, and yield its rows as blocks."""
+    index = RunIndex.from_row(numbered[1])
+    yield from blocks_of(batches_of_runs([index], stream, staging), stream, plan.buckets)
+
+
+def consume_blocks(grouped: tuple[int, Iterable[WireBlock]], consumer: Consumer, plan: Plan) -> Any:
+    """Consume one bucket, of whose blocks the tables are made only if they are asked for."""
+    bucket, blocks = grouped
+    read_tables = partial(tables_of_blocks, blocks, consumer.streams)
+    return consumer.function(bucket, read_tables, plan.details)
+
+
+def empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
+    """Yield no entry for each group, so that one without rows is consumed as well."""
+    for group in range(groups_for(plan.buckets)):
+        yield group, None
+
+
+def send_runs(
+    element: Any, source: BatchSource, stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, Entry]]:
+    """Make the batches of an element, write them as run files, and yield the entries of these runs."""
+
+    def make_batches() -> KeyedBatches:
+        return source.batches_of(element, plan.details)
+
+    for index in write_batches(source.name_of(element), make_batches, stream, plan.buckets, staging):
+        yield from entries_by_group(index, stream.number, plan.buckets)
+    source.made(element)
+
+
+def entries_as_they_are(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[int, Entry]]:
+    """Yield the entries of a run that was written before the exchange, unless runs are merged."""
+    if not plan.merges:
+        yield from entries_by_group(RunIndex.from_row(numbered[1]), stream.number, plan.buckets)
+
+
+def entries_to_merge(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[str, Entry]]:
+    """Yield the entries of such a run by what they are merged with, if runs are merged."""
+    if not plan.merges:
+        return
+
+    # Neighboring splits together, because most are a single run; `merge_runs` cuts what is more than MERGED_RUNS runs.
+    split, row = numbered
+    for key_range, entry in entries_by_range(RunIndex.from_row(row), stream.number):
+        yield f"{split // MERGED_RUNS:06d}-{key_range:02d}", entry
+
+
+def merge_range(
+    grouped: tuple[str, Iterable[Entry]], stream: Stream, plan: Plan, staging: Staging
+) -> Iterator[tuple[int, Entry]]:
+    """Merge the runs of one range of keys, and yield the entries of the merged runs."""
+    name, entries = grouped
+    for index in merge_runs(name, entries, stream, plan.buckets, staging):
+        yield from entries_by_group(index, stream.number, plan.buckets)
+
+
+def consume_runs(
+    grouped: tuple[int, Iterable[Entry | None]], consumer: Consumer, plan: Plan, staging: Staging
+) -> Iterator[Any]:
+    """Consume the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
+    group, entries = grouped
+    reader = GroupReader(indexes_by_name(filter(None, entries)), plan.buckets, staging)
+    for bucket in buckets_of_group(group, plan.buckets):
+        read_tables = partial(reader.tables, bucket, consumer.streams)
+        yield consumer.function(bucket, read_tables, plan.details)

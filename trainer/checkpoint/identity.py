@@ -1,0 +1,133 @@
+"""A run's identity: what must not change when it resumes, because it decides rows, masks or weights.
+
+The first step of a phase is a special case: data, masking and batch size belong to a phase, so only what holds for the
+whole run (IDENTITY_OF_RUN) is compared there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import CheckpointError
+from trainer.checkpoint.state import TrainingState
+from trainer.config.changes import flatten, shown_value
+from trainer.config.phases import MODEL_KEYS, Phase
+from trainer.config.schema import Recipe
+from trainer.config.training_sections import BERT_REPLACEMENT
+from trainer.data.dataset import PairFolder
+
+IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer")
+"""The entries of an identity that hold for the whole run; the others belong to a phase."""
+
+_RECIPE_NAMES = {
+    "weights": "data.weights",
+    "vocabulary": "the vocabulary of data.pairs",
+    "seed": "run.seed",
+    "optimizer": "optimizer.kind",
+    "global_batch": "batch.global_batch or batch.global_tokens",
+    "batch_ramp": "batch.ramp_from and batch.ramp_steps",
+    "steps_before": "the first step of this phase",
+    "objective": "objective.kind",
+    "replacement": "masking.replacement",
+    "phase_model": "the phase's model",
+}
+"""What the recipe calls the entries of an identity. `model` and `masking` are sections of it under the same names."""
+
+
+def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
+    """Return what must not change under a run: everything here decides rows, masks or weights."""
+    return _of_newer_keys(recipe, phase) | {
+        "data": [folder.manifest.fingerprint for folder in folders],
+        "weights": phase.recipe.data.weights,
+        "vocabulary": folders[0].vocabulary.fingerprint,
+        "seed": recipe.run.seed,
+        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
+        "optimizer": phase.recipe.optimizer.kind,
+        "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
+        "global_batch": phase.recipe.batch.size,
+        "batch_ramp": ramp_of(phase.recipe),
+        "steps_before": phase.steps_before,
+    }
+
+
+def _of_newer_keys(recipe: Recipe, phase: Phase) -> dict[str, Any]:
+    """Return the entries of keys that earlier versions did not have, unless they have the values of those."""
+    entries: dict[str, Any] = {}
+    if phase.recipe.objective.kind != "mlm":
+        entries["objective"] = phase.recipe.objective.kind
+    if phase.recipe.masking.replacement != BERT_REPLACEMENT:
+        entries["replacement"] = phase.recipe.masking.replacement
+
+    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
+    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
+    changed = {name: value for name, value in of_phase.items() if value != of_run[name]}
+    if changed:
+        entries["phase_model"] = changed
+    return entries
+
+
+def ramp_of(recipe: Recipe) -> list[int] | None:
+    """Return batch.ramp_from and batch.ramp_steps, or None without a ramp, as in checkpoints of earlier versions."""
+    batch = recipe.batch
+    if batch.ramp_from is None or batch.ramp_steps is None:
+        return None
+    return [batch.ramp_from, batch.ramp_steps]
+
+
+def check_unchanged(
+    path: Path,
+    state: TrainingState,
+    now: dict[str, Any],
+    folders: list[str],
+    names: tuple[str, ...],
+) -> None:
+    """Compare the named entries of the checkpoint's identity with those of this run, `now`.
+
+    Raises CheckpointError that gives both values of each key, and for data the folders with their fingerprints.
+    """
+    saved_data = state.identity.get("data")
+    if "data" in names and saved_data != now["data"]:
+        before = _data_text(state.folders, saved_data or [])
+        after = _data_text(folders, now["data"])
+        raise CheckpointError(
+            f"{path} was trained on other data: data.pairs was {before}, is {after}. "
+            "Put the data back, or start a new run with another run.output."
+        )
+
+    others = [name for name in names if name != "data"]
+    check_identity(path, _by_recipe_key(state.identity, others), _by_recipe_key(now, others))
+
+
+def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the named entries of an identity under the full keys that the recipe has for them."""
+    renamed: dict[str, Any] = {}
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            renamed[_RECIPE_NAMES.get(name, name)] = value
+    return flatten(renamed)
+
+
+def _data_text(folders: list[str], fingerprints: list[str]) -> str:
+    """Example: `out/pairs (fingerprint 53a1...)`; only fingerprints if the folders are not known."""
+    if len(folders) != len(fingerprints):
+        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
+    pairs = zip(folders, fingerprints, strict=True)
+    return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
+
+
+def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise CheckpointError, listing every difference, if a run would resume with other settings than it began with."""
+    differences = []
+    for name in sorted({*saved, *now}):
+        before = saved.get(name)
+        after = now.get(name)
+        if before != after:
+            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
+
+    if differences:
+        raise CheckpointError(
+            f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
+            "Put them back, or start a new run with another run.output."
+        )

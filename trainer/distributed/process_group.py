@@ -1,0 +1,120 @@
+"""Joins the process group: the environment, threads and device of this rank, and its connection to the others."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator
+
+from schemas.errors import UsageError
+from trainer.distributed.kernels import load_communication_kernels
+from trainer.distributed.stop_agreement import gloo_error
+from trainer.distributed.torch_internals import set_process_group_timeout
+
+
+def start_distributed(timeout: float) -> None:
+    """Join the process group. A plain `python -m trainer` is a group of one.
+
+    Raises UsageError if the ranks cannot connect within twice `timeout` seconds. Later waits have no limit here; the
+    watchdog ends them.
+    """
+    quiet_libraries()
+    set_default_environment()
+
+    accelerator: Any = get_accelerator()
+    limit_cpu_threads(accelerator)
+    accelerator.set_device(int(os.environ["LOCAL_RANK"]))
+
+    if torch.distributed.is_initialized():
+        return
+
+    if accelerator.device_name() == "cpu":
+        load_communication_kernels(timeout)
+    connect_ranks(accelerator.communication_backend_name(), timeout)
+    remove_collective_timeout()
+
+    # A process that ends while its group still exists may abort, and then its exit code is lost.
+    atexit.register(torch.distributed.destroy_process_group)
+
+
+def quiet_libraries() -> None:
+    """Hide what DeepSpeed logs and what torch warns DeepSpeed about. The trainer logs or raises what matters."""
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+
+
+def set_default_environment() -> None:
+    """Set what a launcher would set, for a process that was started without one."""
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+
+    # A rank on its own takes any free port.
+    is_alone = os.environ["WORLD_SIZE"] == "1"
+    os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
+
+    # NCCL's own handler would end a rank that waits for long; see remove_collective_timeout.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+
+def limit_cpu_threads(accelerator: Any) -> None:
+    """Give each rank on a CPU its share of the cores. With more threads than cores all ranks wait for each other."""
+    if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return
+    torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use. Slurm and containers may allow fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ranks_on_this_machine() -> int:
+    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
+
+
+def connect_ranks(backend: str, timeout: float) -> None:
+    """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
+    connection_limit = timedelta(seconds=2 * timeout)
+    try:
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+    except torch.distributed.DistNetworkError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"The ranks cannot meet at {address} ({reason}). If another run on this machine uses that port, give the "
+            "launcher another one: --master_port 29501."
+        ) from error
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise gloo_error(error) from error
+
+
+def remove_collective_timeout() -> None:
+    """Let collective calls wait for a year.
+
+    A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
+    rank advances, and names a rank that died; a timeout here, or NCCL's handler, would only end the process.
+    """
+    set_process_group_timeout(timedelta(days=365).total_seconds())
+
+
+def device_of_rank() -> torch.device:
+    """Return the device that this rank computes on: its own GPU, or the CPU."""
+    accelerator: Any = get_accelerator()
+    return torch.device(accelerator.device_name(int(os.environ["LOCAL_RANK"])))

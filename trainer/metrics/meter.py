@@ -1,0 +1,54 @@
+"""Counts what a run has done so far: the tokens and seconds of all its resumes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+
+class Meter:
+    """Counts the tokens and seconds of a run over all its resumes, and measures rates between two readings.
+
+    tokens: trained on so far, without padding. seconds: spent on training so far.
+    """
+
+    def __init__(self, tokens: int, seconds: float):
+        """`tokens` and `seconds` are the run's totals when it was resumed."""
+        self.tokens = tokens
+        self._seconds_before = seconds
+        self._started = perf_counter()
+
+        # The last reading, which rates are measured from.
+        self._last_tokens = tokens
+        self._last_time = self._started
+        self._last_stalled = 0.0
+
+    def add(self, tokens: int) -> None:
+        """Count the tokens of a step."""
+        self.tokens += tokens
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds_before + perf_counter() - self._started
+
+    def read(self, stalled: float) -> dict[str, float | None]:
+        """Return totals, and rates since the last reading.
+
+        stalled: the seconds that this process has waited for data so far.
+        """
+        now = perf_counter()
+        elapsed = now - self._last_time
+        readings = {
+            "tokens": self.tokens,
+            "tokens_per_second": (self.tokens - self._last_tokens) / elapsed,
+            "loader_stall_fraction": (stalled - self._last_stalled) / elapsed,
+            "seconds": self.seconds,
+        }
+
+        self._last_tokens = self.tokens
+        self._last_time = now
+        self._last_stalled = stalled
+        return readings
+
+    def skip(self, seconds: float) -> None:
+        """Leave time that was not spent on training out of the next rates."""
+        self._last_time += seconds

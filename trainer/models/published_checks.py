@@ -1,0 +1,145 @@
+"""Checks that the weights of a Hugging Face folder are those of a recipe's model, before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schemas.errors import DataError, UsageError
+from schemas.vocabulary import Vocabulary
+from trainer.models.hf_config import hf_config
+from trainer.models.hf_convert import Part, hf_parts
+from trainer.models.hf_files import read_tokens
+from trainer.models.hf_tables import WEIGHT_NAMES
+from trainer.models.parts import PartModel
+from trainer.models.shape import EncoderShape
+from trainer.models.xlnet_hf import their_dimensions
+
+UNCHECKED_KEYS = {
+    "architectures",
+    "vocab_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "dropout",
+    "mem_len",
+    "reuse_len",
+    "use_mems_eval",
+    "use_mems_train",
+}
+"""Keys of config.json that do not change what the weights mean, or that are checked in another way."""
+
+REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False}
+"""Keys that our exports leave out, with the only values that our models can compute."""
+
+MAX_FAULTS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """The tensors of a folder, under today's names, and the shape that they are to fill."""
+
+    folder: str
+    shape: EncoderShape
+    tensors: dict[str, Tensor]
+
+
+def extends(vocabulary: Vocabulary, config: dict[str, Any]) -> bool:
+    """Return whether a vocabulary extends that of a folder, by the size in its config.json."""
+    extension = vocabulary.extension
+    return extension is not None and config.get("vocab_size") == extension.base_size
+
+
+def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabulary, folder: str) -> None:
+    """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
+    ours = REQUIRED_VALUES | hf_config(model.shape, vocabulary)
+    differences = []
+    for key, value in ours.items():
+        if key in config and key not in UNCHECKED_KEYS and config[key] != value:
+            differences.append(f"{key} is {config[key]!r}, the recipe makes it {value!r}")
+
+    if differences:
+        raise UsageError(
+            f"{folder} is not the recipe's model: {'; '.join(differences)}. "
+            "Change [model] to fit the folder, or give another folder."
+        )
+
+
+def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
+    """Raise DataError unless the folder's token ids mean what the pairs' ids mean."""
+    remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
+    size = config.get("vocab_size", vocabulary.size)
+    if size != vocabulary.size and not extends(vocabulary, config):
+        raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
+
+    tokens = read_tokens(folder) or ()
+    for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
+        if theirs != ours:
+            raise DataError(
+                f"{folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
+                f"{ours!r} here. {remedy}"
+            )
+
+
+def check_tied(published: PublishedWeights) -> None:
+    """Raise DataError if the folder projects onto the vocabulary with another matrix than its embeddings."""
+    names = WEIGHT_NAMES[published.shape.family]
+    decoder = published.tensors.get(f"{names.decoder}.weight")
+    embeddings = published.tensors.get(f"{names.outside['encoder.embeddings.token']}.weight")
+    if decoder is None or embeddings is None:
+        return
+
+    if not torch.equal(decoder, embeddings):
+        raise DataError(
+            f"{published.folder} has a decoder that differs from its token embeddings; here the two "
+            "are one matrix. Give a folder with tie_word_embeddings."
+        )
+
+
+def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise DataError with every tensor that is missing, has another shape than ours, or holds NaN or infinity."""
+    faults = []
+    for name, parameter in parameters.items():
+        rows, *rest = parameter.shape
+        copies = hf_parts(name, rows, published.shape)
+        for part in (part for parts in copies for part in parts):
+            dimensions = their_dimensions(part.name, (part.rows, *rest), published.shape)
+            fault = _fault_of(published.tensors.get(part.name), list(dimensions))
+            if fault is not None:
+                faults.append(f"{part.name} {fault}")
+        faults += _unequal_copies(copies, published.tensors)
+
+    if faults:
+        hidden = len(faults) - MAX_FAULTS_SHOWN
+        more = f"; and {hidden} more" if hidden > 0 else ""
+        raise DataError(
+            f"{published.folder} does not hold the recipe's model: "
+            f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
+        )
+
+
+def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> list[str]:
+    """Return what is wrong if the folder's layers do not share what ours do."""
+    faults = []
+    for parts in copies[1:]:
+        for first, other in zip(copies[0], parts, strict=True):
+            pair = (tensors.get(first.name), tensors.get(other.name))
+            if pair[0] is not None and pair[1] is not None and not torch.equal(pair[0], pair[1]):
+                faults.append(f"{other.name} is not equal to {first.name}, which model.sharing makes one tensor")
+    return faults
+
+
+def _fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:
+    """Return what is wrong with a tensor that must have this shape, or None."""
+    if tensor is None:
+        return "is missing"
+    if list(tensor.shape) != shape:
+        return f"is {list(tensor.shape)}, expected {shape}"
+    if not tensor.isfinite().all():
+        return "holds values that are not finite"
+    return None

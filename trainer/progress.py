@@ -1,0 +1,40 @@
+"""How far a run is: what its checkpoints store of that, and what its next line of metrics is made from."""
+
+from __future__ import annotations
+
+from trainer.anomaly import AnomalyHistory
+from trainer.checkpoint.state import TrainingState
+from trainer.metrics.interval import Interval
+from trainer.metrics.meter import Meter
+from trainer.step_result import StepResult
+
+
+class Progress:
+    """How far a run is: totals over all its resumes, and sums since the last logged line."""
+
+    def __init__(self, state: TrainingState):
+        self._state = state
+        self.meter = Meter(state.tokens, state.seconds)
+        self.interval = state.interval.model_copy()
+
+    def add(self, result: StepResult) -> None:
+        """Count a step."""
+        self.meter.add(int(result.counts.tokens))
+        self.interval.add(result)
+
+    def end_interval(self) -> dict[str, float | None]:
+        """Return the means since the last logged line, and begin a new interval."""
+        means = self.interval.means()
+        self.interval = Interval()
+        return means
+
+    def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
+        """Return the state to save after `step`: a copy, because training changes the history while it is written."""
+        progress = {
+            "step": step,
+            "tokens": self.meter.tokens,
+            "seconds": self.meter.seconds,
+            "anomaly": history.model_copy(deep=True),
+            "interval": self.interval.model_copy(deep=True),
+        }
+        return self._state.model_copy(update=progress)
