@@ -194,7 +194,11 @@ def test_flags_in_the_text_exist() -> None:
     )
     known |= DEPLOY_FLAGS | {"verbose", "no_wait", "rows", "no_lowercase", "help", "pool", "port", "host"}
     known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
-    known |= {"shm", "micro_batches"}  # Docker's --shm-size; of benchmarks/step_costs.py
+    known |= {"shm"}  # Docker's --shm-size
+
+    benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', benchmarks))
+
     for page in PAGES:
         for flag in re.findall(r"(?<![-\w<!])--([a-z]\w*)", PAGES[page]):
             assert flag in known, (page, flag)
