@@ -9,18 +9,22 @@ Takes torchrun's flags and starts ranks as torchrun does. It differs once the ru
     SIGTERM, SIGINT          kills ranks that save for over 30 s    passes the signal on and waits
     SIGUSR1                  ends, and its ranks with it            passes the signal on and waits
 
+And where the node of its store ends first, torchrun logs a traceback after a run that went well; this one does not.
+
 Slurm's --signal reaches every process of a step, launchers too, and Kubernetes signals the launcher alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
 from typing import Any
 
 import psutil
+from torch.distributed import DistNetworkError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -29,6 +33,9 @@ from trainer.distributed.preemption import INTERRUPTED, LISTENED
 
 SIGNALS_OF_TORCHRUN = "SIGHUP,SIGQUIT"
 """Signals at which torchrun ends its ranks in its own way. All others that the ranks listen to are handled here."""
+
+LOGGER_OF_AGENTS = "torch.distributed.elastic.agent.server.api"
+"""The logger of torchrun's part that waits for the ranks of a node, and then for the other nodes."""
 
 
 class Stopped(BaseException):
@@ -69,10 +76,21 @@ def ranks_of(launcher: int) -> list[psutil.Process]:
     return ranks
 
 
+def is_no_lost_barrier(record: logging.LogRecord) -> bool:
+    """Return False for what a launcher logs whose ranks have all ended well, when it finds the others gone.
+
+    Launchers wait for each other before they end, at a store that one of them has. That one may have ended before the
+    answer has reached the others, which changes nothing for them. A wait that takes too long is still logged.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.funcName == "_exit_barrier" and isinstance(error, DistNetworkError))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Start the ranks of this node, wait for them, and return the exit code of the first that failed, or 0."""
     words = sys.argv[1:] if arguments is None else arguments
     relay = SignalRelay()
+    logging.getLogger(LOGGER_OF_AGENTS).addFilter(is_no_lost_barrier)
     try:
         relay.listen()
         options = torchrun.parse_args(["--signals_to_handle", SIGNALS_OF_TORCHRUN, *words])

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import subprocess
+import sys
 import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 from tests.trainer.distributed.test_preemption import listens, wait_for
 from tests.trainer.ranks import free_port
@@ -61,3 +69,38 @@ def test_a_rank_that_is_killed_is_named(training, tmp_path) -> None:
 )
 def test_the_exit_code_is_that_of_the_first_rank_that_failed(of_rank: int, asked: int | None, code: int) -> None:
     assert torchrun.exit_code(of_rank, asked) == code
+
+
+STORE = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_store_that_ends_first_is_no_error(caplog: pytest.LogCaptureFixture, filtered: bool) -> None:
+    """torch's own wait at the end of a launcher, on a real store whose process is killed."""
+    port = free_port()
+    command = [sys.executable, "-c", STORE, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None and host.stdout.readline() == "open\n"
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20)
+        )
+        host.kill()
+        host.wait()
+
+    group = SimpleNamespace(state="SUCCEEDED", group_world_size=2)
+    agent: Any = SimpleNamespace(_worker_group=group, _store=store, _exit_barrier_timeout=5)
+    logger = logging.getLogger(torchrun.LOGGER_OF_AGENTS)
+    if filtered:
+        logger.addFilter(torchrun.is_no_lost_barrier)
+    try:
+        with caplog.at_level(logging.INFO, torchrun.LOGGER_OF_AGENTS):
+            SimpleElasticAgent._exit_barrier(agent)
+    finally:
+        logger.removeFilter(torchrun.is_no_lost_barrier)
+    assert ("Error waiting on exit barrier" in caplog.text) is not filtered
