@@ -63,9 +63,13 @@ class Chunk:
         potentials[0][:] = 0
         forward = [np.zeros(width) for width in self._widths]
         forward[0][:] = 1.0
+
+        # What an edge multiplies a sum by. It is used up on the way back, where each edge gets its expected count.
         weight_E = mantissa_E
         for blocks in self._blocks_by_end():
             self._lower_potentials(blocks, cost_E, potentials)
+
+            # Sums at both ends are relative to their nodes' potentials, so an edge also makes up for the difference.
             for block in blocks:
                 strings = self._string_E[block.edges]
                 end = block.start + block.length
