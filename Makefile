@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup demo test lint docs bench bench_gpu gpu gpu_bundle
+.PHONY: setup demo test lint docs bench bench_quality bench_gpu gpu gpu_bundle
 
 setup: .venv/installed
 
@@ -39,6 +39,11 @@ bench: .venv/installed_dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/saves.py
+
+# What 2 and 10 minutes of one core buy, beside transformers' run_mlm, on the documentation that Python carries.
+bench_quality: .venv/installed_dev
+	$(BIN)/python deploy/demo/corpus.py out/quality/corpus.jsonl --megabytes 24
+	$(BIN)/python benchmarks/quality.py out/quality/corpus.jsonl --output out/quality
 
 # Tests marked gpu, then the trainer beside transformers. The machine needs an image with PyTorch 2.10 or newer, and
 # what `make gpu_bundle` packs; no network.

@@ -1,4 +1,4 @@
-"""All three jobs on every engine and by every shuffle: do they write the same bytes?
+"""All four jobs on every engine and by every shuffle: do they write the same bytes?
 
     python benchmarks/engines.py OUT --corpora FOLDER --engines FOLDER [--only flink]
 
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-JOBS = ("shard", "near_duplicates", "vocab", "pairs")
-"""The three commands; near_duplicates is `shard --dedup minhash`."""
+JOBS = ("shard", "near_duplicates", "vocab", "pairs", "statistics")
+"""The four commands; near_duplicates is `shard --dedup minhash`."""
 
 SHUFFLES = ("files", "merged", "service")
 PARALLELISM = 4  # of Flink: two TaskManagers with two slots each
@@ -136,7 +136,7 @@ class Matrix:
         self.wrong = 0
 
     def jobs(self, language: str) -> dict[str, list[str]]:
-        """Return the arguments of each job, without outputs. `vocab` and `pairs` read the local results."""
+        """Return the arguments of each job, without outputs. All but `shard` read the local results."""
         name, *more = CORPORA[language]
         reference = self.out / "reference" / language
         text = ["--text", str(reference / "shard")]
@@ -145,6 +145,7 @@ class Matrix:
             "near_duplicates": ["shard", "--input", str(self.corpora / name), *more, "--dedup=minhash"],
             "vocab": ["vocab", *text, *VOCABULARY],
             "pairs": ["pairs", *text, "--vocab", str(reference / "vocab"), *PAIRS],
+            "statistics": ["statistics", "--pairs", str(reference / "pairs"), "--window=5"],
         }
 
     def run(self, job: str, language: str, output: Path, flags: list[str]) -> str:

@@ -38,6 +38,7 @@ from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 from trainer.build_model import initial_weights
 from trainer.checkpoint.layout import checkpoint_path
 from trainer.config.load import load_recipe
+from trainer.data.dataset import PairFolder
 from trainer.export.convert import read_model
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import PretrainingModel, empty_model
@@ -133,9 +134,10 @@ def continued_settings(hf: Path, way: Continued, steps: int) -> Settings:
 def initial_model(run: Path) -> PretrainingModel:
     """Return the model that a run began with: the base's weights, and rows of new tokens as means of old ones."""
     recipe = load_recipe(str(run / "recipe.toml"), [])
-    vocabulary = read_vocabulary(str(run / "vocabulary"))
-    model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
-    model.assign_weights({name: weight.detach() for name, weight in initial_weights(recipe, vocabulary)})
+    pairs = PairFolder(recipe.data.folders[0])
+    model = empty_model(recipe.model, pairs.vocabulary.size, pairs.vocabulary.special_id("mask"))
+    model.assign_weights({name: weight.detach() for name, weight in initial_weights(recipe, [pairs])})
+    pairs.close()
     return model.eval()
 
 

@@ -60,7 +60,7 @@ class Figures:
 
 def main(arguments: list[str] | None = None) -> list[Figures]:
     flags = argparse.ArgumentParser(description="Training speed of every recipe on one device.")
-    flags.add_argument("--recipes", nargs="*", help="names in trainer/recipes; all but tiny by default")
+    flags.add_argument("--recipes", nargs="*", help="names in trainer/recipes, or files; all but tiny by default")
     flags.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
     flags.add_argument("--tokens", type=int, default=65_536, help="of a micro-batch; halved until it fits")
     flags.add_argument("--steps", type=int, default=20, help="timed, after as many as 5 that are not")
@@ -93,7 +93,8 @@ class PlainSection(SimpleNamespace):
 
 def shape_of(recipe: str) -> EncoderShape:
     """Read without the recipe's own checks, which need packages that may be absent here."""
-    model = tomllib.loads((ROOT / f"trainer/recipes/{recipe}.toml").read_text())["model"]
+    path = Path(recipe) if recipe.endswith(".toml") else ROOT / f"trainer/recipes/{recipe}.toml"
+    model = tomllib.loads(path.read_text())["model"]
     settings = model | {"attention_probs_dropout_prob": 0.0}
     return encoder_shape(PlainSection(**settings), settings.get("vocab_size", 30_522))  # type: ignore[arg-type]
 

@@ -40,7 +40,7 @@ TREE = (
 """What is packed of this tree. Of the tests only those marked gpu: the others need Beam."""
 
 WANTED = ("deepspeed", "transformers", "pytest", "pytest-timeout", "pydantic", "pyarrow", "safetensors", "fsspec")
-WANTED_FOR_RUNS = ("jinja2", "tomli-w", "psutil", "tqdm")
+WANTED_FOR_RUNS = ("jinja2", "tomli-w", "psutil", "scipy", "tqdm")
 """What the trainer imports of its own. TensorBoard is left out: a run works without it and says so."""
 
 OF_THE_IMAGE = {"torch", "triton", "numpy", "setuptools", "wheel", "pip"}

@@ -37,19 +37,22 @@ def write_pairs(folder: Path, lengths_B: Ints, max_length: int, model: Model, vo
     written = []
     for index, group_B in enumerate(groups):
         table = random_rows(group_B, vocabulary, np.random.default_rng(index))
-        data = shards.encode_table(table)
-        content = shards.ContentHash()
-        for batch in shards.equal_batches(table):
-            content.add(batch)
-
-        name = shards.shard_name("pairs", index, len(groups))
-        (folder / name).write_bytes(data)
-        written.append(
-            Shard(name, len(group_B), int(group_B.sum()), len(data), storage.sha256(data), content.hexdigest())
-        )
+        written.append(write_table(folder, shards.shard_name("pairs", index, len(groups)), table))
 
     manifest = manifest_of(written, lengths_B, max_length, vocabulary)
     (folder / NAME).write_bytes(manifest.to_json())
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
+    """Write a shard of pairs, and return its entry in the manifest."""
+    data = shards.encode_table(table)
+    content = shards.ContentHash()
+    for batch in shards.equal_batches(table):
+        content.add(batch)
+
+    (folder / name).write_bytes(data)
+    tokens = len(table["input_ids"].combine_chunks().flatten())
+    return Shard(name, table.num_rows, tokens, len(data), storage.sha256(data), content.hexdigest())
 
 
 def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
@@ -66,14 +69,20 @@ def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
     return read_vocabulary(str(folder))
 
 
-def random_rows(lengths_B: Ints, vocabulary: Vocabulary, random: np.random.Generator) -> pa.Table:
-    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] in a byte-level vocabulary."""
+def random_rows(
+    lengths_B: Ints, vocabulary: Vocabulary, random: np.random.Generator, ids_T: Ints | None = None
+) -> pa.Table:
+    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] in a byte-level vocabulary.
+
+    ids_T: the tokens of all rows, some of which special tokens replace in place; drawn evenly by default.
+    """
     has_pairs = vocabulary.model == "wordpiece"
     ends_B = lengths_B.cumsum()
     starts_B = ends_B - lengths_B
     first_of_b_B = lengths_B // 2 if has_pairs else lengths_B
 
-    ids_T = random.choice(vocabulary.ordinary_ids, int(ends_B[-1]))
+    if ids_T is None:
+        ids_T = random.choice(vocabulary.ordinary_ids, int(ends_B[-1]))
     ids_T[starts_B] = vocabulary.special_id("cls")
     ids_T[ends_B - 1] = vocabulary.special_id("sep")
     if has_pairs:

@@ -20,6 +20,8 @@ import pyarrow as pa
 
 from schemas.manifest import NAME
 
+SMALL_BERT = Path(__file__).with_name("small_bert.toml")
+
 SMALL_ENCODER = {
     "model.num_hidden_layers": 2,
     "model.hidden_size": 128,
@@ -35,7 +37,7 @@ SMALL_ENCODER = {
     "evaluation.every": 10**9,
     "evaluation.batches": 40,
 }
-"""What differs from the recipe `tiny`. Only the last step is saved and evaluated.
+"""What differs from small_bert.toml. Only the last step is saved and evaluated.
 
 Batches are small, because how soon a masked LM learns more than word frequencies depends on the number of steps."""
 
@@ -107,7 +109,7 @@ def make(folder: Path, line: str) -> None:
 
 
 def train(run: Path, settings: Settings) -> dict[str, Any]:
-    """Train `tiny` with these settings and SMALL_ENCODER's, unless the run is finished.
+    """Train small_bert.toml with these settings and SMALL_ENCODER's, unless the run is finished.
 
     Returns the last line of its metrics, with the `processor_seconds` of the command: seconds on the clock depend on
     what else the machine does.
@@ -115,7 +117,7 @@ def train(run: Path, settings: Settings) -> dict[str, Any]:
     finished = run / "processor_seconds"
     if not finished.exists():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command(f"python -m trainer --config tiny {flags_of(settings | {'run.output': run})}")
+        command(f"python -m trainer --config {SMALL_BERT} {flags_of(settings | {'run.output': run})}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         finished.write_text(str(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
 
@@ -125,7 +127,9 @@ def train(run: Path, settings: Settings) -> dict[str, Any]:
 
 def flops_per_token(settings: Settings) -> float:
     """Return the trainer's own count for a recipe, by `--describe`."""
-    return json.loads(command(f"python -m trainer --config tiny {flags_of(settings)} --describe"))["flops_per_token"]
+    return json.loads(command(f"python -m trainer --config {SMALL_BERT} {flags_of(settings)} --describe"))[
+        "flops_per_token"
+    ]
 
 
 def flags_of(settings: Settings) -> str:

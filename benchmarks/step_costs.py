@@ -86,13 +86,14 @@ def small_batch(number: int) -> PackedBatch:
         tokens=ROWS * LENGTH,
         predicted=MASKED,
         paired=ROWS,
+        mask_id=4,
     )
 
 
 def recipe_of(case: str, run: str) -> Recipe:
     kind, stage, precision = case.split("-")
     return load_recipe(
-        "trainer/recipes/tiny.toml",
+        "benchmarks/small_bert.toml",
         [
             f"model.num_hidden_layers={LAYERS}",
             "model.hidden_size=16",

@@ -2,8 +2,8 @@
 
     python benchmarks/training.py [--steps 10] [--rounds 60]
 
-The loop is measured where it costs most, on the steps of `tiny`, a few hundredths of a second each. Both loops train
-one engine on the same batches in turns.
+The loop is measured where it costs most, on the steps of a small BERT, a few hundredths of a second each. Both loops
+train one engine on the same batches in turns.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
 
         loop = make_loop(model, stream, metrics, watchdog)
         prepared = replace(loop, stream=cast(Stream, ReadyBatches(batches)))
-        compare("the loop of `tiny`, a step", prepared, batches, steps)
+        compare("the loop of a small BERT, a step", prepared, batches, steps)
         compare("and reading its rows", loop, batches, steps)
 
 
@@ -189,7 +189,7 @@ def main() -> None:
         make_pairs(Path(folder))
 
         pairs = f"data.pairs={folder}/pairs"
-        tiny = load_recipe("trainer/recipes/tiny.toml", [pairs, f"run.output={folder}/tiny"])
+        tiny = load_recipe("benchmarks/small_bert.toml", [pairs, f"run.output={folder}/tiny"])
 
         print("\n| one process | ours | bare | more |\n|---|---|---|---|")
         overhead(tiny, options.steps, options.rounds)

@@ -17,7 +17,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 os.environ["RAYON_NUM_THREADS"] = "2"
 
@@ -25,16 +27,20 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from pipeline.vocab.exact_math import Floats
 from pipeline.vocab.lattice import chunks_of
 from pipeline.vocab.pretokenize import library_cutter
 from pipeline.vocab.substrings import MAX_PIECE, Occurrences
-from pipeline.vocab.unigram import learn_pieces
+from pipeline.vocab.unigram import MIN_EXPECTED, learn_pieces
 from pipeline.vocab.unigram_words import cut_parts, fold_words
 from pipeline.vocab.words import CODE_POINTS, Words
 from schemas import shards
 from schemas.ragged import offsets_of
 
 FITTING_ROUNDS = 3
+
+LINE = 1000
+"""Copies of a part in a line for tokenizers' trainer."""
 
 
 def main() -> None:
@@ -50,18 +56,18 @@ def main() -> None:
 
     strings = strings_of(parts)
     print(f"{len(strings):,} different parts, {parts.counts_N.sum():,} in all\n")
-    print(
-        "| size | | processor seconds | memory | nats a part | fitted again | tokens |\n|---|---|---|---|---|---|---|"
-    )
+    print("| size | | processor seconds | memory | nats a part | fitted again | tokens |")
+    print("|---|---|---|---|---|---|---|")
+
     for size in map(int, options.sizes.split(",")):
         for learner in ("ours", "theirs"):
-            command = [sys.executable, __file__, *options.corpora, "--sizes", str(size), "--learner", learner]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            learned = json.loads(done.stdout)
+            learned = learn_in_a_process(options.corpora, learner, size)
             pieces = dict(learned["pieces"])
-            nats, tokens, fitted = judge(parts, strings, pieces)
-            figures = f"{learned['seconds']:.1f} | {learned['megabytes']:,.0f} MB | {nats:.4f} | {fitted:.4f}"
-            print(f"| {len(pieces):,} | {learner} | {figures} | {tokens:,} |", flush=True)
+            found = judge(parts, strings, pieces)
+
+            cost = f"{learned['seconds']:.1f} | {learned['megabytes']:,.0f} MB"
+            quality = f"{found.nats:.4f} | {found.fitted_nats:.4f} | {found.tokens:,}"
+            print(f"| {len(pieces):,} | {learner} | {cost} | {quality} |", flush=True)
 
 
 def read_parts(corpora: list[str]) -> Words:
@@ -87,12 +93,21 @@ def strings_of(parts: Words) -> list[str]:
     return [text[offsets[i] : offsets[i + 1]] for i in range(len(offsets) - 1)]
 
 
+def learn_in_a_process(corpora: list[str], learner: str, size: int) -> dict[str, Any]:
+    """Return what `learn_alone` prints in a process of its own, whose memory is that of learning."""
+    command = [sys.executable, __file__, *corpora, "--sizes", str(size), "--learner", learner]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
 def learn_alone(parts: Words, learner: str, size: int) -> None:
     """Learn and print pieces with their scores, the seconds and the most memory above what was there before."""
     strings = strings_of(parts)
+
     Path("/proc/self/clear_refs").write_text("5")  # forget what reading took
     before = peak_megabytes()
     started = time.process_time()
+
     if learner == "ours":
         learned = learn_pieces(parts, size)
         pieces = list(zip(learned.spellings, learned.scores, strict=True))
@@ -116,37 +131,61 @@ def library_pieces(strings: list[str], counts: list[int], size: int) -> list[tup
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
-    lines = (
-        " ".join([string] * min(1000, count - done))
-        for string, count in zip(strings, counts, strict=True)
-        for done in range(0, count, 1000)
-    )
-    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.train_from_iterator(repeated(strings, counts), trainer)
+
     vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
     return [(piece, score) for piece, score in vocab if piece != "<unk>"]
 
 
-def judge(parts: Words, strings: list[str], pieces: dict[str, float]) -> tuple[float, int, float]:
-    """Return (nats a part, tokens of the best segmentations, nats a part after fitting)."""
-    probability_S = np.exp(np.array(list(pieces.values())))
-    chunks = chunks_of(parts.lengths_N, parts.counts_N, occurrences_of(strings, list(pieces)))
-    nats = log_likelihood(strings, parts, dict(zip(pieces, probability_S.tolist(), strict=True)))
-    model = Tokenizer(models.Unigram([("<unk>", -100.0), *pieces.items()], 0)).model
-    lengths = np.array([len(model.tokenize(string)) for string in strings])
+def repeated(strings: list[str], counts: list[int]) -> Iterator[str]:
+    """Yield each string as often as it occurs, in lines of at most LINE copies."""
+    for string, count in zip(strings, counts, strict=True):
+        for done in range(0, count, LINE):
+            copies = min(LINE, count - done)
+            yield " ".join([string] * copies)
 
+
+class Judgment(NamedTuple):
+    """What a vocabulary is worth: nats a part, tokens of the best segmentations, and nats a part after fitting."""
+
+    nats: float
+    tokens: int
+    fitted_nats: float
+
+
+def judge(parts: Words, strings: list[str], pieces: dict[str, float]) -> Judgment:
+    """Measure pieces, given with the natural logarithms of their probabilities, on the parts they were learned from."""
+    spellings = list(pieces)
+    probability_S = np.exp(np.array(list(pieces.values())))
+    nats = log_likelihood(strings, parts, dict(zip(spellings, probability_S.tolist(), strict=True)))
+
+    # <unk> is so unlikely that no best segmentation has one.
+    model = Tokenizer(models.Unigram([("<unk>", -100.0), *pieces.items()], 0)).model
+    tokens_N = np.array([len(model.tokenize(string)) for string in strings])
+
+    fitted_S = fit(parts, occurrences_of(strings, spellings), probability_S)
+    fitted_nats = log_likelihood(strings, parts, dict(zip(spellings, fitted_S.tolist(), strict=True)))
+    return Judgment(nats, int(tokens_N @ parts.counts_N), fitted_nats)
+
+
+def fit(parts: Words, occurrences: list[Occurrences], probability_S: Floats) -> Floats:
+    """Return the probabilities after FITTING_ROUNDS rounds of expectation maximization, as our learner ends with."""
+    chunks = chunks_of(parts.lengths_N, parts.counts_N, occurrences)
     for _ in range(FITTING_ROUNDS):
         expected_S = np.zeros(len(probability_S))
         for chunk in chunks:
             chunk.add_expected(probability_S, expected_S)
-        expected_S = np.maximum(expected_S, 0.5)
+
+        expected_S = np.maximum(expected_S, MIN_EXPECTED)
         probability_S = expected_S / expected_S.sum()
-    fitted = log_likelihood(strings, parts, dict(zip(pieces, probability_S.tolist(), strict=True)))
-    return nats, int(lengths @ parts.counts_N), fitted
+    return probability_S
 
 
 def occurrences_of(strings: list[str], pieces: list[str]) -> list[Occurrences]:
+    """Return where each piece occurs in the strings, laid end to end, by a plain loop."""
     number = {piece: i for i, piece in enumerate(pieces)}
     found: list[list[tuple[int, int]]] = [[] for _ in range(MAX_PIECE)]
+
     position = 0
     for string in strings:
         for start in range(len(string)):
@@ -155,16 +194,20 @@ def occurrences_of(strings: list[str], pieces: list[str]) -> list[Occurrences]:
                 if piece is not None:
                     found[length - 1].append((position + start, piece))
         position += len(string)
-    return [
-        Occurrences(np.array([p for p, _ in layer], np.int32), np.array([i for _, i in layer], np.int32))
-        for layer in found
-    ]
+
+    layers = []
+    for layer in found:
+        positions = np.array([place for place, _ in layer], np.int32)
+        numbers = np.array([piece for _, piece in layer], np.int32)
+        layers.append(Occurrences(positions, numbers))
+    return layers
 
 
 def log_likelihood(strings: list[str], parts: Words, probability: dict[str, float]) -> float:
     """Return the mean over all parts in the corpus, by a plain loop over each string."""
     total = 0.0
     for string, count in zip(strings, parts.counts_N.tolist(), strict=True):
+        # Of all segmentations of the first `end` characters.
         forward = [1.0]
         for end in range(1, len(string) + 1):
             starts = range(max(0, end - MAX_PIECE), end)

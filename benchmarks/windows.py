@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=0, help="tokens in a sequence; all by default")
     options = parser.parse_args()
 
-    model = load_recipe("tiny", [*MODERNBERT_BASE, f"model.window={options.window}"]).model
+    model = load_recipe("benchmarks/small_bert.toml", [*MODERNBERT_BASE, f"model.window={options.window}"]).model
     shape = encoder_shape(model, vocabulary_size=8)
     torch.manual_seed(0)
     inputs = inputs_of(options.tokens, options.length or options.tokens, shape)

@@ -70,11 +70,12 @@ def explain_usage(words: list[str]) -> int:
 
 def usage_parser() -> argparse.ArgumentParser:
     """Return the parser of what comes before a command."""
-    lines = [f"  {name:<8} {command.help}" for name, command in COMMANDS.items()]
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}} {command.help}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
         prog="clozeline",
         usage="clozeline COMMAND ...",
-        description="Raw text to a pretrained encoder: BERT, RoBERTa or ALBERT.",
+        description="Raw text to a pretrained encoder: BERT, RoBERTa, ELECTRA, ModernBERT and others.",
         epilog="\n".join(["commands (`clozeline COMMAND --help` lists the flags of each):", *lines, "", EXIT_CODES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -158,6 +159,7 @@ COMMANDS = {
     "shard": Command("corpora -> text shards", "pipeline", start_pipeline),
     "vocab": Command("text shards -> vocabulary", "pipeline", start_pipeline),
     "pairs": Command("text shards -> pair shards", "pipeline", start_pipeline),
+    "statistics": Command("pair shards -> counts of tokens and co-occurrences", "pipeline", start_pipeline),
     "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", start_pipeline),
     "verify": Command("check every shard of a folder against its manifest", "pipeline", start_pipeline),
     "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),

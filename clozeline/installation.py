@@ -28,7 +28,7 @@ OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
-    "trainer": ("deepspeed", "psutil", "safetensors", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "trainer": ("deepspeed", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
     "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),

@@ -1,4 +1,4 @@
-"""Raw text to sentence pairs, as three Apache Beam jobs.
+"""Raw text to sentence pairs, as Apache Beam jobs.
 
     shard   corpora -> text shards
     vocab   text shards -> vocabulary

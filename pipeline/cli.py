@@ -13,19 +13,20 @@ from typing import Any
 
 from pipeline.arguments import JobParser, add_launch_flags, launch_flags, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
-from pipeline.options import PairsJob, ShardJob, VocabJob
+from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from pipeline.terminal import one_line, print_lines
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
-from schemas.manifest import Manifest
+from schemas.manifest import Manifest, read_manifest
 
 DESCRIPTION = """\
-Raw text to sentence pairs, as three Apache Beam jobs:
+Raw text to sentence pairs, as Apache Beam jobs:
 
-    shard   corpora -> text shards
-    vocab   text shards -> vocabulary
-    pairs   text shards + vocabulary -> pair shards
+    shard        corpora -> text shards
+    vocab        text shards -> vocabulary
+    pairs        text shards + vocabulary -> pair shards
+    statistics   pair shards -> counts of tokens and co-occurrences
 """
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
@@ -135,6 +136,7 @@ def _add_verify_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _run_shard(invocation: Invocation) -> None:
     from pipeline.jobs.shard import run
+    from pipeline.shard.holdout import held_out_folder
     from pipeline.shard.languages import fallback_note, find_language
     from pipeline.shard.summary import summary_lines, warning_lines
 
@@ -149,6 +151,9 @@ def _run_shard(invocation: Invocation) -> None:
 
     with stop_signals.told_as_finished(storage.printable(job.output)):
         print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
+        if job.holdout is not None:
+            held_out = held_out_folder(job.output)
+            print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
         for line in warning_lines(manifest):
             print(f"clozeline: warning: {line}", file=sys.stderr)
 
@@ -190,6 +195,18 @@ def _run_pairs(invocation: Invocation) -> None:
         )
 
 
+def _run_statistics(invocation: Invocation) -> None:
+    from pipeline.jobs.statistics import run
+
+    job = StatisticsJob(**invocation.given(StatisticsJob))
+    manifest = run(job, invocation.other_arguments, invocation.known_flags)
+    if manifest is None:
+        return
+
+    with stop_signals.told_as_finished(storage.printable(job.output)):
+        print_lines(_result_lines(manifest, job.output))
+
+
 def _run_inspect(invocation: Invocation) -> None:
     from pipeline.inspection import compare, inspect
 
@@ -224,6 +241,12 @@ COMMANDS = (
     Command("shard", "corpora -> text shards", _add_job_flags(ShardJob), _run_shard),
     Command("vocab", "text shards -> vocabulary", _add_job_flags(VocabJob), _run_vocab),
     Command("pairs", "text shards -> pair shards", _add_job_flags(PairsJob), _run_pairs),
+    Command(
+        "statistics",
+        "pair shards -> counts of tokens and co-occurrences, which training can start from",
+        _add_job_flags(StatisticsJob),
+        _run_statistics,
+    ),
     Command("inspect", "show what is in a shard or a folder, decoded", _add_inspect_arguments, _run_inspect),
     Command(
         "verify",

@@ -171,3 +171,11 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise ArgumentTypeError(message)
     return value
+
+
+def fraction(text: str) -> float:
+    """Check an argument that must lie between 0 and 1, and be neither."""
+    value = share(text)
+    if value in (0.0, 1.0):
+        raise ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+    return value

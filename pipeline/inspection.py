@@ -10,11 +10,12 @@ from itertools import islice
 
 import pyarrow as pa
 
-from pipeline.terminal_views import show_counts, show_manifest, show_pairs, show_text
+from pipeline.terminal_views import show_cooccurrences, show_counts, show_manifest, show_pairs, show_text, show_unigrams
 from schemas import shards, storage
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
+from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA, schema_of_file
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
 
@@ -61,6 +62,10 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     elif columns == shards.COUNTS_SCHEMA.names:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
         yield from show_counts(counts.slice(0, rows))
+    elif columns == UNIGRAMS_SCHEMA.names:
+        yield from islice(show_unigrams(shards.decode_table(data, path, UNIGRAMS_SCHEMA)), rows)
+    elif columns == COOCCURRENCES_SCHEMA.names:
+        yield from islice(show_cooccurrences(shards.decode_table(data, path, COOCCURRENCES_SCHEMA)), rows)
     else:
         folder = path.rpartition("/")[0] or "."
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
@@ -107,14 +112,14 @@ def verify(folder: str) -> Iterator[str]:
         data = read_shard_bytes(folder, shard)
         if shard.path.endswith(".arrow"):
             path = storage.join(folder, shard.path)
-            table = shards.decode_table(data, path, row_schema(manifest))
+            table = shards.decode_table(data, path, row_schema(manifest, shard.path))
             check_rows(table, path, shard, manifest, vocabulary)
         yield f"ok  {shard.path}  {shard.rows:,} rows"
 
 
 def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
-    """Return the vocabulary of a folder, None for text and counts. Raises DataError when it is not the one stated."""
-    if manifest.kind in ("text", "counts"):
+    """Return the vocabulary of a folder, None if its kind has none. Raises DataError when it is not the one stated."""
+    if manifest.kind in ("text", "counts", "statistics"):
         return None
     if manifest.kind == "pairs":
         return read_pairs_vocabulary(folder, manifest)
@@ -128,10 +133,12 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
     return vocabulary
 
 
-def row_schema(manifest: Manifest) -> pa.Schema:
-    """Return the schema that the shards of a folder have."""
+def row_schema(manifest: Manifest, path: str) -> pa.Schema:
+    """Return the schema that a file of a folder has."""
     if manifest.kind == "text":
         return shards.TEXT_SCHEMA
+    if manifest.kind == "statistics":
+        return schema_of_file(path)
     if manifest.kind == "counts":
         return shards.COUNTS_BY_SOURCE_SCHEMA
     if manifest.kind == "vocab":

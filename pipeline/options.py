@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.flags import OneOf, folder, option, positive, share
+from pipeline.flags import OneOf, folder, fraction, option, positive, share
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
 from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag, text_flag
 from pipeline.vocab_options import VocabJob as VocabJob
@@ -61,6 +61,12 @@ class ShardJob:
         "none",
         check=OneOf(("none", "exact", "minhash")),
         help="exact: drop documents with equal text; minhash: drop those with nearly equal text too",
+    )
+    holdout: float | None = option(
+        None,
+        check=fraction,
+        metavar="SHARE",
+        help="share of the documents to put into a second text folder, OUTPUT_heldout, for evaluation (default: none)",
     )
     num_shards: int | None = option(
         None,
@@ -152,3 +158,26 @@ class PairsJob:
                         "is set in its recipe."
                     )
         return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsJob:
+    """Options of `statistics`: pair shards to counts of tokens and of their co-occurrences."""
+
+    pairs: str = option(help="folder written by pairs", check=folder, recorded=False)
+    output: str = output_flag()
+    window: int = option(3, check=positive, help="most tokens from one to another that co-occurs with it")
+    max_tokens: int = option(
+        256_000_000,
+        check=positive,
+        metavar="N",
+        help="most tokens that are counted; of larger pairs, a sample of their rows",
+    )
+    max_cooccurrences: int = option(
+        50_000_000,
+        check=positive,
+        metavar="N",
+        help="most co-occurrences that are kept; rare ones are dropped by a threshold that keeps to it",
+    )
+    shuffle: Shuffle | Literal["auto"] = shuffle_flag("counts travel to where they are added up")
+    overwrite: bool = overwrite_flag()

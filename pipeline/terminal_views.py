@@ -167,6 +167,20 @@ def show_counts(table: pa.Table) -> Iterator[str]:
         yield f"{row['count']:>12,}  {row['word']}"
 
 
+def show_unigrams(table: pa.Table) -> Iterator[str]:
+    """Yield a line for each token, the most frequent one first: its count and its id."""
+    counts_V = table["count"].to_numpy()
+    for token in np.argsort(-counts_V, kind="stable"):
+        yield f"{counts_V[token]:>12,}  token {token}"
+
+
+def show_cooccurrences(table: pa.Table) -> Iterator[str]:
+    """Yield a line for each pair of tokens, the one with the largest weight first: its weight and the two ids."""
+    largest_first = table.sort_by([("weight", "descending"), ("first", "ascending"), ("second", "ascending")])
+    for row in largest_first.to_pylist():
+        yield f"{row['weight']:>12,}  tokens {row['first']} and {row['second']}"
+
+
 def show_text(table: pa.Table) -> Iterator[str]:
     """Yield the lines of each document: its id, its source and its first sentences."""
     for row in table.to_pylist():

@@ -26,7 +26,7 @@ __all__ = ["FolderKind", "Input", "LedgerEntry", "Part", "Shard", "fingerprint"]
 
 NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
-JOBS: dict[FolderKind, str] = {"text": "shard", "vocab": "vocab", "pairs": "pairs"}
+JOBS: dict[FolderKind, str] = {"text": "shard", "vocab": "vocab", "pairs": "pairs", "statistics": "statistics"}
 """The jobs that write folders. Counts are written by `vocab` as well, by another flag."""
 
 NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")

@@ -23,7 +23,7 @@ PlainName = Annotated[str, Field(pattern=NAME_PATTERN)]
 """The name of a file inside the folder. A path here would let a manifest name any file of the machine."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
-FolderKind = Literal["text", "counts", "vocab", "pairs"]
+FolderKind = Literal["text", "counts", "vocab", "pairs", "statistics"]
 Listed = Literal["shards", "inputs"]
 """The lists of a manifest that may lie in parts."""
 

@@ -60,10 +60,26 @@ class _Counts(_Needed):
     statistics: _CountsStatistics
 
 
+class _StatisticsOptions(_Needed):
+    vocabulary: Hex
+    vocabulary_size: Annotated[int, Field(gt=0, lt=2**31)]
+    window: Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class _Statistics(_Needed):
+    options: _StatisticsOptions
+
+
 class _Text(_Needed):
     totals: _TextTotals
     statistics: _TextStatistics
 
 
-NEEDED: dict[FolderKind, type[BaseModel]] = {"text": _Text, "counts": _Counts, "vocab": _Needed, "pairs": _Pairs}
+NEEDED: dict[FolderKind, type[BaseModel]] = {
+    "text": _Text,
+    "counts": _Counts,
+    "vocab": _Needed,
+    "pairs": _Pairs,
+    "statistics": _Statistics,
+}
 """What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""

@@ -24,10 +24,12 @@ Bools = NDArray[np.bool_]
 def draw_tokens(maskable_T: Bools, offsets_B1: Ints, keys_B: U64, budget_B: Ints) -> Ints:
     """Return the positions of the tokens that come first in each row's random order, among the maskable ones."""
     lengths_B = np.diff(offsets_B1)
+
+    # A token's draw follows from its row's key and its place in the row, never from its place in the batch.
     places_T = np.arange(len(maskable_T))
     places_T -= np.repeat(offsets_B1[:-1], lengths_B)
-
     order_T = numbers(np.repeat(keys_B, lengths_B), places_T)
+
     positions, _ = first_in_order(order_T, offsets_B1, budget_B, maskable_T)
     return positions
 
@@ -44,8 +46,10 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
 
     # Sorting all groups would cost more than the rest. Every word has at least one token, so a budget of n tokens is
     # spent after about n words; as many groups as hold n words on average, and 8 more, fill most rows.
-    enough_B = budget_B * len(order_G) // max(len(words.positions), 1) + 8
-    left_B = _take_words(groups, words, _order_of(groups, order_G, enough_B), budget_B, taken_W)
+    num_words = max(len(words.positions), 1)
+    enough_B = budget_B * len(order_G) // num_words + 8
+    group_Q = _order_of(groups, order_G, enough_B)
+    left_B = _take_words(groups, words, group_Q, budget_B, taken_W)
 
     # The few rows that are not full yet start again with all their groups. Starting again, and not going on, keeps the
     # result independent of the guess above.
@@ -53,7 +57,8 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
     if again_B.any():
         taken_W[again_B[words.row]] = False
         all_groups_B = np.where(again_B, counts_B, 0)
-        _take_words(groups, words, _order_of(groups, order_G, all_groups_B), budget_B, taken_W)
+        group_Q = _order_of(groups, order_G, all_groups_B)
+        _take_words(groups, words, group_Q, budget_B, taken_W)
     return taken_W
 
 
@@ -74,10 +79,14 @@ def _take_words(groups: WordSpans, words: WordSpans, group_Q: Ints, budget_B: In
         row_Q = words.row[word_Q]
         size_Q = words.sizes[word_Q]
 
+        # Sums only grow, so the words that fit are the first ones of each row.
         fits_Q = _running_sums(size_Q, row_Q) <= left_B[row_Q]
         taken_W[word_Q[fits_Q]] = True
-        left_B -= np.bincount(row_Q[fits_Q], weights=size_Q[fits_Q], minlength=len(left_B)).astype(np.int64)
+        taken_B = np.bincount(row_Q[fits_Q], weights=size_Q[fits_Q], minlength=len(left_B))
+        left_B -= taken_B.astype(np.int64)
 
+        # What is larger than the rest of its row's budget now is so in all later rounds. Among the others is the first
+        # word of every row that has any, and it fits next time: there is progress in each round.
         word_Q = word_Q[~fits_Q]
         can_fit_Q = words.sizes[word_Q] <= left_B[words.row[word_Q]]
         word_Q = word_Q[can_fit_Q]
@@ -97,10 +106,12 @@ def _words_of_groups(groups: WordSpans, words: WordSpans, group_Q: Ints) -> Ints
 def _running_sums(size_Q: Ints, row_Q: Ints) -> Ints:
     """Return running sums of the sizes that start again at each row. `row_Q` is sorted."""
     total_Q = np.cumsum(size_Q)
+
+    # Subtract what all rows before a unit's own add up to. Rows without units are not among `begins`.
     begins = np.flatnonzero(np.diff(row_Q, prepend=-1))
     units_per_row = np.diff(np.append(begins, len(row_Q)))
-    before_Q = np.repeat(total_Q[begins] - size_Q[begins], units_per_row)
-    return total_Q - before_Q
+    total_before = total_Q[begins] - size_Q[begins]
+    return total_Q - np.repeat(total_before, units_per_row)
 
 
 def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | None = None) -> tuple[Ints, Ints]:
@@ -117,19 +128,24 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
     if allowed is not None:
         allowed_B = allowed_B - _count_true(~allowed, bounds_B1)
 
-    candidates = np.flatnonzero(_likely_first(order, bounds_B1, count_B, allowed_B, allowed))
+    is_likely = _likely_first(order, bounds_B1, count_B, allowed_B, allowed)
+    candidates = np.flatnonzero(is_likely)
     candidates_B = np.diff(np.searchsorted(candidates, bounds_B1))
     row = np.repeat(np.arange(len(allowed_B)), candidates_B)
+    places = candidates - bounds_B1[row]
 
+    # From the highest bits: the row (16), the order (32), the place in the row (16). Sorted as numbers, rows stay
+    # together, and each one's candidates are in their order.
     packed = order[candidates] >> np.uint64(32) << np.uint64(16)
-    packed |= (candidates - bounds_B1[row]).astype(np.uint64)
+    packed |= places.astype(np.uint64)
     packed |= row.astype(np.uint64) << np.uint64(48)
     packed.sort()
 
+    # The first ones of each row, as places again and then as numbers into `order`.
     kept_B = np.minimum(count_B, candidates_B)
     packed = take_ranges(packed, offsets_of(candidates_B)[:-1], kept_B)
-    places = (packed & np.uint64(0xFFFF)).astype(np.int64)
-    return places + np.repeat(bounds_B1[:-1], kept_B), kept_B
+    kept_places = (packed & np.uint64(0xFFFF)).astype(np.int64)
+    return kept_places + np.repeat(bounds_B1[:-1], kept_B), kept_B
 
 
 def _likely_first(order: U64, bounds_B1: Ints, count_B: Ints, allowed_B: Ints, allowed: Bools | None) -> Bools:
@@ -147,9 +163,11 @@ def _likely_first(order: U64, bounds_B1: Ints, count_B: Ints, allowed_B: Ints, a
     if allowed is not None:
         likely &= allowed
 
-    too_few_B = (_count_true(likely, bounds_B1) < np.minimum(count_B, allowed_B)) | (share_B >= 1.0)
-    if too_few_B.any():
-        of_such_rows = np.repeat(too_few_B, sizes_B)
+    wanted_B = np.minimum(count_B, allowed_B)
+    has_too_few_B = _count_true(likely, bounds_B1) < wanted_B
+    takes_all_B = has_too_few_B | (share_B >= 1.0)
+    if takes_all_B.any():
+        of_such_rows = np.repeat(takes_all_B, sizes_B)
         likely |= of_such_rows if allowed is None else of_such_rows & allowed
     return likely
 
@@ -167,5 +185,6 @@ def draw_fates(keys_K: U64, deciding_places_K: Ints) -> NDArray[np.float64]:
 def random_tokens(keys_K: U64, places_K: Ints, vocabulary: Vocabulary) -> NDArray[np.integer]:
     """Return a token for each place, drawn uniformly from ordinary ones."""
     ordinary_ids = vocabulary.ordinary_ids
-    which_K = uniforms(keys_K, places_K + REPLACEMENT_STREAM * STREAM_SIZE) * len(ordinary_ids)
-    return ordinary_ids[which_K.astype(np.int64)]
+    draws_K = uniforms(keys_K, places_K + REPLACEMENT_STREAM * STREAM_SIZE)
+    which_K = (draws_K * len(ordinary_ids)).astype(np.int64)
+    return ordinary_ids[which_K]

@@ -47,7 +47,7 @@ SMALL_VOCABULARY = vocabulary_of(60)
 def section(family: str, *changes: str) -> ModelSection:
     """The [model] of tiny.toml as a small one of a family."""
     settings = [f"family={family}", *SIZES, *OWN_SIZES.get(family, []), *changes]
-    return load_recipe("trainer/recipes/tiny.toml", [f"model.{setting}" for setting in settings]).model
+    return load_recipe("tests/recipes/small_bert.toml", [f"model.{setting}" for setting in settings]).model
 
 
 def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingModel:
@@ -127,4 +127,5 @@ def alone(batch: PackedBatch, s: int) -> PackedBatch:
         tokens=count,
         predicted=int(masks.sum()),
         paired=1,
+        mask_id=batch.mask_id,
     )

@@ -11,6 +11,7 @@ def test_the_demo(run, tmp_path: Path) -> None:
     shrunk = (
         "run.max_steps=60",
         "checkpoint.every=10",
+        "evaluation.every=30",
         "run.log_every=1",
         "schedule.warmup_steps=20",
         "model.hidden_size=64",
@@ -24,7 +25,7 @@ def test_the_demo(run, tmp_path: Path) -> None:
     taken_twice = int(told.split(" logged.")[0].split(" ")[-1])
     assert taken_twice > 0
     assert f"{taken_twice} of {taken_twice}" in told
-    assert told.count("%   ") == 3 * 4  # three blanks, five words each
+    assert told.count("%   ") == 7 * 3  # word frequencies and six blanks, four words each
     for name in ("pairs/card.html", "loss.png", "hf/config.json", "hf/model.safetensors", "hf/tokenizer.json"):
         assert (tmp_path / name).stat().st_size > 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -17,6 +17,7 @@ from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_model_vocabulary
+from trainer.data.statistics import statistics_for
 from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
@@ -26,6 +27,7 @@ from trainer.models.encoder import Encoder
 from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
+from trainer.models.starting_weights import needs_statistics, with_starting_weights
 from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
@@ -58,26 +60,30 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
     return model
 
 
-def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, vocabulary: Vocabulary) -> None:
+def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder]) -> None:
     """Give a run's engine the weights that the run begins with. Rank 0 draws or reads them. A collective call.
 
     Raises DataError or UsageError on every rank as `warm_start` and `tile_model` do.
     """
     weights: list[Iterator[tuple[str, Tensor]]] = []
     # The iterator cannot be sent to other ranks, so it leaves the function in a list.
-    run_on_rank_0(lambda: weights.append(initial_weights(recipe, vocabulary)))
+    run_on_rank_0(lambda: weights.append(initial_weights(recipe, folders)))
     send_weights(engine, weights[0] if weights else None)
 
 
-def initial_weights(recipe: Recipe, vocabulary: Vocabulary) -> Iterator[tuple[str, Tensor]]:
+def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple[str, Tensor]]:
     """Return an iterator over the name and the float32 values of every parameter of a run that begins.
 
     Drawn weights are drawn when they are asked for, one tensor at a time. Those of model.init_from or model.tile_from
     are read and checked at once, as `warm_start` and `tile_model` do, which takes the memory of the whole model.
+    Word vectors take a few times the memory of the co-occurrences that they are made of.
     """
+    vocabulary = folders[0].vocabulary
     if recipe.model.init_from is None and recipe.model.tile_from is None:
         shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
-        return drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
+        drawn = drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
+        statistics = statistics_for(recipe, folders) if needs_statistics(recipe.model) else None
+        return with_starting_weights(drawn, shapes.shape, recipe, statistics)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
     fill_from_folder(model, recipe, vocabulary)

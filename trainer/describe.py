@@ -74,6 +74,18 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * round(activation_bytes(shape, recipe)),
         "micro_tokens_auto": chosen,
+        **described_length(recipe),
+    }
+
+
+def described_length(recipe: Recipe) -> dict[str, Any]:
+    """Return what is known of the length of a run whose length is given in hours; nothing for any other."""
+    run = recipe.run
+    if run.max_hours is None:
+        return {}
+    return {
+        "max_hours": run.max_hours,
+        "steps": f"as many as fit into {run.max_hours:g} hours, at most {run.max_steps:,}; measured at the start",
     }
 
 

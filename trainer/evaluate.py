@@ -4,7 +4,10 @@ Every row of evaluation.pairs is masked once by each kind of masking, with a con
 are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
 model's weights alone decide the figures, up to rounding.
 
-Shape suffix: 10, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens.
+Next to them stands the loss of a model that knows word frequencies alone, on the same labels (metrics/unigram.py).
+
+Shape suffix: 20, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens, and the
+labels' cross-entropy under word frequencies.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
-from trainer.models.batch import PackedBatch
+from trainer.metrics.log import Figures
+from trainer.metrics.places import MASKED_NAMES, place_means, place_sums
+from trainer.metrics.unigram import WordFrequencies
+from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
 from trainer.models.pretraining import SUMS, PretrainingModel
 
@@ -42,11 +48,8 @@ MASK_PROB = 0.15
 LARGEST_EXPONENT = 700.0
 """Of a perplexity: exp(710) overflows a float."""
 
-NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy")
-"""Figures that depend on the kind of masking, and are logged for each of them."""
-
-Figures = dict[str, float | None]
-"""Values by the name of a metric."""
+NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
+"""Figures that depend on the kind of masking, and are logged for each of them. XLNet has no places that show [MASK]."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +71,22 @@ class EvaluationResult:
 class Evaluation:
     """One rank's share of the held-out rows, for any number of evaluations."""
 
-    def __init__(self, recipe: Recipe, folder: PairFolder, share: RankShare):
-        """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks."""
+    def __init__(
+        self, recipe: Recipe, folder: PairFolder, share: RankShare, frequencies: WordFrequencies | None = None
+    ):
+        """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks.
+
+        frequencies: of the training text; without them there is no `eval_unigram_loss`.
+        """
         # Held-out batches have the full size, also while training's grow.
         share = replace(share, ramp=None)
         sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
 
         self._bounds = self._bounds_of(recipe, sources[0], share)
-        self._kind = recipe.masking.kind
+        self._kind: Kind = recipe.masking.kind
         self._folder = folder.folder
+        self._frequencies = frequencies
 
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         permuted = FAMILIES[recipe.model.family].two_streams
@@ -98,7 +107,8 @@ class Evaluation:
     def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> EvaluationResult:
         """Evaluate the engine's weights. A collective call.
 
-        The figures are `eval_NAME` with the run's own kind of masking and `eval_KIND_NAME` with every kind.
+        The figures are `eval_NAME` with the run's own kind of masking and `eval_KIND_NAME` with every kind, and
+        `eval_unigram_loss`, that of word frequencies alone, on the same labels as `eval_mlm_loss`.
         `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
@@ -112,14 +122,23 @@ class Evaluation:
         dist.all_reduce(sums)
         sums_by_kind = sums.tolist()
         check_any_masked(sums_by_kind, self._folder)
-        by_kind = {kind: figures(sums_10) for kind, sums_10 in zip(KINDS, sums_by_kind, strict=True)}
+        by_kind = {kind: figures(sums_20) for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True)}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
         for kind in KINDS:
             for name in NAMES_BY_KIND:
-                result[f"eval_{kind}_{name}"] = by_kind[kind][name]
+                if name in by_kind[kind]:
+                    result[f"eval_{kind}_{name}"] = by_kind[kind][name]
+
+        if self._frequencies is not None:
+            sums_20 = sums_by_kind[KINDS.index(self._kind)]
+            result["eval_unigram_loss"] = sums_20[-1] / sums_20[SUMS]
         result["eval_seconds"] = perf_counter() - started
         return EvaluationResult(result)
+
+    def first_batch(self) -> list[PackedBatch]:
+        """Return this rank's micro-batches of the first batch, with the run's own kind of masking."""
+        return self._streams[self._kind].micro_batches_at([self._bounds[0]], 0)
 
     def close(self) -> None:
         """Stop the reading threads and close the folder."""
@@ -134,11 +153,11 @@ class Evaluation:
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
-        """Return this rank's sums, (kinds, 10) float64, or None if evaluation was interrupted."""
+        """Return this rank's sums, (kinds, 20) float64, or None if evaluation was interrupted."""
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
-        sums = torch.zeros(len(KINDS), SUMS + 3, dtype=torch.float64, device=device)
-        counts = torch.zeros(len(KINDS), 3, dtype=torch.float64)
+        sums = torch.zeros(len(KINDS), SUMS + 4, dtype=torch.float64, device=device)
+        counts = torch.zeros(len(KINDS), 4, dtype=torch.float64)
 
         engine.eval()
         try:
@@ -153,6 +172,7 @@ class Evaluation:
                     counts[index, 0] += micro_batch.predicted
                     counts[index, 1] += model.labeled_pairs(micro_batch)
                     counts[index, 2] += micro_batch.tokens if losses.rtd_sum is not None else 0
+                    counts[index, 3] += self._unigram_sum(micro_batch)
         finally:
             engine.train()
 
@@ -160,9 +180,20 @@ class Evaluation:
         sums[:, SUMS:] = counts.to(device)
         return sums
 
+    def _unigram_sum(self, micro_batch: PackedBatch) -> float:
+        """Return the labels' cross-entropy under word frequencies. micro_batch: on the CPU."""
+        if self._frequencies is None:
+            return 0.0
+        labels_K = micro_batch.labels_K.numpy()
+        return float(self._frequencies.losses_V[labels_K[labels_K != IGNORE_INDEX]].sum())
 
-def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare) -> Evaluation | None:
+
+def open_evaluation(
+    recipe: Recipe, folders: list[PairFolder], share: RankShare, frequencies: WordFrequencies | None = None
+) -> Evaluation | None:
     """Open a phase's held-out pairs; None if its recipe has no evaluation.pairs.
+
+    frequencies: of the phase's training text.
 
     Raises UsageError or DataError if they do not fit the phase's training `folders`.
     """
@@ -174,7 +205,7 @@ def open_evaluation(recipe: Recipe, folders: list[PairFolder], share: RankShare)
 
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
     check_rows(recipe.model_copy(update={"masking": MaskingSection()}), folder.manifest, folder.folder)
-    return Evaluation(recipe, folder, share)
+    return Evaluation(recipe, folder, share, frequencies)
 
 
 def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:
@@ -224,8 +255,8 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
 
 def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
     """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
-    for kind, sums_10 in zip(KINDS, sums_by_kind, strict=True):
-        masked = sums_10[SUMS]
+    for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True):
+        masked = sums_20[SUMS]
         if masked:
             continue
 
@@ -238,19 +269,26 @@ def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
         raise error
 
 
-def figures(sums_10: list[float]) -> Figures:
+def figures(sums_20: list[float]) -> Figures:
     """Return means over masked tokens and labeled rows; None where there is no labeled row.
 
-    Those of REPLACED_TOKEN_NAMES, over all tokens, are there only for a model that detects replaced tokens.
+    Those of REPLACED_TOKEN_NAMES, over all tokens, are there only for a model that detects replaced tokens, and those
+    of PLACE_NAMES only where tokens are masked.
     """
-    mlm_sum, mlm_correct, pair_sum, pair_correct, *rtd_sums = sums_10[:SUMS]
-    masked, pairs, judged = sums_10[SUMS:]
+    mlm_sum, mlm_correct, pair_sum, pair_correct = sums_20[:4]
+    rtd_sums = sums_20[4:7]
+    by_place = place_sums(sums_20[7:SUMS])
+    masked, pairs, judged, _unigram_sum = sums_20[SUMS:]
     mlm_loss = mlm_sum / masked
     detection = {name: total / judged for name, total in zip(REPLACED_TOKEN_NAMES, rtd_sums, strict=True) if judged}
-    return {
-        "mlm_loss": mlm_loss,
-        "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
-        "mlm_accuracy": mlm_correct / masked,
-        "pair_loss": pair_sum / pairs if pairs else None,
-        "pair_accuracy": pair_correct / pairs if pairs else None,
-    } | detection
+    return (
+        {
+            "mlm_loss": mlm_loss,
+            "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
+            "mlm_accuracy": mlm_correct / masked,
+            "pair_loss": pair_sum / pairs if pairs else None,
+            "pair_accuracy": pair_correct / pairs if pairs else None,
+        }
+        | detection
+        | place_means(by_place)
+    )

@@ -20,14 +20,25 @@ from trainer.distributed.replica_check import check_replicas
 from trainer.evaluate import Evaluation, EvaluationResult, is_due
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.metrics.log import MetricsLog
+from trainer.loss_doctor import examination
+from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.step_clock import StepClock
+from trainer.metrics.unigram import WordFrequencies
+from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate, set_learning_rate
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
 from trainer.step_result import StepResult
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What is known of the rows of a phase: how often each token occurs, and how many tokens all rows have."""
+
+    frequencies: WordFrequencies
+    tokens: int
 
 
 @dataclass
@@ -37,7 +48,8 @@ class Loop:
     Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
     (`phase.recipe`) has the phase's data, batches and learning rate.
 
-    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0.
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. training_text: what is known
+    of the phase's rows, None where nothing is.
     """
 
     context: RunContext
@@ -47,12 +59,14 @@ class Loop:
     evaluation: Evaluation | None
     guard: AnomalyGuard
     metrics: MetricsLog | None
+    training_text: TrainingText | None = None
 
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
         self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.clock = StepClock(self.engine, self.context.watchdog)
+        self.micro_batches: list[PackedBatch] = []
 
     @property
     def run_recipe(self) -> Recipe:
@@ -95,7 +109,7 @@ class Loop:
             self.clock.step_ended()
             self.context.profiler.step_ended(step)
             evaluation = EvaluationResult()
-            if step != last_step and not self.may_be_due(step):
+            if step != last_step and not self.may_be_due(step) and not self.examines(step, progress):
                 continue
 
             evaluation = self.evaluate_if_due(step)
@@ -130,6 +144,7 @@ class Loop:
         number = step - 1 - self.phase.steps_before + skipped_batches
         watchdog.at(f"step {step}, reading data")
         micro_batches = self.lookahead.batch(number)
+        self.micro_batches = micro_batches
         set_learning_rate(self.engine.optimizer, self.learning_rate_at(step))
 
         # Keys have 64 bits, and torch takes seeds of 63.
@@ -223,12 +238,14 @@ class Loop:
             logger.info("Step %d made no update: %s.", step, result.fault)
 
         run = self.run_recipe.run
-        ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
-        if not ends_interval and not is_due(self.run_recipe, self.phase, step):
+        if not self.has_line(step):
             return
 
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
-        means = progress.end_interval()
+        figures = progress.interval.means() | self.level_line() | evaluation.figures
+        if self.examines(step, progress):
+            figures |= self.examine(step, figures, progress)
+        progress.end_interval()
         measured = self.clock.end_interval(step, self.stream.stalled_seconds)
         if self.metrics is None:
             return
@@ -236,11 +253,59 @@ class Loop:
         position = {"step": step, "lr": self.learning_rate_at(step)}
         rates = progress.meter.read(self.stream.stalled_seconds)
         try:
-            self.metrics.log(means | position | rates | evaluation.figures, measured)
+            self.metrics.log(figures | position | rates, measured)
         except (OSError, StorageError) as error:
             # The line is kept, and written with a later one once there is room again.
             reason = error.strerror if isinstance(error, OSError) else error
             logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", run.output, reason)
+
+    def has_line(self, step: int) -> bool:
+        """Return whether metrics.jsonl has a line for a step."""
+        run = self.run_recipe.run
+        ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
+        return ends_interval or is_due(self.run_recipe, self.phase, step)
+
+    def level_line(self) -> Figures:
+        """Return the loss of word frequencies alone on the training text, by its name in metrics.jsonl."""
+        return {} if self.training_text is None else {"unigram_loss": self.training_text.frequencies.loss}
+
+    # The loss doctor (trainer/loss_doctor/)
+
+    def examines(self, step: int, progress: Progress) -> bool:
+        """Return whether the loss after `step` is compared with that of word frequencies alone."""
+        if self.training_text is None or not examination.is_due(self.run_recipe, step, progress.examined_step):
+            return False
+        return self.has_line(step) if self.evaluation is None else is_due(self.run_recipe, self.phase, step)
+
+    def examine(self, step: int, figures: Figures, progress: Progress) -> Figures:
+        """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
+
+        Returns the likely cause by its name in metrics.jsonl, and nothing for a loss that is better.
+        """
+        held_out = self.evaluation
+        level = examination.level_of(figures, prefix="" if held_out is None else "eval_")
+        if level is None or self.training_text is None:
+            return {}
+
+        progress.examined_step = step
+        if not level.is_at_line:
+            return {}
+
+        self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
+        patient = examination.Patient(
+            recipe=self.phase.recipe,
+            step=step,
+            first_step=self.phase.steps_before + 1,
+            learning_rate_at=self.learning_rate_at,
+            corpus_tokens=self.training_text.tokens,
+            tokens=progress.meter.tokens,
+            skipped_steps=self.guard.history.skipped,
+            interval=progress.interval,
+        )
+        micro_batches = self.micro_batches if held_out is None else held_out.first_batch()
+        cause, sentence = examination.diagnosis(patient, level, self.engine, micro_batches)
+        logger.info("%s: %s", self.run_recipe.run.folder, sentence)
+        return {"loss_doctor": cause}
 
     # Checkpoints
 

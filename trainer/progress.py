@@ -15,7 +15,9 @@ class Progress:
     def __init__(self, state: TrainingState):
         self._state = state
         self.meter = Meter(state.tokens, state.seconds)
-        self.interval = state.interval.model_copy()
+        self.examined_step = state.examined_step
+        """The step after which the loss doctor last examined the run, 0 if it has not yet."""
+        self.interval = state.interval.model_copy(deep=True)
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
@@ -35,6 +37,7 @@ class Progress:
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
             "anomaly": history.model_copy(deep=True),
+            "examined_step": self.examined_step,
             "interval": self.interval.model_copy(deep=True),
         }
         return self._state.model_copy(update=progress)

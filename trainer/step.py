@@ -28,7 +28,7 @@ Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-Shape suffixes: 7, the sums of trainer.models.pretraining.Losses; 4, the counts of BatchCounts.
+Shape suffixes: 16, the sums of trainer.models.pretraining.Losses; 4, the counts of BatchCounts.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from trainer.distributed.deepspeed_internals import norms_stay_on_device
 from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.host_copy import HostCopy
 from trainer.distributed.loss_scale import loss_scale
+from trainer.metrics.places import place_sums
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import SUMS
 from trainer.step_result import BatchCounts, StepResult, check_masked, normalized_loss
@@ -57,11 +58,11 @@ from trainer.step_result import BatchCounts, StepResult, check_masked, normalize
 class StepInProgress:
     """What a step has computed so far, on the device.
 
-    sums_7: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
+    sums_16: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
     """
 
     step: int
-    sums_7: Tensor
+    sums_16: Tensor
     counts_4: Tensor
 
 
@@ -95,7 +96,7 @@ class Stepper:
         part of the batch then remain, so the engine may be saved but must not take another step.
         """
         counts_4 = self._take_counts(micro_batches)
-        sums_7 = torch.zeros(SUMS, dtype=torch.float64, device=counts_4.device)
+        sums_16 = torch.zeros(SUMS, dtype=torch.float64, device=counts_4.device)
 
         # DeepSpeed averages gradients where we want their sum, because `normalized_loss` of one micro-batch is a share
         # of a sum that is already divided by the global counts. So each share is multiplied by that divisor first.
@@ -116,9 +117,9 @@ class Stepper:
             if losses.rtd_sum is not None:
                 loss = loss + self._rtd_weight * losses.rtd_sum / tokens
             self._engine.backward(loss * gradient_scale)
-            sums_7 += losses.stacked()
+            sums_16 += losses.stacked()
 
-        self._step = StepInProgress(step, sums_7, counts_4)
+        self._step = StepInProgress(step, sums_16, counts_4)
         return True
 
     def exchange(self, next_micro_batches: list[PackedBatch] | None) -> None:
@@ -127,12 +128,12 @@ class Stepper:
         None if the next step is not known yet. Its counts are then exchanged when it begins.
         """
         step = self._in_progress()
-        totals_11 = torch.cat([step.sums_7, count_batch(self._engine, next_micro_batches or [])])
-        dist.all_reduce(totals_11)
+        totals_20 = torch.cat([step.sums_16, count_batch(self._engine, next_micro_batches or [])])
+        dist.all_reduce(totals_20)
 
-        step.sums_7 = totals_11[:SUMS]
+        step.sums_16 = totals_20[:SUMS]
         if next_micro_batches is not None:
-            self._next_counts_4 = totals_11[SUMS:]
+            self._next_counts_4 = totals_20[SUMS:]
 
     def settle(self) -> StepResult | None:
         """Return what the last updated step computed; None if that was returned already.
@@ -145,7 +146,7 @@ class Stepper:
         self._unsettled = None
 
         values = unsettled.values.read()
-        mlm_sum, mlm_correct, pair_sum, pair_correct, rtd_sum, rtd_correct, replaced = values[:SUMS]
+        mlm_sum, mlm_correct, pair_sum, pair_correct, rtd_sum, rtd_correct, replaced, *places_9 = values[:SUMS]
         counts = BatchCounts(*values[SUMS:-2])
         norm, bad = values[-2:]
         check_masked(counts, unsettled.step)
@@ -165,6 +166,7 @@ class Stepper:
             rtd_correct=rtd_correct,
             replaced=replaced,
             rtd_weight=self._rtd_weight,
+            by_place=place_sums(places_9),
         )
 
     def update(self) -> None:
@@ -173,14 +175,14 @@ class Stepper:
         self._step = None
 
         masked, pairs, tokens = step.counts_4[:3].clamp(min=1)
-        mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.sums_7
+        mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.sums_16
         self._guard.expect(mlm_sum / masked + pair_sum / pairs + self._rtd_weight * rtd_sum / tokens)
         with norms_stay_on_device(self._engine):
             self._engine.step()
 
         verdict = self._guard.verdict()
-        values_13 = torch.cat([step.sums_7, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
-        self._unsettled = UnsettledStep(step.step, HostCopy(values_13), verdict.was_judged)
+        values_22 = torch.cat([step.sums_16, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
+        self._unsettled = UnsettledStep(step.step, HostCopy(values_22), verdict.was_judged)
 
     def _take_counts(self, micro_batches: list[PackedBatch]) -> Tensor:
         """Return the global counts of a batch, which `exchange` has summed, except before a phase's first step."""

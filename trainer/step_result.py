@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from schemas.errors import DataError
+from trainer.metrics.places import PlaceSums
+from trainer.models.place_kinds import PlaceKind
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class StepResult:
 
     The sums are those of trainer.models.pretraining.Losses. loss: the loss of the global batch. grad_norm: before
     clipping. fault: why the step made no update, None if it made one. rtd_weight: what the mean of rtd_sum is
-    multiplied by in the loss; 0 in a model that does not detect replaced tokens.
+    multiplied by in the loss; 0 in a model that does not detect replaced tokens. by_place: the masked tokens' sums by
+    what the model sees there.
     """
 
     step: int
@@ -43,6 +47,7 @@ class StepResult:
     rtd_correct: float = 0.0
     replaced: float = 0.0
     rtd_weight: float = 0.0
+    by_place: Mapping[PlaceKind, PlaceSums] = field(default_factory=dict)
 
 
 def check_masked(counts: BatchCounts, step: int) -> None:

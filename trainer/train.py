@@ -7,13 +7,14 @@ newest checkpoint that verifies. One training step is in step.py, the loop aroun
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
-from trainer.anomaly import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import announce, resume, write_history
@@ -31,14 +32,17 @@ from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
+from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
 from trainer.logs import logger
-from trainer.loop import Loop
+from trainer.loop import Loop, TrainingText
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
+from trainer.metrics.unigram import WordFrequencies, open_frequencies
 from trainer.metrics.utilization import utilization_of
 from trainer.micro_batches import with_micro_batches
 from trainer.out_of_memory import noting_out_of_memory
-from trainer.run_context import RunContext, newest_checkpoint, open_run
+from trainer.rehearsal import rehearse
+from trainer.run_context import RunContext, last_step_of, newest_checkpoint, open_run
 
 
 class AnomalyError(ClozelineError):
@@ -72,6 +76,7 @@ class PhaseData:
     share: RankShare
     stream: Stream
     evaluation: Evaluation | None
+    text: TrainingText | None
 
 
 def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
@@ -81,13 +86,57 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
+    started = perf_counter()
     start_distributed(recipe.engine.timeout_seconds)
-    phases = phases_of(recipe)
 
     with open_run(recipe, stop, profile_steps) as context:
-        step = train_phases(context, phases)
+        if recipe.run.max_hours is not None:
+            context = with_fixed_steps(context, started)
+        step = train_phases(context, phases_of(context.run_recipe))
 
-    logger.info("%s: step %d of %d is saved.", recipe.run.output, step, recipe.run.max_steps)
+    logger.info("%s: step %d of %d is saved.", recipe.run.output, step, context.run_recipe.run.max_steps)
+
+
+def with_fixed_steps(context: RunContext, started: float) -> RunContext:
+    """Return the context of a run of run.max_hours with its number of steps: the run's own, or one that is measured.
+
+    started: when the process began to train, by `perf_counter`. A collective call.
+
+    Raises UsageError on every rank if no step fits, if the schedule does not fit into the steps, or if the run began
+    with other hours.
+    """
+    recipe = context.run_recipe
+    checkpoint = newest_checkpoint(context)
+    if checkpoint is not None:
+        recipe = with_steps(recipe, steps_of_checkpoint(recipe, checkpoint))
+    else:
+        speed = rehearse_run(context)
+        elapsed = run_on_rank_0(lambda: perf_counter() - started)
+        recipe = with_steps(recipe, fixed_steps(recipe, speed, elapsed))
+        release_engine_memory()
+
+    return replace(context, run_recipe=recipe, last_step=last_step_of(recipe))
+
+
+def rehearse_run(context: RunContext) -> Speed:
+    """Measure how fast the run will train, with an engine and data that are closed again. A collective call."""
+    started = perf_counter()
+    (phase,) = phases_of(context.run_recipe)
+    with contextlib.ExitStack() as resources:
+        context.watchdog.at("opening the data, to measure the speed")
+        folders = open_folders(phase.recipe)
+        device = device_of_rank()
+        phase, choice = with_micro_batches(phase, folders, device)
+        data = open_data(phase, folders, resources)
+
+        context.watchdog.at("building the engine, to measure the speed")
+        engine = open_engine(context, phase, data, begins=True)
+        resources.callback(engine.destroy)
+
+        guard = AnomalyGuard(engine, context.run_recipe.anomaly, AnomalyHistory(), phase.recipe.optimizer.clip)
+        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics=None)
+        with noting_out_of_memory(phase.recipe, choice, device):
+            return rehearse(loop, start=perf_counter() - started)
 
 
 def train_phases(context: RunContext, phases: list[Phase]) -> int:
@@ -183,7 +232,7 @@ def run_phase(
         history = state.anomaly.model_copy()
         guard = AnomalyGuard(engine, context.run_recipe.anomaly, history, phase.recipe.optimizer.clip)
 
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics)
+        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.text)
         with noting_out_of_memory(phase.recipe, choice, device):
             return loop.run(state, min(phase.last_step, context.last_step))
 
@@ -195,11 +244,19 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     resources.callback(stream.close)
 
-    evaluation = open_evaluation(phase.recipe, folders, share)
+    frequencies = open_frequencies(phase.recipe, folders)
+    evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
     if evaluation is not None:
         resources.callback(evaluation.close)
 
-    return PhaseData(folders, share, stream, evaluation)
+    return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
+
+
+def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
+    """Return what is known of the rows of some folders, None without word frequencies."""
+    if frequencies is None:
+        return None
+    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
 
 
 def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
@@ -218,7 +275,7 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
         first = data.folders[0]
         warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
         context.watchdog.at("drawing initial weights")
-        fill_in_initial_weights(engine, run_recipe, first.vocabulary)
+        fill_in_initial_weights(engine, run_recipe, data.folders)
     return engine
 
 

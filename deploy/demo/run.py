@@ -34,6 +34,7 @@ TIMES = (
     "slowest_rank",
     "slowest_ratio",
     "peak_memory_bytes",
+    "eval_seconds",
 )
 """Metrics that differ between any two runs."""
 
@@ -56,7 +57,7 @@ def main() -> None:
     make_pairs(out, options.megabytes)
     train_and_resume(out, options.config, options.set)
     command(f"python -m trainer.export {out}/run --output {out}/hf")
-    command(f"python {HERE}/blanks.py {out}/hf")
+    command(f"python {HERE}/blanks.py {out}/hf {out}/run")
     command(f"python {HERE}/loss_curve.py {out}/run {out}/loss.png")
 
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
@@ -70,17 +71,20 @@ def make_pairs(out: Path, megabytes: str) -> None:
     text = out / "text"
     vocab = out / "vocab"
     command(f"python {HERE}/corpus.py {out}/corpus.jsonl --megabytes {megabytes}")
-    command(f"python -m pipeline shard --input {out}/corpus.jsonl --output {text} --num_shards 4 --dedup exact")
+    shard = f"--output {text} --num_shards 4 --dedup exact --holdout 0.02"
+    command(f"python -m pipeline shard --input {out}/corpus.jsonl {shard}")
     command(f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
 
-    pairs = f"--output {out}/pairs --objective nsp --max_length 64"
-    command(f"python -m pipeline pairs --text {text} --vocab {vocab} {pairs}")
+    rows = "--objective full_sentences --max_length 128"
+    command(f"python -m pipeline pairs --text {text} --vocab {vocab} --output {out}/pairs {rows}")
+    command(f"python -m pipeline pairs --text {text}_heldout --vocab {vocab} --output {out}/held_out {rows}")
 
 
 def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     """Train on two ranks, kill them all, let the same command finish, and compare the steps that were taken twice."""
     run = out / "run"
-    settings = [f"data.pairs={out}/pairs", f"run.output={run}", *changes]
+    settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
+    settings += ["evaluation.every=500", *changes]
     sets = " ".join(f"--set {setting}" for setting in settings)
     training = f"deepspeed --quiet --num_gpus 2 --module trainer --config {config} {sets}"
 
@@ -97,6 +101,10 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     first = lines[min(lines)]
     last = lines[max(lines)]
     print(f"MLM loss: {first['mlm_loss']:.3f} at step {first['step']}, {last['mlm_loss']:.3f} at step {last['step']}.")
+    print(
+        f"On held-out text: {last['eval_mlm_loss_masked']:.3f} at [MASK]; word frequencies alone have "
+        f"{last['eval_unigram_loss']:.3f}."
+    )
 
 
 def without_times(line: Line) -> Line:

@@ -1,4 +1,4 @@
-"""The three jobs as commands: what is checked before they start, and how their work is planned."""
+"""The jobs as commands: what is checked before they start, and how their work is planned."""
 
 from pipeline.runtime.beam_import import import_beam
 

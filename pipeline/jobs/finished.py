@@ -27,6 +27,7 @@ ADDED_BY_STEPS = {
     "counts": ("partitions",),
     "vocab": (),
     "pairs": ("vocabulary", "vocabulary_size"),
+    "statistics": ("vocabulary", "vocabulary_size"),
 }
 """By kind, the options that a manifest has besides those of the command. They follow from the inputs."""
 
@@ -48,11 +49,22 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
     its result is in place, except in a dry run.
     """
     output = staging.output
-    if not storage.exists(storage.join(output, manifests.NAME)):
+    if not is_finished(wanted, staging, dry_run):
         return None
+
+    place = one_line(storage.printable(output))
+    print(f"clozeline: {place} is already finished by this command; nothing was done.", file=sys.stderr)
+    return read_manifest(output, wanted.kind)
+
+
+def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool:
+    """Return whether this very command has finished the output folder. Raises as `finished_manifest` does."""
+    output = staging.output
+    if not storage.exists(storage.join(output, manifests.NAME)):
+        return False
     root = _replaceable_root(wanted, output)
     if root is None or wanted.overwrite:
-        return None
+        return False
 
     if not dry_run:
         remove_if_published(staging)
@@ -62,10 +74,7 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
             f"{output} holds a finished result ({root.kind}, fingerprint {root.fingerprint}), which is kept: "
             f"{difference}. Give another --output, or --overwrite to replace it."
         )
-
-    place = one_line(storage.printable(output))
-    print(f"clozeline: {place} is already finished by this command; nothing was done.", file=sys.stderr)
-    return read_manifest(output, wanted.kind)
+    return True
 
 
 def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
-from pipeline.jobs.finished import Wanted, finished_manifest
+from pipeline.jobs.finished import Wanted, finished_manifest, is_finished
 from pipeline.options import ShardJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
@@ -16,9 +17,10 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
-from pipeline.runtime.staging import plan_staging
+from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import canonical_encoding
+from pipeline.shard.holdout import SIDE, held_out_folder
 from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
@@ -26,7 +28,9 @@ from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.plan import shards_for
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
+from schemas import manifest as manifests
 from schemas import storage
+from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
 
 JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
@@ -55,10 +59,17 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     output = path_for_workers("--output", job.output, options)
     staging = plan_staging(output, "text", _identity(job, files))
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
-    wanted = Wanted("text", Provenance(recorded_options(job), inputs, job.seed), job.overwrite)
-    finished = finished_manifest(wanted, staging, is_dry_run(options))
-    if finished is not None:
-        return finished
+    recorded = _recorded(job)
+    wanted = Wanted("text", Provenance(recorded, inputs, job.seed), job.overwrite)
+    held_out = _held_out_staging(job, files, output)
+    if is_finished(wanted, staging, is_dry_run(options)):
+        _check_held_out_of_finished(wanted, held_out)
+        return finished_manifest(wanted, staging, is_dry_run(options))
+
+    if held_out is None:
+        _check_no_held_out(output)
+    else:
+        is_finished(_of_held_out(wanted), held_out, is_dry_run(options))
 
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
     graph = ShardCorpora(
@@ -66,9 +77,10 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         input_bytes=input_bytes,
         job=job,
         reading=_read_options(job),
-        provenance=Provenance(recorded_options(job), [], job.seed),
+        provenance=Provenance(recorded, [], job.seed),
         shuffle=chosen_shuffle(job.shuffle, options),
         staging=staging,
+        held_out=held_out,
     )
     work = Work("split-", len(splits), input_bytes)
 
@@ -77,7 +89,55 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         write_inputs(inputs, staging)
 
     size = _estimate(job, files, len(splits))
-    return execute(Execution("text", "Shard corpora", graph, options, staging, work, size, prepare), "shard")
+    execution = Execution("text", "Shard corpora", graph, options, staging, work, size, prepare)
+    if held_out is not None:
+        execution = replace(execution, published_first=(held_out,))
+    return execute(execution, "shard")
+
+
+def _recorded(job: ShardJob) -> dict[str, Any]:
+    """Return the options that the manifest records: --holdout only if it was given."""
+    options = recorded_options(job)
+    if job.holdout is None:
+        del options["holdout"]
+    return options
+
+
+def _held_out_staging(job: ShardJob, files: list[InputFile], output: str) -> Staging | None:
+    """Return where the held-out folder's pieces go; None without --holdout."""
+    if job.holdout is None:
+        return None
+    return plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
+
+
+def _of_held_out(wanted: Wanted) -> Wanted:
+    """Return what the held-out folder is to be made from. Its number of shards always follows from its text."""
+    options = wanted.provenance.options | SIDE | {"num_shards": None}
+    return replace(wanted, provenance=replace(wanted.provenance, options=options))
+
+
+def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> None:
+    """Raises UsageError if a finished text folder has lost its held-out folder, which the same job makes."""
+    if held_out is not None and not is_finished(_of_held_out(wanted), held_out):
+        raise UsageError(
+            f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
+            "published. Move them back, or give --overwrite to make both folders again."
+        )
+
+
+def _check_no_held_out(output: str) -> None:
+    """Raises UsageError if documents that an earlier command held out would now be in the text as well."""
+    manifest = None
+    with contextlib.suppress(ClozelineError):  # what cannot be read there was not held out of this output
+        url = storage.join(held_out_folder(output), manifests.NAME)
+        if storage.exists(url):
+            manifest = manifests.parse_manifest(storage.read(url), url)
+
+    if manifest is not None and SIDE.items() <= manifest.options.items():
+        raise UsageError(
+            f"{held_out_folder(output)} holds documents that were held out of {output}, and without --holdout this "
+            "command would put them into the text as well. Give the same --holdout, or remove that folder."
+        )
 
 
 def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Estimate:

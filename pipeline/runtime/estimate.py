@@ -27,6 +27,9 @@ PAIRS_BYTES_PER_SECOND = 8e6
 TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text
 PAIRS_SHARE = 0.5  # assumed: two bytes for each token, and a token for each four bytes of text
 
+STATISTICS_TOKENS_PER_SECOND = 2e6  # docs/measurements.md ("Statistics")
+STATISTICS_BYTES_PER_TOKEN = 2  # of a large text; a small one has more different co-occurrences for each token
+
 VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
 COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
 

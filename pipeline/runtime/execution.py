@@ -26,6 +26,7 @@ from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
 from pipeline.runtime.launch import is_dataflow, is_dry_run, leaves_job
+from pipeline.runtime.lease_group import LeaseGroup, all_held
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.terminal import print_lines
@@ -50,6 +51,7 @@ class Execution:
     work: what progress is measured by.
     estimate: what a dry run says about the job's size.
     prepare: called once the output folder is held, before the graph runs.
+    published_first: stagings of further folders that the graph makes. Each is published before the job's own.
     """
 
     kind: FolderKind
@@ -60,6 +62,12 @@ class Execution:
     work: progress.Work
     estimate: Estimate
     prepare: Callable[[], None] = _nothing
+    published_first: tuple[Staging, ...] = ()
+
+    @property
+    def stagings(self) -> tuple[Staging, ...]:
+        """The stagings of all folders, in the order of publication."""
+        return (*self.published_first, self.staging)
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:
@@ -84,25 +92,27 @@ def execute(execution: Execution, command: str) -> Manifest | None:
 def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | None:
     pipeline = job.build()
     staging = execution.staging
-    with leases.held(staging.output, staging.token) as lease, _staging_of_jobs_that_start(staging), _truth_of(staging):
-        shard_destination.decide(staging.output, staging.job)
-        publication.begin(staging)
+    with all_held(execution.stagings) as held, _staging_of_jobs_that_start(staging), _truth_of(staging):
+        for each in execution.stagings:
+            shard_destination.decide(each.output, each.job)
+            publication.begin(each)
         execution.prepare()
         if leaves_job(execution.options):
-            _submit_and_leave(job, pipeline, lease)
+            _submit_and_leave(job, pipeline, held)
             return None
 
         with progress.job_progress(command, staging, execution.work) as shown:
             try:
-                runner.run_job(job, pipeline, _Submitted(execution.options, lease, shown))
+                runner.run_job(job, pipeline, _Submitted(execution.options, held, shown))
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run must be able to publish, and no other job may meet it in the folder.
-                lease.keep = error.still_runs
-                if not _is_lost_after_publication(error, lease):
+                held.keep(error.still_runs)
+                if not _is_lost_after_publication(error, held.last):
                     raise
 
         manifest = read_manifest(staging.output, execution.kind)
-        publication.clean_up(staging)
+        for each in execution.stagings:
+            publication.clean_up(each)
         return manifest
 
 
@@ -153,14 +163,14 @@ def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
     print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
 
 
-def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, lease: leases.Lease) -> None:
+def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, held: LeaseGroup) -> None:
     """Submit a job whose last step cleans up, because no launcher waits for it."""
-    lease.leave()  # before the job can come to its last step
+    held.leave()  # before the job can come to its last step
     try:
-        runner.run_once(job, pipeline, lambda result: lease.keep_if_killed())
-        lease.keep = True
+        runner.run_once(job, pipeline, lambda result: held.keep_if_killed())
+        held.keep(True)
     except JobStoppedError as error:
-        lease.keep = error.still_runs
+        held.keep(error.still_runs)
         raise
 
 
@@ -176,11 +186,11 @@ class _Submitted:
     """Called with Beam's result of each attempt that an engine has taken."""
 
     options: PipelineOptions
-    lease: leases.Lease
+    held: LeaseGroup
     shown: progress.JobProgress
 
     def __call__(self, result: Any) -> None:
         # Workers in the launcher end with it, and the job with them.
         if worker_location(self.options) != "here":
-            self.lease.keep_if_killed()
+            self.held.keep_if_killed()
         self.shown.follow(result)

@@ -36,6 +36,7 @@ _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
     "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe|unigram)-\d+-of-\d+\.arrow" + _PARTS,
     "vocab": r"vocab\.txt|vocab\.json|merges\.txt" + _PARTS,
+    "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }
 """By kind, the paths that only the folder's own job writes and that another result of that kind may lack."""

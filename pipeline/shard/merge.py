@@ -22,6 +22,7 @@ from pipeline.runtime.counters import Report, add_histograms, total
 from pipeline.runtime.staging import Staging
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
+from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out
 from pipeline.shard.partition import placements
 from schemas import shards, storage
 from schemas.shards import TEXT_SCHEMA
@@ -37,11 +38,13 @@ DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 class MergeOptions:
     """What decides the documents of a shard and their order, besides the runs.
 
-    dedup: whether documents with equal text are dropped. seed: draws the order of documents.
+    dedup: whether documents with equal text are dropped. seed: draws the order of documents, and which are held out.
+    holdout: the share of documents that go to the held-out folder instead; None for no such folder.
     """
 
     dedup: Dedup
     seed: int
+    holdout: float | None = None
 
 
 def write_shard(
@@ -69,10 +72,15 @@ def write_shard(
     table = table.combine_chunks()
     pa.default_memory_pool().release_unused()  # the chunks, which are as large as the shard
 
-    documents = sort_documents(table, options.seed)
-    for drop in drops:
-        is_near_duplicate = np.isin(documents["document"].to_numpy(), drop["document"].to_numpy())
-        documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
+    documents, dropped = _drop_near_duplicates(sort_documents(table, options.seed), drops)
+    ledger += dropped
+
+    # After all duplicates are dropped, so that the document which is left decides for its copies.
+    held_out: Report = {}
+    if options.holdout is not None:
+        is_chosen = is_held_out(documents["document"].to_numpy(), options.holdout, options.seed)
+        held_out["held_out"] = _write_held_out(name, table, documents.filter(pa.array(is_chosen)), options, staging)
+        documents, dropped = drop_documents(documents, is_chosen, HELD_OUT)
         ledger += dropped
 
     encoded = encode_documents(table, documents["row"].to_numpy())
@@ -81,8 +89,28 @@ def write_shard(
         "ledger": ledger,
         "sources": count_by_source(documents),
         **encoded.lengths,
+        **held_out,
     }
     return staging.keep_shard(name, encoded.data, report)
+
+
+def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[pa.Table, LedgerEntries]:
+    """Return the documents without those that `drops` (DROPPED_SCHEMA) name, and the ledger's entries for these."""
+    ledger: LedgerEntries = []
+    for drop in drops:
+        is_near_duplicate = np.isin(documents["document"].to_numpy(), drop["document"].to_numpy())
+        documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
+        ledger += dropped
+    return documents, ledger
+
+
+def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: MergeOptions, staging: Staging) -> Report:
+    """Write documents, which are rows of `table`, as held-out ones of the shard `name`, and return its report of them.
+
+    The report has the `index` of their run, the number of `documents`, and their `text_bytes`.
+    """
+    rows = table.take(documents["row"])
+    return write_held_out(name, rows, options.seed, staging) | {"text_bytes": text_bytes(rows)}
 
 
 def _check_size(documents: pa.Table, name: str) -> None:

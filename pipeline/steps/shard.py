@@ -5,16 +5,22 @@ The other steps are `write_runs`, `plan_shards` and `write_shard` in pipeline/sh
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
-from pipeline.runtime.publication import end_publication, publish_output
+from pipeline.runtime.piece_checks import check_pieces
+from pipeline.runtime.publication import end_publication, is_published, publish_output
 from pipeline.runtime.staging import Staging
+from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps.provenance import Provenance, ledger_entries
-from schemas import FORMAT_VERSION
+from schemas import FORMAT_VERSION, storage
+from schemas import manifest as manifests
 from schemas.errors import StorageError
 from schemas.manifest import Input, Manifest, read_root
+from schemas.shards import shard_place
 
 
 def add_text_reports(reports: list[Report]) -> Report:
@@ -29,6 +35,14 @@ def add_text_reports(reports: list[Report]) -> Report:
     }
 
 
+@dataclass(frozen=True)
+class TextFolders:
+    """The stagings of the text folder and of the held-out folder next to it."""
+
+    text: Staging
+    held_out: Staging
+
+
 def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance: Provenance, staging: Staging) -> None:
     """Publish the text shards that `summaries` describe, and the excerpts of rejected records."""
     folder = summarize_folder(summaries, add_text_reports)
@@ -39,8 +53,60 @@ def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance:
         return
 
     manifest = _manifest(survey, folder, provenance, inputs, staging)
-    rejected = {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
-    publish_output(staging, manifest, rejected, folder.generation)
+    publish_output(staging, manifest, _rejected(survey), folder.generation)
+
+
+def publish_with_held_out(
+    survey: CorpusSurvey,
+    summaries: list[PartSummary],
+    held_out_summaries: list[PartSummary],
+    provenance: Provenance,
+    folders: TextFolders,
+) -> None:
+    """Publish the held-out folder and then the text folder, as `publish_text` does.
+
+    A finished text folder therefore has its held-out folder. An older text folder loses its manifest before the other
+    folder changes, because it may hold documents that are held out now.
+    """
+    folder = summarize_folder(summaries, add_text_reports)
+    held_out = summarize_folder(held_out_summaries, add_text_reports)
+    inputs = read_inputs(folders.text)
+    if inputs is None:
+        for staging, published in ((folders.held_out, held_out), (folders.text, folder)):
+            _check_published(staging, published.fingerprint("text"))
+            end_publication(staging)
+        return
+
+    manifest = _manifest(survey, folder, provenance, inputs, folders.text)
+    _, held_out_shards = shard_place(held_out.largest.path)
+    held_out_manifest = _manifest(
+        replace(survey, num_shards=held_out_shards),
+        _with_other_side(held_out, folder),
+        replace(provenance, options=provenance.options | SIDE),
+        inputs,
+        folders.held_out,
+    )
+
+    old_manifest = storage.join(folders.text.output, manifests.NAME)
+    if storage.exists(old_manifest) and not is_published(folders.text, manifest):
+        check_pieces(folders.text, manifest, folder.generation)
+        check_pieces(folders.held_out, held_out_manifest, held_out.generation)
+        storage.remove(old_manifest)
+
+    publish_output(folders.held_out, held_out_manifest, generation=held_out.generation)
+    publish_output(folders.text, manifest, _rejected(survey), folder.generation)
+
+
+def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSummary:
+    """Return the held-out folder's summary with a ledger: what the text folder lacks as well, and what that one has."""
+    entries = [entry for entry in text.sums["ledger"] if entry[0] != HELD_OUT]
+    entries += [(NOT_HELD_OUT, source, count) for source, count in text.sums["sources"].items()]
+    return replace(held_out, sums=held_out.sums | {"ledger": add_ledgers([entries])})
+
+
+def _rejected(survey: CorpusSurvey) -> dict[str, str]:
+    """Return the staged excerpts of rejected records, with their paths in the text folder."""
+    return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
 
 
 def _check_published(staging: Staging, fingerprint: str) -> None:

@@ -16,13 +16,14 @@ from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Shuffle
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
+from pipeline.shard.holdout import add_counts, counts_of, held_out_stream, numbered_runs, plan_held_out
 from pipeline.shard.job_files import files_for, read_splits
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
 from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.shard import add_text_reports, publish_text
+from pipeline.steps.shard import TextFolders, add_text_reports, publish_text, publish_with_held_out
 from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Written
 from pipeline.transforms.exchange_steps import Plan
@@ -40,6 +41,7 @@ class ShardCorpora(beam.PTransform):
 
     splits: their number. They and the list of inputs lie in staging (pipeline/shard/job_files.py).
     input_bytes: of all inputs, as they are stored.
+    held_out: the staging of the held-out folder; None without --holdout.
     """
 
     splits: int
@@ -49,6 +51,7 @@ class ShardCorpora(beam.PTransform):
     provenance: Provenance
     shuffle: Shuffle
     staging: Staging
+    held_out: Staging | None = None
 
     def expand(self, pbegin: Any) -> PCollection:
         runs = (
@@ -61,32 +64,34 @@ class ShardCorpora(beam.PTransform):
         survey = AsSingleton(self._survey(pbegin, runs))
         plan = pbegin | "Plan shards" >> call_once(_plan_of_shards, survey)
 
-        summaries = (
+        shards = (
             pbegin
             | "Gather" >> self._exchange(self._streams(runs, survey), plan)
             | "Count" >> call(_same_report, counted="text")
-            | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
         )
-        return pbegin | "Finish" >> call_last(
-            publish_text,
-            survey,
-            AsList(summaries),
-            self.provenance,
-            self.staging,
-        )
+        summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
+        if self.held_out is None:
+            finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
+        else:
+            folders = TextFolders(self.staging, self.held_out)
+            held_out = AsList(pbegin | "Hold out" >> GatherHeldOut(shards, self, folders))
+            finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
+        return pbegin | "Finish" >> finish
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         """Add up what is known of all runs, and decide the number of shards."""
-        job = self.job
-        sharding = Sharding(
-            job.num_shards,
-            job.shard_megabytes << 20,
-            merges_runs=self.shuffle == "merged",
-        )
-        limits = InputLimits(job.max_bad_ratio, job.max_undecodable_ratio)
+        limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
-        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), sharding, limits)
+        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), self.sharding(), limits)
+
+    def sharding(self) -> Sharding:
+        """Return what the user wants of the shards."""
+        return Sharding(
+            self.job.num_shards,
+            self.job.shard_megabytes << 20,
+            merges_runs=self.shuffle == "merged",
+        )
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return what the exchange brings together: the documents, and then those of them that are to be dropped."""
@@ -110,10 +115,50 @@ class ShardCorpora(beam.PTransform):
         """Return the exchange that makes each shard of the documents that it has brought together."""
         merge = partial(
             _write_shard,
-            options=MergeOptions(self.job.dedup, self.job.seed),
+            options=MergeOptions(self.job.dedup, self.job.seed, self.job.holdout),
             staging=self.staging,
         )
         return Exchange(streams, merge, AsSingleton(plan), self.shuffle, self.staging)
+
+
+@dataclass
+class GatherHeldOut(beam.PTransform):
+    """Reports of text shards -> the held-out shards' PartSummaries. A second exchange, of the held-out documents alone.
+
+    Their runs lie in the staging of the text, and the held-out shards go to their own folder's.
+    """
+
+    shards: Any
+    corpora: ShardCorpora
+    folders: TextFolders
+
+    def expand(self, pbegin: Any) -> PCollection:
+        job = self.corpora.job
+        added = self.shards | "Counts" >> beam.Map(counts_of) | "Add up" >> beam.CombineGlobally(add_counts)
+        plan = pbegin | "Plan" >> call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+
+        runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
+        merge = partial(
+            _write_shard,
+            options=MergeOptions("none", job.seed),
+            staging=self.folders.held_out,
+        )
+        streams = [Written(held_out_stream(job.seed), runs)]
+        return (
+            pbegin
+            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
+            | "Count" >> call(_same_report, counted="text")
+            | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
+        )
+
+
+def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:
+    plan = plan_held_out(added, share, sharding)
+    return Plan(
+        buckets=plan.num_shards,
+        merges=plan.merges_runs,
+        details=plan.num_shards,
+    )
 
 
 def _same_report(report: Report) -> Report:

@@ -8,7 +8,11 @@ strings takes some hundred of them.
 
 Sums over paths would leave the range of floats in long strings. Each node therefore has a potential, the lowest sum of
 whole binary exponents of the pieces that lead to it, and sums are kept relative to it. This costs no logarithm, and
-whole numbers are the same on every processor (see exact_math.py).
+whole numbers are the same on every processor (see exact_math.py):
+
+    probability  =  mantissa * 2 ** -cost                     of a piece; costs are whole numbers
+    potential    =  the lowest sum of costs of any path        from the beginning of the string to a node
+    forward      =  (sum of all these paths' probabilities) * 2 ** potential
 
 Shape suffixes: N strings of a chunk, E edges of a chunk, S pieces.
 """
@@ -25,8 +29,14 @@ from pipeline.vocab.exact_math import Floats
 from pipeline.vocab.substrings import MAX_PIECE, Ids, Ints, Occurrences
 from schemas.ragged import offsets_of
 
-STRINGS_AT_ONCE = 1 << 14  # a chunk, whose arrays stay in the processor's cache
-_POWERS = np.ldexp(1.0, -np.arange(1100))  # of two; below 2 ** -1074 they are 0
+STRINGS_AT_ONCE = 1 << 14
+"""The strings of a chunk: few enough for its arrays to stay in the processor's cache."""
+
+POWERS = np.ldexp(1.0, -np.arange(1100))
+"""2 ** -n for each n. Below 2 ** -1074 they are 0, so the last one stands for all that follow."""
+
+UNREACHED = np.iinfo(np.int32).max // 2
+"""The potential of a node to which no path has been found yet. A cost can be added to it without an overflow."""
 
 
 @dataclass(frozen=True)
@@ -56,37 +66,55 @@ class Chunk:
     def add_expected(self, probability_S: Floats, expected_S: Floats) -> None:
         """Add to `expected_S` how often each piece is expected in the strings, all their segmentations considered."""
         mantissa_S, exponent_S = np.frexp(probability_S)
-        mantissa_E = mantissa_S[self._piece_E]
         cost_E = -exponent_S[self._piece_E]
 
-        potentials = [np.full(width, np.iinfo(np.int32).max // 2, dtype=np.int32) for width in self._widths]
+        # First what each edge multiplies a sum by. On the way back it is replaced by the edge's expected count.
+        weight_E = mantissa_S[self._piece_E]
+        forward = self._sum_forward(weight_E, cost_E)
+        self._count_backward(weight_E, forward)
+        np.add.at(expected_S, self._piece_E, weight_E)
+
+    def _sum_forward(self, weight_E: Floats, cost_E: NDArray[np.int32]) -> list[Floats]:
+        """Return the sums over all paths to each node, by level, relative to the nodes' potentials.
+
+        weight_E: the mantissas of the edges' pieces. They are changed to weights between nodes with potentials.
+        """
+        potentials = [np.full(width, UNREACHED, dtype=np.int32) for width in self._widths]
         potentials[0][:] = 0
         forward = [np.zeros(width) for width in self._widths]
         forward[0][:] = 1.0
 
-        # What an edge multiplies a sum by. It is used up on the way back, where each edge gets its expected count.
-        weight_E = mantissa_E
         for blocks in self._blocks_by_end():
+            # A level's potentials must be final before the first sum is made relative to them.
             self._lower_potentials(blocks, cost_E, potentials)
 
-            # Sums at both ends are relative to their nodes' potentials, so an edge also makes up for the difference.
             for block in blocks:
                 strings = self._string_E[block.edges]
                 end = block.start + block.length
-                slack = potentials[block.start][strings] + cost_E[block.edges] - potentials[end][strings]
-                weight_E[block.edges] *= _POWERS[np.minimum(slack, len(_POWERS) - 1)]
-                forward[end][strings] += forward[block.start][strings] * weight_E[block.edges]
 
+                # Sums at both ends are relative to their nodes' potentials, so an edge makes up for the difference.
+                slack = potentials[block.start][strings] + cost_E[block.edges] - potentials[end][strings]
+                weight_E[block.edges] *= POWERS[np.minimum(slack, len(POWERS) - 1)]
+                forward[end][strings] += forward[block.start][strings] * weight_E[block.edges]
+        return forward
+
+    def _count_backward(self, weight_E: Floats, forward: list[Floats]) -> None:
+        """Replace the weight of each edge by how often its piece is expected there.
+
+        That is the share of all paths that go over the edge, times the string's count: the sum before it, times its
+        weight, times the sum behind it, over the sum of whole paths.
+        """
         backward = [np.zeros(width) for width in self._widths]
         self._start_at_ends(backward, forward)
+
         for blocks in reversed(list(self._blocks_by_end())):
             for block in blocks:
                 strings = self._string_E[block.edges]
-                arriving = backward[block.start + block.length][strings] * weight_E[block.edges]
+                end = block.start + block.length
+
+                arriving = backward[end][strings] * weight_E[block.edges]
                 backward[block.start][strings] += arriving
                 weight_E[block.edges] = forward[block.start][strings] * arriving
-
-        np.add.at(expected_S, self._piece_E, weight_E)
 
     def best_inner(self, probability_S: Floats) -> tuple[Ids, Ids]:
         """Return the pieces of the best segmentation of each string that is not the string as one piece.
@@ -97,44 +125,57 @@ class Chunk:
         best = [np.zeros(width) for width in self._widths]
         best[0][:] = 1.0
         last_edge = [np.full(width, -1) for width in self._widths]
+
         for blocks in self._blocks_by_end():
             for block in blocks:
                 strings = self._string_E[block.edges]
                 end = block.start + block.length
                 found = best[block.start][strings] * probability_S[self._piece_E[block.edges]]
 
+                # An edge as long as its string is the string as one piece.
                 is_whole = self._lengths_N[strings] == block.length
-                is_better = np.flatnonzero((found > best[end][strings]) & ~is_whole)
-                best[end][strings[is_better]] = found[is_better]
-                last_edge[end][strings[is_better]] = block.edges.start + is_better
+                is_better = (found > best[end][strings]) & ~is_whole
+
+                edges = np.flatnonzero(is_better)
+                best[end][strings[edges]] = found[edges]
+                last_edge[end][strings[edges]] = block.edges.start + edges
+
         return self._walk_back(last_edge)
 
     def _walk_back(self, last_edge: list[Ints]) -> tuple[Ids, Ids]:
         """Return the strings and pieces of the edges on the best paths. last_edge: of the path to each node."""
-        level_N = self._lengths_N.copy()
         strings = []
         pieces = []
+
+        # Where each string's walk stands. It begins at the string's end, and skips the levels inside of its pieces.
+        level_N = self._lengths_N.copy()
         for level in range(self._levels, 0, -1):
             here = np.flatnonzero(level_N[: self._widths[level]] == level)
             edges = last_edge[level][here]
             strings.append(here.astype(np.int32))
             pieces.append(self._piece_E[edges])
             level_N[here] -= self._length_of_edges(edges)
+
         return np.concatenate(strings), np.concatenate(pieces)
 
     def _length_of_edges(self, edges: Ints) -> Ints:
-        return np.searchsorted(self._block_ends, edges, side="right") % MAX_PIECE + 1
+        # Blocks are numbered start * MAX_PIECE + length - 1.
+        block_of_edges = np.searchsorted(self._block_ends, edges, side="right")
+        return block_of_edges % MAX_PIECE + 1
 
     def keep(self, numbers_S: Ids) -> None:
         """Renumber pieces; those with number -1 are gone."""
         piece_E = numbers_S[self._piece_E]
         is_kept_E = piece_E >= 0
-        self._block_ends = offsets_of(is_kept_E)[self._block_ends]
+
+        # A block ends where it did, less the edges before that end which are gone.
+        kept_before_E1 = offsets_of(is_kept_E)
+        self._block_ends = kept_before_E1[self._block_ends]
         self._piece_E = piece_E[is_kept_E]
         self._string_E = self._string_E[is_kept_E]
 
     def _blocks_by_end(self) -> Iterator[list[Block]]:
-        """Yield the blocks that lead to level 1, 2 and so on."""
+        """Yield the blocks that lead to level 1, 2 and so on, without empty ones."""
         for end in range(1, self._levels + 1):
             starts = range(max(0, end - MAX_PIECE), end)
             blocks = [self._block(start, end - start) for start in starts]
@@ -142,20 +183,23 @@ class Chunk:
 
     def _block(self, start: int, length: int) -> Block:
         number = start * MAX_PIECE + length - 1
-        first = int(self._block_ends[number - 1]) if number else 0
-        return Block(start, length, slice(first, int(self._block_ends[number])))
+        first = int(self._block_ends[number - 1]) if number > 0 else 0
+        last = int(self._block_ends[number])
+        return Block(start, length, slice(first, last))
 
-    def _lower_potentials(self, blocks: list[Block], cost_E: NDArray[np.int32], potentials: list) -> None:
+    def _lower_potentials(self, blocks: list[Block], cost_E: NDArray[np.int32], potentials: list[Ids]) -> None:
+        """Set the potentials of the level to which all these blocks lead."""
         for block in blocks:
             strings = self._string_E[block.edges]
             end = block.start + block.length
+
             arriving = potentials[block.start][strings] + cost_E[block.edges]
             potentials[end][strings] = np.minimum(potentials[end][strings], arriving)
 
     def _start_at_ends(self, backward: list[Floats], forward: list[Floats]) -> None:
         """Begin the way back: at the end of each string, its count over the sum of all its paths."""
         for level in range(1, self._levels + 1):
-            strings = np.arange(self._widths[level])[self._lengths_N[: self._widths[level]] == level]
+            strings = np.flatnonzero(self._lengths_N[: self._widths[level]] == level)
             backward[level][strings] = self._counts_N[strings] / forward[level][strings]
 
 
@@ -176,16 +220,22 @@ def _edges_in(layer: Occurrences, offsets_N1: Ints) -> tuple[Ints, Ints, Ids]:
     bounds = offsets_N1[[0, -1]].astype(layer.positions_P.dtype)
     begin, end = np.searchsorted(layer.positions_P, bounds)
     positions = layer.positions_P[begin:end]
+
     strings = np.searchsorted(offsets_N1, positions, side="right") - 1
     return positions - offsets_N1[strings], strings, layer.piece_P[begin:end]
 
 
 def _chunk(lengths_N: Ints, counts_N: Ints, edges: list[tuple[Ints, Ints, Ids]]) -> Chunk:
-    blocks = [starts * MAX_PIECE + length for length, (starts, _, _) in enumerate(edges)]
+    """Return a chunk's lattices. edges: what `_edges_in` returns for pieces of length 1, 2 and so on."""
+    blocks = [starts * MAX_PIECE + length - 1 for length, (starts, _, _) in enumerate(edges, start=1)]
     block_E = np.concatenate(blocks)
+    string_E = np.concatenate([strings for _, strings, _ in edges]).astype(np.int32)
+    piece_E = np.concatenate([pieces for _, _, pieces in edges])
+
+    # Edges come by length, then by string and start. Sorted by block, those of a block stay in the order of strings.
     order = np.argsort(block_E, kind="stable")
-    string_E = np.concatenate([strings for _, strings, _ in edges]).astype(np.int32)[order]
-    piece_E = np.concatenate([pieces for _, _, pieces in edges])[order]
+    string_E = string_E[order]
+    piece_E = piece_E[order]
 
     num_blocks = int(lengths_N.max(initial=0)) * MAX_PIECE
     block_ends = np.cumsum(np.bincount(block_E, minlength=num_blocks))

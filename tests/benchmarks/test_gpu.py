@@ -15,7 +15,17 @@ from benchmarks import gpu
 
 def test_both_sides_run_and_figures_are_kept(tmp_path: Path) -> None:
     out = tmp_path / "figures.jsonl"
-    small = ["--recipes", "tiny", "--tokens", "600", "--steps", "1", "--device", "cpu", "--no_compile"]
+    small = [
+        "--recipes",
+        "tests/recipes/small_bert.toml",
+        "--tokens",
+        "600",
+        "--steps",
+        "1",
+        "--device",
+        "cpu",
+        "--no_compile",
+    ]
     found = gpu.main([*small, "--output", str(out)])
     assert [(figures.rows, figures.who) for figures in found] == [
         (rows, who) for rows in gpu.ROWS for who in ("ours", "transformers")
@@ -53,7 +63,8 @@ def test_it_runs_where_the_trainer_s_packages_are_absent() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('deepspeed', 'pyarrow', 'pydantic', 'transformers'))\n"
         "from benchmarks import gpu\n"
-        "small = '--recipes tiny --rows 128 --tokens 600 --steps 1 --device cpu --no_compile'.split()\n"
+        "recipe = ['--recipes', 'tests/recipes/small_bert.toml']\n"
+        "small = recipe + '--rows 128 --tokens 600 --steps 1 --device cpu --no_compile'.split()\n"
         "print([figures.who for figures in gpu.main(small)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -44,10 +44,8 @@ class Sandbox:
         self._command = command
         monkeypatch.chdir(folder)
 
-        documents = corpus.read_text().splitlines(keepends=True)
-        for name, part in {"corpus": documents[30:], "held_out": documents[:30]}.items():
-            (folder / name).mkdir()
-            (folder / name / "a.jsonl").write_text("".join(part))
+        (folder / "corpus").mkdir()
+        shutil.copyfile(corpus, folder / "corpus" / "a.jsonl")
 
     def put(self, source: Path, name: str) -> None:
         """Copy a folder that other tests share to where a page expects it."""

@@ -13,6 +13,7 @@ import tomli_w
 
 from pipeline import cli as pipeline_cli
 from pipeline.runtime import beam_internals
+from pipeline.vocab.letters import write_letter_vocabulary
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import Command, made
@@ -99,8 +100,15 @@ def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
 
 
 def test_proteins_become_pairs(sandbox: Sandbox) -> None:
+    small = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.num_attention_heads=2"]
+    published_esm = load_recipe("esm2_8m", [*small, "model.intermediate_size=64"]).model
     proteins = ["MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ", "MVLSPADKTNVKAAWGKVGAHAGEYGAEALERMFLSF", "MXGDVEKGKK"]
     Path("proteins.txt").write_text("".join(f"{protein}\n" for protein in proteins))
+    write_letter_vocabulary("letters")
+    vocabulary = read_vocabulary("letters")
+    write_hf(random_model(published_esm, vocabulary), vocabulary, Path("out/hf"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(f"letters/{name}", f"out/hf/{name}")
     sandbox.run_page("docs/proteins.md")
     assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
 
@@ -135,12 +143,12 @@ def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Pat
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_tables_are_valid_in_a_recipe(page: str, tmp_path: Path) -> None:
     for block in blocks(page, "toml"):
-        recipe = tomllib.loads((ROOT / "trainer/recipes/tiny.toml").read_text())
+        recipe = tomllib.loads((ROOT / "tests/recipes/small_bert.toml").read_text())
         changes = tomllib.loads(block)
         if "global_tokens" in changes.get("batch", {}):
             recipe["batch"] = {}
         for section, values in changes.items():
-            recipe[section] = recipe.get(section, {}) | values
+            recipe[section] = values if section == "phases" else recipe.get(section, {}) | values
         path = tmp_path / "recipe.toml"
         path.write_text(tomli_w.dumps(recipe))
         load_recipe(str(path), [])

@@ -128,7 +128,7 @@ def test_random_damage_to_a_manifest(command, copy: Path, seed: int) -> None:
     path = copy / "manifest.json"
     whole = path.read_bytes()
     good = read_manifest(str(copy), "pairs")
-    recipe = load_recipe("trainer/recipes/tiny.toml", [f"data.pairs={copy}"])
+    recipe = load_recipe("tests/recipes/small_bert.toml", [f"data.pairs={copy}"])
 
     for number in range(TRIES):
         path.write_bytes(damaged(whole, draws))

@@ -55,7 +55,7 @@ class Training:
         self._warm: dict[int, WarmRanks] = {}
 
     def flags(self, out: Path | str, **changes: object) -> list[str]:
-        config = changes.pop("config", "trainer/recipes/tiny.toml")
+        config = changes.pop("config", "tests/recipes/small_bert.toml")
         profile = ["--profile", str(changes.pop("profile"))] if "profile" in changes else []
         values = SHRUNK | {"data.pairs": self._pairs, "run.output": out}
         values |= {name.replace("__", "."): value for name, value in changes.items()}

@@ -32,7 +32,7 @@ from trainer.engine import build_engine, deepspeed_config
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 SMALL = ["model.hidden_size=32", "model.intermediate_size=64", "batch.global_batch=16", "batch.micro_batch=4"]
 PHASES = "\n[[phases]]\nsteps = 2\n\n[[phases]]\nsteps = 2\n"
 

@@ -64,7 +64,7 @@ def group_of_one() -> Iterator[None]:
 
 def small_recipe(*settings: str) -> Recipe:
     sizes = [f"model.{size}" for size in SIZES]
-    return load_recipe("trainer/recipes/tiny.toml", [*sizes, "optimizer.clip=0", *settings])
+    return load_recipe("tests/recipes/small_bert.toml", [*sizes, "optimizer.clip=0", *settings])
 
 
 def small_engine(recipe: Recipe, micro_batches: int = 1, seed: int = 0) -> DeepSpeedEngine:

@@ -19,6 +19,7 @@ from tests.small_models import FAMILIES, random_model, section
 from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
+from trainer.config.shipped import recipe_comment, recipe_names
 from trainer.describe import describe_recipe
 from trainer.export.verify import one_row_batch
 from trainer.memory import RANKS, Parameters, activation_bytes, state_bytes
@@ -27,8 +28,8 @@ from trainer.models.flops import flops_per_token
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_tables import AUTO_CLASSES
 
-TINY = "trainer/recipes/tiny.toml"
-RECIPES = sorted(path.stem for path in Path("trainer/recipes").glob("*.toml") if path.stem != "tiny")
+TINY = "tests/recipes/small_bert.toml"
+RECIPES = [name for name in recipe_names() if "H100" in recipe_comment(name, "Hardware")]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -86,6 +86,14 @@ def test_a_killed_run_continues_on_other_ranks_as_if_nothing_had_happened(traini
         assert [line[name] for name in COMPUTED] == pytest.approx([expected[name] for name in COMPUTED], rel=2e-5)
 
 
+def test_ranks_that_share_every_weight_learn_the_same(training, unbroken: Path, tmp_path: Path) -> None:
+    """ZeRO 3, in which two encoders have one table of embeddings."""
+    done = training.warm(2, tmp_path / "run", **ELECTRA, engine__zero_stage=3, run__stop_at=3)
+    assert done.returncode == 0, done.stderr
+    for line, expected in zip(lines_of(tmp_path / "run"), lines_of(unbroken)[:3], strict=True):
+        assert [line[name] for name in COMPUTED] == pytest.approx([expected[name] for name in COMPUTED], rel=2e-5)
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_held_out_figures_of_both_parts(unbroken: Path, ranks: int) -> None:
     """Against sums over all batches, however many ranks share them."""

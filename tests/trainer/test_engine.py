@@ -115,7 +115,7 @@ def test_a_gpu_without_bf16_is_refused(monkeypatch) -> None:
 
 def test_a_large_bf16_micro_batch_on_a_cpu_is_refused() -> None:
     def recipe(*settings: str):
-        return load_recipe("trainer/recipes/tiny.toml", ["batch.global_batch=256", *settings])
+        return load_recipe("tests/recipes/small_bert.toml", ["batch.global_batch=256", *settings])
 
     large = ["batch.micro_batch=128", "engine.precision=bf16"]
     with pytest.raises(UsageError, match="a micro-batch of 16,384 tokens is more than the 8,192"):

@@ -28,7 +28,7 @@ from trainer.metrics.log import TIMED
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 
 
 @contextmanager

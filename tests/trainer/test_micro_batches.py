@@ -31,7 +31,7 @@ from trainer.models.pretraining import PretrainingModel
 from trainer.out_of_memory import is_out_of_memory
 from trainer.trial_pass import Trial, count_parameters
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 AUTO = ["batch.micro_batch=none", "batch.micro_tokens=auto"]
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from schemas.errors import PreemptedError
 from trainer.cli import main
 from trainer.profile import MAX_RANKS, WARM_UP_STEPS, StepProfiler, check_whole, profiling
 
-RECIPE = ["--config", "trainer/recipes/tiny.toml", "--set", "data.pairs=/none"]
+RECIPE = ["--config", "tests/recipes/small_bert.toml", "--set", "data.pairs=/none"]
 
 
 def trace_of(path: Path) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert training_export(half, exported) == 0
     recipe = root / "recipes"
     recipe.mkdir()
-    shutil.copy("trainer/recipes/tiny.toml", recipe / "recipe.toml")
+    shutil.copy("tests/recipes/small_bert.toml", recipe / "recipe.toml")
 
     def pipeline(*words: object, out: Path | None = None) -> Outcome:
         done = command(*words)

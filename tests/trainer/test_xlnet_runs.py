@@ -101,7 +101,7 @@ def test_a_byte_level_tokenizer_keeps_both_separators(byte_vocab: Path, tmp_path
 def test_a_vocabulary_that_is_not_xlnet_s_is_warned_of(vocab: Path, xlnet_vocab: Path, capsys) -> None:
     warned = {}
     for family in ("xlnet", "bert"):
-        recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
+        recipe = load_recipe("tests/recipes/small_bert.toml", [f"model.family={family}"])
         for folder in (vocab, xlnet_vocab):
             warn_of_vocabulary(recipe, read_vocabulary(str(folder)), "out/pairs")
             warned[family, folder] = capsys.readouterr().out
@@ -191,3 +191,14 @@ def test_fifty_steps_killed_and_resumed_on_another_number_of_ranks(training, tmp
     assert same.returncode == 0, same.stderr
     assert training.losses(tmp_path / "same") == training.losses(tmp_path / "whole")
     assert training.tensors(tmp_path / "same", 50) == training.tensors(tmp_path / "whole", 50)
+
+
+def test_ranks_that_share_every_weight_learn_the_same(training, tmp_path: Path) -> None:
+    """ZeRO 3: attention's matrices are no modules of torch, and mask_emb is a weight of the encoder itself."""
+    found = {}
+    for ranks, stage in ((1, 0), (2, 3)):
+        done = training.warm(ranks, tmp_path / f"{stage}", **XLNET, run__stop_at=3, engine__zero_stage=stage)
+        assert done.returncode == 0, done.stderr
+        lines = (tmp_path / f"{stage}" / "metrics.jsonl").read_text().splitlines()
+        found[stage] = [json.loads(line)["loss"] for line in lines]
+    assert len(found[0]) == 3 and found[3] == pytest.approx(found[0], rel=2e-5)

@@ -12,6 +12,7 @@ from typing import Any
 from schemas.errors import CheckpointError
 from trainer.checkpoint.state import TrainingState
 from trainer.config.changes import flatten, shown_value
+from trainer.config.model_section import START_KEYS
 from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.schema import Recipe
 from trainer.config.training_sections import BERT_REPLACEMENT
@@ -42,7 +43,7 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
         "optimizer": phase.recipe.optimizer.kind,
         "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
         "global_batch": phase.recipe.batch.size,

@@ -41,6 +41,7 @@ UPLOADED = (
     "recipe.toml",
     "recipe_history.jsonl",
     "micro_batches.json",
+    "unigram.json",
     "run_id",
     "metrics.jsonl",
     "ranks.json",

@@ -23,11 +23,13 @@ from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
+from trainer.metrics.unigram import UNIGRAM_FILE
 
 FILES = (
     "recipe.toml",
     "recipe_history.jsonl",
     "micro_batches.json",
+    UNIGRAM_FILE,
     "metrics.jsonl",
     "ranks.json",
     "report.html",

@@ -46,6 +46,9 @@ class TrainingState(BaseModel):
     # Sums since the last logged line, so that the next line is the same as in an uninterrupted run.
     interval: Interval = Interval()
 
+    # The step after which the loss was last compared with that of word frequencies alone, 0 if it was not yet.
+    examined_step: int = 0
+
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
     recipe: dict[str, Any] = {}
 

@@ -22,7 +22,7 @@ from trainer.checkpoint.manifest import MANIFEST, ManifestEntry, describe_file, 
 from trainer.checkpoint.parts import PartsManifest, manifest_in_parts, scatter
 from trainer.distributed.watchdog import progress
 
-DOWNLOADED = ("recipe.toml", "recipe_history.jsonl", "micro_batches.json", "run_id", "metrics.jsonl")
+DOWNLOADED = ("recipe.toml", "recipe_history.jsonl", "micro_batches.json", "unigram.json", "run_id", "metrics.jsonl")
 """Files of a run, besides its checkpoint and vocabulary, that another machine needs to resume or export it."""
 
 

@@ -1,6 +1,6 @@
 """The recipe of a run: what may stand in it, how it is read, and what else of it is written down.
 
-section, training_sections, run_sections   the tables of a recipe, key by key
+section, model_section, training_sections, run_sections   the tables of a recipe, key by key
 schema          the whole recipe
 parse           TOML content to a Recipe, or an error that names every wrong key
 overrides       `--set section.key=value`

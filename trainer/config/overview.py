@@ -81,13 +81,14 @@ def objective_text(phases: list[Recipe], pairs: str) -> str:
     masked = "RTD" if traits.replaced_tokens else "PLM" if traits.two_streams else "MLM"
     names = _without_repetition([kinds.get(phase.objective.kind, masked) for phase in phases])
 
+    # A causal phase has no masks, whatever its [masking] says.
+    maskings = [phase.masking for phase in phases if phase.objective.kind != "clm"]
     shares: list[str] = []
-    for phase in phases:
-        masking = phase.masking
+    for masking in maskings:
         shares += [f"{share:.0%}" for share in (masking.prob, masking.final_prob) if share is not None]
 
-    parts = [f"{' > '.join(names)} {' > '.join(_without_repetition(shares))}"]
-    if first.masking.kind == "whole_word":
+    parts = [f"{' > '.join(names)} {' > '.join(_without_repetition(shares))}".strip()]
+    if maskings and maskings[0].kind == "whole_word":
         parts.append("whole words")
     if traits.pair_head and pairs in PAIR_OBJECTIVES:
         parts.append(PAIR_OBJECTIVES[pairs])

@@ -12,7 +12,7 @@ from typing import Any
 from trainer.config.changes import RecipeChange
 from trainer.config.deepspeed_keys import PUBLIC_KEYS
 
-PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from")
+PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics")
 """Keys of a recipe, in any table, that hold paths of the machine that it ran on."""
 
 

@@ -25,6 +25,13 @@ class RunSection(Section):
         default=0, description="Seed of the initial weights, the order of rows, the masks, pair orders and dropout."
     )
     max_steps: int = Field(gt=0, description="Length of the run and of its learning rate schedule, in steps.")
+    max_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Length of the run in hours; max_steps is then only the most steps that it may have. When the run "
+        "begins, a rehearsal of up to about half a minute measures the speed, and the number of steps that fits, with "
+        "evaluations and checkpoints, becomes max_steps for good: every resume keeps it. Not with phases or a ramp.",
+    )
     stop_at: int | None = Field(
         default=None,
         gt=0,

@@ -1,6 +1,7 @@
 """The whole recipe: every setting of a run with its type, bounds, default and description.
 
-The tables themselves are in training_sections.py (what is learned) and run_sections.py (how a run proceeds). What no
+The tables themselves are in model_section.py, training_sections.py (data and learning) and run_sections.py (how a
+run proceeds). What no
 single key can get wrong is checked in validate.py, and load.py reads a recipe from its file.
 """
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from trainer.config.model_section import ModelSection
 from trainer.config.run_sections import (
     AnomalySection,
     CheckpointSection,
@@ -22,7 +24,6 @@ from trainer.config.training_sections import (
     BatchSection,
     DataSection,
     MaskingSection,
-    ModelSection,
     ObjectiveSection,
     OptimizerSection,
     ScheduleSection,
@@ -47,7 +48,24 @@ __all__ = [
 
 
 class PhaseSection(Section):
-    """One phase of a run, and what is different in it. See trainer/config/phases.py for an example."""
+    """One phase of a run, and what is different in it.
+
+    Data, batches and masks of a phase are counted from its first step. Each phase ends with a checkpoint, from which
+    the next one starts. Causal LM before masked LM, whose rate of masks falls:
+
+    ```toml
+    [run]
+    max_steps = 100000
+
+    [[phases]]
+    steps = 25000
+    objective = { kind = "clm" }
+
+    [[phases]]
+    steps = 75000
+    masking = { prob = 0.3, final_prob = 0.15 }
+    ```
+    """
 
     steps: int = Field(gt=0, description="Number of steps. The steps of all phases must add up to run.max_steps.")
     model: dict[str, Any] = Field(

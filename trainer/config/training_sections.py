@@ -1,7 +1,8 @@
-"""The tables that decide what is learned: model, data, masking, objective, optimizer, schedule and batch."""
+"""The tables that decide what is learned from, and how: data, masking, objective, optimizer, schedule and batch."""
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -25,141 +26,6 @@ def check_replacement(value: str) -> str:
 Replacement = Annotated[str, AfterValidator(check_replacement)]
 
 
-class ModelSection(Section):
-    """The shape of the network. Keys have the names of a Hugging Face config.json where one exists."""
-
-    family: Literal[
-        "bert",
-        "roberta",
-        "albert",
-        "megatron-bert",
-        "modernbert",
-        "eurobert",
-        "esm",
-        "nomic_bert",
-        "gte",
-        "electra",
-        "xlnet",
-    ] = Field(
-        description='Architecture. "megatron-bert" normalizes before each sublayer (arXiv:1909.08053), "albert" shares '
-        'weights between layers (arXiv:1909.11942), "roberta" has one segment and no pair head (arXiv:1907.11692). '
-        '"modernbert" (arXiv:2412.13663), "eurobert" (arXiv:2503.05500), "esm" (ESM-2), "nomic_bert" '
-        '(arXiv:2402.01613) and "gte" (arXiv:2407.19669) rotate queries and keys instead of adding position vectors. '
-        '"electra" (arXiv:2003.10555) detects tokens that a small masked LM beside it replaced. "xlnet" '
-        "(arXiv:1906.08237) predicts tokens in a random order, each from those before it, and masks nothing."
-    )
-    num_hidden_layers: int = Field(gt=0, description="Number of transformer layers.")
-    hidden_size: int = Field(
-        gt=0, description="Width of a token's vector in every layer. Must be a multiple of num_attention_heads."
-    )
-    num_attention_heads: int = Field(gt=0, description="Number of attention heads in each layer.")
-    intermediate_size: int = Field(
-        gt=0, description="Width inside each layer's feed-forward network; 4 * hidden_size in BERT."
-    )
-    max_position_embeddings: int = Field(
-        default=512,
-        gt=0,
-        description="Maximum tokens in a row. RoBERTa's two reserved rows are added to it, so the config.json of an "
-        "exported RoBERTa says 2 more.",
-    )
-    num_key_value_heads: int | None = Field(
-        default=None,
-        gt=0,
-        description="EuroBERT only: heads of keys and values, each shared by equally many heads of queries. If unset, "
-        "num_attention_heads: none is shared.",
-    )
-    rope_base: float | None = Field(
-        default=None,
-        gt=1,
-        description="Families with rotations (RoPE): the base of their frequencies. Longer rows need a larger one. If "
-        "unset, the family's: 160,000 in modernbert and gte, 250,000 in eurobert, 10,000 in esm, 1,000 in nomic_bert.",
-    )
-    window_rope_base: float | None = Field(
-        default=None, gt=1, description="ModernBERT only: the same in layers with a window; 10,000 if unset."
-    )
-    window: int | None = Field(
-        default=None,
-        ge=0,
-        description="ModernBERT only: how many tokens a token attends to in layers with a window, half of them on each "
-        "side; 128 if unset. 0: all.",
-    )
-    global_every: int | None = Field(
-        default=None,
-        gt=0,
-        description="ModernBERT only: of so many layers the first attends to all tokens, the others have a window; 3 "
-        "if unset.",
-    )
-    norm_eps: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Added to the variance by norms. If unset, the family's: 1e-5 in roberta, modernbert, eurobert and "
-        "esm, otherwise 1e-12.",
-    )
-    tied: bool | None = Field(
-        default=None,
-        description="Whether the masked-LM head projects onto the vocabulary with the table of embeddings. If unset, "
-        "only eurobert has a matrix of its own.",
-    )
-    sharing: Literal["all", "attention", "feed_forward", "none"] | None = Field(
-        default=None,
-        description='ALBERT only: what the layers of a group share. "all" if unset, as in the published models; the '
-        "others are those of the paper's table 4.",
-    )
-    embedding_size: int | None = Field(
-        default=None,
-        gt=0,
-        description="ALBERT and ELECTRA only: width of the embeddings, which a matrix projects to hidden_size. If "
-        "unset, 128 in albert, as in the paper, and hidden_size in electra.",
-    )
-    num_hidden_groups: int | None = Field(
-        default=None,
-        gt=0,
-        description="ALBERT only: number of groups of layers, each with its own weights; 1 if unset, so that all "
-        "layers share theirs. Must divide num_hidden_layers.",
-    )
-    generator_size: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="ELECTRA only: width, heads and feed-forward width of the generator, as a fraction of the "
-        "discriminator's; 0.25 if unset. It has as many layers.",
-    )
-    discriminator_weight: float | None = Field(
-        default=None,
-        gt=0,
-        description="ELECTRA only: what the discriminator's loss is multiplied by before the generator's is added; 50 "
-        "if unset.",
-    )
-    vocab_size: int | None = Field(
-        default=None,
-        gt=0,
-        description="Number of tokens. The vocabulary of the pairs decides; if set, this must agree with it.",
-    )
-    hidden_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="Dropout probability of the embeddings and of each sublayer's output."
-    )
-    attention_probs_dropout_prob: float = Field(
-        default=0.1, ge=0, lt=1, description="Dropout probability of the attention weights."
-    )
-    initializer_range: float = Field(
-        default=0.02,
-        gt=0,
-        le=10,
-        description="Standard deviation of the initial weights of matrices; 0.02 in all published models.",
-    )
-    init_from: str | None = Field(
-        default=None,
-        description="Hugging Face folder whose safetensors the run starts from, to continue a published model.",
-    )
-    tile_from: str | None = Field(
-        default=None,
-        description="Hugging Face folder of a smaller model of the same family and vocabulary. The run starts from "
-        "tiles of its weights, divided so that a wider model computes what the smaller one does "
-        "(trainer/models/tiling.py). Heads keep their size.",
-    )
-
-
 class DataSection(Section):
     """Where the rows come from: one folder of pairs or several, local or at URLs."""
 
@@ -178,6 +44,11 @@ class DataSection(Section):
         default=None,
         gt=0,
         description="Tokens in the longest row, for --describe before there are pairs. The pairs decide in training.",
+    )
+    statistics: str | None = Field(
+        default=None,
+        description="Folder written by `statistics`: how often the tokens of these pairs occur, and near which others. "
+        "For model.initial_*, which otherwise count some of the pairs when the run begins.",
     )
     cache: str = Field(default="~/.cache/clozeline", description="Local folder for copies of remote shards.")
     cache_gigabytes: float = Field(
@@ -268,7 +139,7 @@ class OptimizerSection(Section):
 
 
 class ScheduleSection(Section):
-    """The learning rate rises linearly from 0 over warmup_steps and then falls to final_lr at run.max_steps."""
+    """The learning rate rises linearly from 0 over the warm-up and then falls to final_lr at run.max_steps."""
 
     kind: Literal["linear", "polynomial", "cosine", "wsd"] = Field(
         default="linear",
@@ -276,6 +147,13 @@ class ScheduleSection(Section):
         "over the last decay_steps.",
     )
     warmup_steps: int = Field(default=0, ge=0, description="Number of steps over which the learning rate rises.")
+    warmup_ratio: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The same as a share of the schedule's steps, rounded up. For runs whose length is not known "
+        "beforehand (run.max_hours). Only with warmup_steps = 0.",
+    )
     final_lr: float = Field(default=0.0, ge=0, description="Learning rate at the end of the schedule.")
     power: float = Field(
         default=1.0, gt=0, description="Polynomial only: exponent of the decay; 0.5 in NVIDIA's BERT with LAMB."
@@ -288,6 +166,14 @@ class ScheduleSection(Section):
         description='Where the decay is counted from: the end of warm-up, as in fairseq, or the first step ("start"), '
         "as in Google's and NVIDIA's BERT, where the rate drops when warm-up ends.",
     )
+
+    def warmup_of(self, max_steps: int) -> int:
+        """Return the number of steps over which the rate rises, in a schedule of `max_steps`."""
+        if not self.warmup_ratio:
+            return self.warmup_steps
+
+        # Rounded up as in transformers' TrainingArguments. But 0.07 * 100 is 7.000000000000001, which means 7.
+        return ceil(round(self.warmup_ratio * max_steps, 6))
 
 
 class BatchSection(Section):

@@ -1,6 +1,6 @@
 """Cross-field validation: keys of a recipe that must fit each other. Every check raises UsageError.
 
-Bounds of single keys are in the schema.
+Bounds of single keys are in the schema, and the checks of [model] in validate_model.py.
 """
 
 from __future__ import annotations
@@ -12,32 +12,14 @@ from trainer.config.schema import (
     DataSection,
     EngineSection,
     MaskingSection,
-    ModelSection,
     OptimizerSection,
     Recipe,
     ScheduleSection,
 )
-from trainer.models.generator_shape import GENERATOR_SIZE, generator_sizes
+from trainer.config.validate_model import check_first_weights, check_generator, check_model, check_starting_weights
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The first engine.zero_stage that can do each engine.offload."""
-
-ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
-
-FAMILIES_WITH = {
-    "embedding_size": ("albert", "electra"),
-    "num_hidden_groups": ("albert",),
-    "sharing": ("albert",),
-    "num_key_value_heads": ("eurobert",),
-    "rope_base": ROTATED_FAMILIES,
-    "window_rope_base": ("modernbert",),
-    "window": ("modernbert",),
-    "global_every": ("modernbert",),
-    "tied": ("eurobert",),
-    "generator_size": ("electra",),
-    "discriminator_weight": ("electra",),
-}
-"""Keys of [model] that only some families have."""
 
 
 def check_recipe(recipe: Recipe, path: str) -> None:
@@ -48,10 +30,12 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_model(recipe.model, path)
     check_generator(recipe.model, path)
     check_first_weights(recipe.model, path)
+    check_starting_weights(recipe.model, path)
     check_objective(recipe, path)
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
     check_ramp(recipe.batch, recipe.run.max_steps, path)
+    check_hours(recipe, path)
     check_checkpointing(recipe, path)
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
     check_masking(recipe.masking, path)
@@ -67,7 +51,7 @@ def check_phases(recipe: Recipe, path: str) -> None:
     if steps != recipe.run.max_steps:
         raise UsageError(
             f"{path}: the phases have {steps:,} steps together, but run.max_steps is {recipe.run.max_steps:,}. "
-            "Make them equal; run.stop_at ends a run early."
+            "Make them equal, leave the phases out with `--set phases=none`, or end the run early with run.stop_at."
         )
 
 
@@ -123,80 +107,21 @@ def check_compile(recipe: Recipe, path: str) -> None:
         raise UsageError(f"{path}: engine.compile is not for engine.zero_stage 3, which fetches weights inside layers.")
 
 
-def check_model(model: ModelSection, path: str) -> None:
-    """Check that the network can be built."""
-    if model.hidden_size % model.num_attention_heads:
-        raise UsageError(
-            f"{path}: model.num_attention_heads {model.num_attention_heads} does not divide "
-            f"model.hidden_size {model.hidden_size}."
-        )
-
-    if model.num_hidden_layers % (model.num_hidden_groups or 1):
-        raise UsageError(
-            f"{path}: model.num_hidden_groups {model.num_hidden_groups} does not divide "
-            f"model.num_hidden_layers {model.num_hidden_layers}."
-        )
-
-    if model.num_attention_heads % (model.num_key_value_heads or 1):
-        raise UsageError(
-            f"{path}: model.num_key_value_heads {model.num_key_value_heads} does not divide "
-            f"model.num_attention_heads {model.num_attention_heads}."
-        )
-
-    head_size = model.hidden_size // model.num_attention_heads
-    if model.family in ROTATED_FAMILIES and head_size % 2:
-        raise UsageError(
-            f"{path}: heads of {head_size} cannot be rotated, which pairs their values. Choose model.hidden_size and "
-            "model.num_attention_heads so that a head's size is even."
-        )
-
-    for name, families in FAMILIES_WITH.items():
-        is_set = getattr(model, name) is not None
-        if is_set and model.family not in families:
-            *others, last = [f'"{family}"' for family in families]
-            names = f"{', '.join(others)} and {last}" if others else last
-            raise UsageError(
-                f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
-            )
-
-
-def check_first_weights(model: ModelSection, path: str) -> None:
-    """Check that a run starts from one folder at most, and that tiles of it would mean what they meant there."""
-    if model.tile_from is None:
-        return
-
-    if model.init_from is not None:
-        raise UsageError(
-            f"{path}: model.init_from {model.init_from} and model.tile_from {model.tile_from} both give the first "
-            "weights. Leave one out: init_from is for a model of the same sizes, tile_from for a smaller one."
-        )
-    if model.family == "xlnet":
-        raise UsageError(
-            f'{path}: model.tile_from is not for model.family "xlnet", whose positions are sines and cosines with '
-            "other frequencies in each width. Leave it out."
-        )
-
-
-def check_generator(model: ModelSection, path: str) -> None:
-    """Check that ELECTRA's generator can be built."""
-    if model.family != "electra":
-        return
-
-    fraction = model.generator_size or GENERATOR_SIZE
-    sizes = generator_sizes(model.hidden_size, model.num_attention_heads, model.intermediate_size, fraction)
-    if sizes.hidden_size == 0 or sizes.hidden_size % sizes.num_attention_heads:
-        raise UsageError(
-            f"{path}: model.generator_size {fraction:g} makes a generator of width {sizes.hidden_size} with "
-            f"{sizes.num_attention_heads} heads, which do not divide it. Choose a fraction such as 1/4 or 1/2 of "
-            f"model.hidden_size {model.hidden_size} that heads divide."
-        )
-
-
 def check_objective(recipe: Recipe, path: str) -> None:
     """Check that the model can learn what the recipe says."""
-    if recipe.objective.kind == "clm" and recipe.model.family == "electra":
+    if recipe.objective.kind != "clm":
+        return
+
+    if recipe.model.family == "electra":
         raise UsageError(
             f'{path}: objective.kind "clm" is not for model.family "electra", whose generator fills in masked tokens. '
+            'Set objective.kind "mlm".'
+        )
+
+    # Without an order every token of XLNet sees all others, so each would see the next one, which it is to predict.
+    if recipe.model.family == "xlnet":
+        raise UsageError(
+            f'{path}: objective.kind "clm" is not for model.family "xlnet", whose attention has an order of its own. '
             'Set objective.kind "mlm".'
         )
 
@@ -263,6 +188,19 @@ def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
         )
 
 
+def check_hours(recipe: Recipe, path: str) -> None:
+    """Check that all steps of a run whose length is given in hours take about as long."""
+    if recipe.run.max_hours is None:
+        return
+
+    what = "phases" if recipe.phases else "batch.ramp_from" if recipe.batch.ramp_from is not None else None
+    if what is not None:
+        raise UsageError(
+            f"{path}: run.max_hours is not for a run with {what}, whose steps take differently long. Set {what}=none, "
+            "or leave run.max_hours out and set run.max_steps."
+        )
+
+
 def check_checkpointing(recipe: Recipe, path: str) -> None:
     """Check that evaluated steps are saved, because the best checkpoint is one that was evaluated."""
     evaluate_every = recipe.evaluation.every
@@ -276,8 +214,16 @@ def check_checkpointing(recipe: Recipe, path: str) -> None:
 
 def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int, path: str) -> None:
     """Check that the parts of a schedule over `max_steps` steps fit together."""
+    if schedule.warmup_steps and schedule.warmup_ratio:
+        raise UsageError(
+            f"{path}: schedule.warmup_steps {schedule.warmup_steps} and schedule.warmup_ratio {schedule.warmup_ratio} "
+            "say the same thing. Set one of them to 0."
+        )
     if schedule.warmup_steps > max_steps:
-        raise UsageError(f"{path}: schedule.warmup_steps is above run.max_steps {max_steps}.")
+        raise UsageError(
+            f"{path}: schedule.warmup_steps is above run.max_steps {max_steps}. Lower it, or set it to 0 and give "
+            "schedule.warmup_ratio, a share of the steps."
+        )
     if schedule.final_lr > optimizer.lr:
         raise UsageError(f"{path}: schedule.final_lr {schedule.final_lr} is above optimizer.lr {optimizer.lr}.")
 
@@ -292,7 +238,7 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_s
             f"{path}: schedule.decay_from start is not for kind wsd, whose decay has decay_steps. Leave it out."
         )
 
-    if schedule.warmup_steps + (schedule.decay_steps or 0) > max_steps:
+    if schedule.warmup_of(max_steps) + (schedule.decay_steps or 0) > max_steps:
         raise UsageError(f"{path}: schedule.warmup_steps and decay_steps together are above run.max_steps {max_steps}.")
 
 

@@ -202,7 +202,7 @@ class Stream:
             return pack_permuted(rows, keys_B, self._schedule.at(step), self._vocabulary)
 
         masks = self._masks(chosen, rows, step)
-        batch = pack(rows, masks)
+        batch = replace(pack(rows, masks), mask_id=self._vocabulary.special_id("mask"))
         return with_replacement_draws(batch, rows, masks, keys_B) if self._has_draws else batch
 
     def _masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:

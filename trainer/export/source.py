@@ -21,6 +21,7 @@ from trainer.checkpoint.layout import (
 )
 from trainer.checkpoint.url_checkpoints import bring_checkpoint, bring_run
 from trainer.config.changes import flatten
+from trainer.config.model_section import START_KEYS
 from trainer.config.schema import Recipe
 
 
@@ -99,7 +100,7 @@ def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
     """Raise CheckpointError unless the run folder's recipe and vocabulary are those its checkpoint was trained with."""
     saved_identity = read_state(path).identity
     current = {
-        "model": recipe.model.model_dump(exclude_none=True, exclude={"init_from", "tile_from", "vocab_size"}),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
         "vocabulary": vocabulary.fingerprint,
     }
 

@@ -25,7 +25,7 @@ MAX_POINTS = 400
 MAX_DOTS = 60
 """A line of at most this many points has a dot at each, which says its value."""
 
-Color = Literal["blue", "orange", "green", "purple"]
+Color = Literal["blue", "orange", "green", "purple", "gray", "red"]
 TextOf = Callable[[float], str]
 """Words a value."""
 

@@ -14,6 +14,8 @@ from math import isfinite
 
 from pydantic import BaseModel
 
+from trainer.metrics.places import PlaceSums, place_means, ratio
+from trainer.models.place_kinds import PlaceKind
 from trainer.step_result import StepResult
 
 REPLACED_TOKEN_NAMES = ("rtd_loss", "rtd_accuracy", "replaced_fraction")
@@ -42,6 +44,9 @@ class Interval(BaseModel):
     judged: float = 0.0
     rtd_weight: float = 0.0
 
+    # The masked tokens of the same steps, by what the model sees there.
+    by_place: dict[PlaceKind, PlaceSums] = {}
+
     # Tokens of all steps: without padding, and with it.
     tokens: float = 0.0
     computed: float = 0.0
@@ -62,6 +67,8 @@ class Interval(BaseModel):
             self.pair_correct += step.pair_correct
             self.masked += step.counts.masked
             self.pairs += step.counts.pairs
+            for kind, sums in step.by_place.items():
+                self.by_place.setdefault(kind, PlaceSums()).add(sums)
 
         if isfinite(step.loss) and step.rtd_weight:
             self.rtd_sum += step.rtd_sum
@@ -78,12 +85,13 @@ class Interval(BaseModel):
     def means(self) -> dict[str, float | None]:
         """Return the metrics of the interval by name, None where nothing was counted.
 
-        Those of REPLACED_TOKEN_NAMES are there only in a run that detects replaced tokens.
+        Those of REPLACED_TOKEN_NAMES are there only in a run that detects replaced tokens, and those of PLACE_NAMES
+        only where tokens are masked.
         """
-        mlm_loss = _ratio(self.mlm_sum, self.masked)
-        pair_loss = _ratio(self.pair_sum, self.pairs)
+        mlm_loss = ratio(self.mlm_sum, self.masked)
+        pair_loss = ratio(self.pair_sum, self.pairs)
 
-        rtd_loss = _ratio(self.rtd_sum, self.judged)
+        rtd_loss = ratio(self.rtd_sum, self.judged)
 
         # A run without a pair objective has no pair loss, and only one that detects replaced tokens has a loss of that.
         loss = None
@@ -94,20 +102,19 @@ class Interval(BaseModel):
         if self.computed > 0:
             padding_fraction = 1 - self.tokens / self.computed
 
-        rtd = [rtd_loss, _ratio(self.rtd_correct, self.judged), _ratio(self.replaced, self.judged)]
+        rtd = [rtd_loss, ratio(self.rtd_correct, self.judged), ratio(self.replaced, self.judged)]
         detection = dict(zip(REPLACED_TOKEN_NAMES, rtd, strict=True)) if self.judged else {}
 
-        return {
-            "loss": loss,
-            "mlm_loss": mlm_loss,
-            "mlm_accuracy": _ratio(self.mlm_correct, self.masked),
-            "pair_loss": pair_loss,
-            "pair_accuracy": _ratio(self.pair_correct, self.pairs),
-            "grad_norm": _ratio(self.norm_sum, self.norms),
-            "padding_fraction": padding_fraction,
-        } | detection
-
-
-def _ratio(total: float, count: float) -> float | None:
-    """Return the mean, or None if nothing was counted."""
-    return None if count == 0 else total / count
+        return (
+            {
+                "loss": loss,
+                "mlm_loss": mlm_loss,
+                "mlm_accuracy": ratio(self.mlm_correct, self.masked),
+                "pair_loss": pair_loss,
+                "pair_accuracy": ratio(self.pair_correct, self.pairs),
+                "grad_norm": ratio(self.norm_sum, self.norms),
+                "padding_fraction": padding_fraction,
+            }
+            | detection
+            | place_means(self.by_place)
+        )

@@ -21,9 +21,10 @@ from tqdm import tqdm
 from schemas import storage
 from trainer.logs import logger
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
+from trainer.metrics.places import PLACE_NAMES
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.ranks import RankFile, rank_figures
-from trainer.metrics.read import METRICS_FILE, read_lines, read_metrics, skipped_note
+from trainer.metrics.read import CAUSE, METRICS_FILE, read_lines, read_metrics, skipped_note
 from trainer.metrics.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
@@ -52,8 +53,15 @@ NAMES = [
     "slowest_ratio",
     "peak_memory_bytes",
 ]
-"""The metrics of every line, in order. Runs of ELECTRA have REPLACED_TOKEN_NAMES, and lines with an evaluation its
-`eval_*` metrics, as well."""
+"""The metrics of every line, in order."""
+
+OPTIONAL_NAMES = (*PLACE_NAMES, "unigram_loss", *REPLACED_TOKEN_NAMES, CAUSE)
+"""Metrics that come after these in the lines that have them: where tokens are masked, where word frequencies are known,
+in runs of ELECTRA, and where the loss is no better than word frequencies alone. Lines with an evaluation have its
+`eval_*` metrics as well."""
+
+Figures = dict[str, Any]
+"""Values by the name of a metric: numbers, or None, and the name of a cause under CAUSE."""
 
 TIMED = (
     "tokens_per_second",
@@ -122,8 +130,8 @@ class MetricsLog:
         self._ranks.add(measured.ranks)
 
         evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
-        detection = {name: values[name] for name in REPLACED_TOKEN_NAMES if name in values}
-        line = _finite({name: values[name] for name in NAMES} | detection | evaluation)
+        optional = {name: values[name] for name in OPTIONAL_NAMES if name in values}
+        line = _finite({name: values[name] for name in NAMES} | optional | evaluation)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
@@ -214,7 +222,11 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with None in place of those that are not finite, since JSON has no NaN."""
-    return {name: None if value is None or not isfinite(value) else value for name, value in values.items()}
+    return {name: value if isinstance(value, str) else _number(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else value
 
 
 def _digits(value: float | None, digits: int) -> str:

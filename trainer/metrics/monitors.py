@@ -18,6 +18,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas import storage
 from schemas.errors import UsageError
+from trainer.metrics.read import CAUSE
 
 ID = "run_id"
 """The file of a run folder that holds the run's id for W&B."""
@@ -67,7 +68,7 @@ def monitors_of(engine: DeepSpeedEngine) -> Tell:
     def tell(line: dict[str, Any]) -> None:
         events = []
         for name, value in line.items():
-            if value is not None and name != "step":
+            if value is not None and name not in ("step", CAUSE):
                 events.append((name.replace("eval_", "eval/"), value, line["step"]))
         monitor.write_events(events)
 

@@ -8,6 +8,9 @@ from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 
+CAUSE = "loss_doctor"
+"""The one metric that is a name: why the loss stays where word frequencies lead (trainer/loss_doctor/causes.py)."""
+
 
 def read_metrics(run: str) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics, as `read_lines` does."""
@@ -18,8 +21,8 @@ def read_metrics(run: str) -> list[dict[str, Any]]:
 def read_lines(run: str) -> tuple[list[dict[str, Any]], int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
-    A line is an object with an integer step, whose other values are numbers or null. A last line without an end, which
-    a killed run leaves, is returned if it is whole, and not counted if it is not.
+    A line is an object with an integer step, whose other values are numbers or null, except that of CAUSE. A last line
+    without an end, which a killed run leaves, is returned if it is whole, and not counted if it is not.
     """
     path = Path(run) / METRICS_FILE
     if not path.exists():
@@ -51,6 +54,12 @@ def _parse(text: str) -> dict[str, Any] | None:
     # To Python a bool is an int as well; in a line of metrics it is neither a step nor a number.
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         return None
-    if all(value is None or type(value) in (int, float) for value in line.values()):
+    if all(_is_metric(name, value) for name, value in line.items()):
         return line
     return None
+
+
+def _is_metric(name: str, value: Any) -> bool:
+    if name == CAUSE:
+        return value is None or isinstance(value, str)
+    return value is None or type(value) in (int, float)

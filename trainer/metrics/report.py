@@ -21,13 +21,14 @@ from schemas.pages import render
 from trainer.checkpoint.layout import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
+from trainer.loss_doctor.causes import advice
 from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
 from trainer.metrics.number_text import duration, or_dash, percent, short
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
-from trainer.metrics.read import read_metrics
+from trainer.metrics.read import CAUSE, read_metrics
 
 REPORT_FILE = "report.html"
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple")
+COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
 """The colors of a chart's lines, in order."""
 
 Metrics = list[dict[str, Any]]
@@ -51,6 +52,19 @@ CHARTS = (
             "pair_loss": "pairs",
             "eval_mlm_loss": "masked LM, held out",
             "eval_pair_loss": "pairs, held out",
+            "unigram_loss": "word frequencies alone",
+        },
+        short,
+    ),
+    ChartOfMetrics(
+        "Loss by what the model sees at a masked place",
+        {
+            "mlm_loss_masked": "[MASK]",
+            "mlm_loss_kept": "the token itself",
+            "mlm_loss_random": "another token",
+            "eval_mlm_loss_masked": "[MASK], held out",
+            "unigram_loss": "word frequencies alone",
+            "eval_unigram_loss": "word frequencies alone, held out",
         },
         short,
     ),
@@ -74,6 +88,7 @@ CHARTS = (
             "pair_accuracy": "pairs",
             "eval_mlm_accuracy": "masked LM, held out",
             "eval_pair_accuracy": "pairs, held out",
+            "mlm_accuracy_masked": "masked LM, at [MASK]",
         },
         percent,
     ),
@@ -123,6 +138,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         figures=_figures(run, lines),
         charts=[chart for chart in charts if chart is not None],
         evaluation=_last_evaluation(lines),
+        note=_last_note(lines),
         ranks=_rows_of_ranks(read_ranks(run)),
         changes=_rows_of_changes(changes_without_secrets(changes)),
         recipe=tomli_w.dumps(without_secrets(recipe)),
@@ -141,6 +157,11 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
         "masked LM loss": or_dash(last.get("mlm_loss"), "{:.4f}".format),
         "accuracy": or_dash(last.get("mlm_accuracy"), "{:.1%}".format),
     }
+
+    if last.get("mlm_loss_masked") is not None:
+        figures["loss at [MASK]"] = f"{last['mlm_loss_masked']:.4f}"
+    if last.get("unigram_loss") is not None:
+        figures["word frequencies alone"] = f"{last['unigram_loss']:.4f}"
 
     evaluations = _evaluations(lines)
     if evaluations:
@@ -195,6 +216,24 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
         ]
         rows.append(row)
     return EvaluationTable(line["step"], rows)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the loss doctor said after `step`: the likely cause of a loss at the level of word frequencies."""
+
+    step: int
+    cause: str
+    advice: str
+
+
+def _last_note(lines: Metrics) -> Note | None:
+    """Return what the loss doctor said last, None if it had nothing to say."""
+    told = [line for line in lines if line.get(CAUSE) is not None]
+    if not told:
+        return None
+    cause = told[-1][CAUSE]
+    return Note(told[-1]["step"], cause.replace("_", " "), advice(cause))
 
 
 def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:

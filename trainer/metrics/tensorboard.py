@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.metrics.presentation import keep_running
+from trainer.metrics.read import CAUSE
 
 FOLDER = "tensorboard"
 
@@ -51,7 +52,7 @@ class TensorBoardWriter:
 
     def _add(self, line: dict[str, Any]) -> None:
         for name, value in line.items():
-            if value is None or name == "step":
+            if value is None or name in ("step", CAUSE):
                 continue
             tag = name.replace("eval_", "eval/")
             self._writer.add_scalar(tag, value, line["step"], line.get("seconds"))

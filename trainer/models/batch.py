@@ -37,6 +37,8 @@ class PackedBatch:
     order_T: XLNet only, otherwise None: -1 where all tokens of the sequence see a token, elsewhere its number in the
         order of prediction, and only later ones see it (schemas/permutations.py).
     most_targets: XLNet only: the largest number of tokens to predict in a sequence; 0 if it is not known.
+    mask_id: the id of [MASK], if some of the tokens to predict may be replaced by it; None in causal language modeling
+        and in XLNet.
     """
 
     ids_T: Tensor
@@ -55,6 +57,7 @@ class PackedBatch:
     draws_K: Tensor | None = None
     order_T: Tensor | None = None
     most_targets: int = 0
+    mask_id: int | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch on a device. Copies from pinned memory run asynchronously."""

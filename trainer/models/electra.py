@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from trainer.models.batch import PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Embeddings, Encoder
-from trainer.models.pretraining import Losses, PretrainingModel, summed_loss
+from trainer.models.pretraining import Losses, Predictions, PretrainingModel, predictions, sums_by_place
 from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet import TwoStreamEncoder
@@ -57,22 +57,24 @@ class ReplacedTokenModel(PretrainingModel):
     def forward(self, batch: PackedBatch) -> Losses:
         """Return the losses, summed over the micro-batch, which must have draws."""
         assert batch.draws_K is not None
-        mlm_sum, mlm_correct, sampled_K = self.generate(self._rows(batch), batch.labels_K, batch.draws_K)
+        mlm, sampled_K = self.generate(self._rows(batch), batch.labels_K, batch.draws_K)
 
         seen, replaced_T = replace_tokens(batch, sampled_K)
         is_real_T = torch.arange(len(batch.ids_T), device=sampled_K.device) < batch.tokens
         x_TD = self.discriminator.encoder(seen)
         rtd_sum, rtd_correct, replaced = self.detect(x_TD, replaced_T, is_real_T)
 
-        no_pairs = torch.zeros_like(mlm_sum)
-        return Losses(mlm_sum, mlm_correct, no_pairs, no_pairs, rtd_sum, rtd_correct, replaced)
+        # What the generator saw is in `batch`; what it put in its place is in `seen`.
+        places_33 = sums_by_place(batch, mlm)
+        no_pairs = torch.zeros_like(mlm.loss)
+        return Losses(mlm.loss, mlm.correct, no_pairs, no_pairs, rtd_sum, rtd_correct, replaced, places_33)
 
-    def generate(self, x_KD: Tensor, labels_K: Tensor, draws_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the masked LM's loss and right predictions, and the (K,) sampled ids. Compiled as one region."""
+    def generate(self, x_KD: Tensor, labels_K: Tensor, draws_K: Tensor) -> tuple[Predictions, Tensor]:
+        """Return the masked LM's predictions, and the (K,) sampled ids. Compiled as one region."""
         mlm_KP, _ = self._logits_at(x_KD, len(labels_K))
-        mlm_sum, mlm_correct = summed_loss(mlm_KP, labels_K)
+        mlm = predictions(mlm_KP, labels_K)
         sampled_K = sample_from_softmax(mlm_KP.detach(), draws_K)
-        return mlm_sum, mlm_correct, sampled_K.clamp(max=self.shape.vocab_size - 1)
+        return mlm, sampled_K.clamp(max=self.shape.vocab_size - 1)
 
     def detect(self, x_TD: Tensor, replaced_T: Tensor, is_real_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the cross-entropy, the right answers and the replaced tokens, summed over the real ones, in float32.

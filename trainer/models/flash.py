@@ -110,6 +110,19 @@ def attend_with_flash_2(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: At
 # called here, by the names of their arguments in hopper/flash_api.cpp.
 
 
+def _flash_3_options(ends_S1: Tensor, longest: int, window: int, causal: bool) -> dict[str, Any]:
+    """Return what both operators take: where sequences end, of queries and of keys, and who attends to whom."""
+    return {
+        "cu_seqlens_q": ends_S1,
+        "cu_seqlens_k": ends_S1,
+        "max_seqlen_q": longest,
+        "max_seqlen_k": longest,
+        "is_causal": causal,
+        "window_size_left": window,
+        "window_size_right": window,
+    }
+
+
 @torch.library.custom_op("clozeline::flash_3", mutates_args=())
 def flash_3(
     qkv_TNd: Tensor, ends_S1: Tensor, longest: int, heads: int, window: int, causal: bool
@@ -123,20 +136,17 @@ def flash_3(
         q_THd,
         k,
         v,
-        cu_seqlens_q=ends_S1,
-        cu_seqlens_k=ends_S1,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        is_causal=causal,
-        window_size_left=window,
-        window_size_right=window,
+        **_flash_3_options(ends_S1, longest, window, causal),
         num_splits=1,  # splitting the keys helps only where there are few queries
     )
     return y_THd, sums_HT
 
 
 @flash_3.register_fake
-def _(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, heads: int, window: int, causal: bool) -> tuple[Tensor, Tensor]:
+def _outputs_like(
+    qkv_TNd: Tensor, _ends_S1: Tensor, _longest: int, heads: int, *_window_and_causal: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what `flash_3` does, without values: torch.compile asks for shapes and types."""
     tokens, _, head_size = qkv_TNd.shape
     y_THd = qkv_TNd.new_empty(tokens, heads, head_size)
     return y_THd, qkv_TNd.new_empty(heads, tokens, dtype=torch.float32)
@@ -169,29 +179,15 @@ def flash_3_backward(
         dq=grad_q,
         dk=grad_k,
         dv=grad_v,
-        cu_seqlens_q=ends_S1,
-        cu_seqlens_k=ends_S1,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        is_causal=causal,
-        window_size_left=window,
-        window_size_right=window,
+        **_flash_3_options(ends_S1, longest, window, causal),
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
     return grad_TNd
 
 
 @flash_3_backward.register_fake
-def _(
-    grad_THd: Tensor,
-    qkv_TNd: Tensor,
-    y_THd: Tensor,
-    sums_HT: Tensor,
-    ends_S1: Tensor,
-    longest: int,
-    window: int,
-    causal: bool,
-) -> Tensor:
+def _gradient_like(_grad_THd: Tensor, qkv_TNd: Tensor, *_others: Any) -> Tensor:
+    """Return what `flash_3_backward` does, without values."""
     return torch.empty(qkv_TNd.shape, dtype=qkv_TNd.dtype, device=qkv_TNd.device)
 
 

@@ -24,21 +24,24 @@ ARCHITECTURES = {
 }
 """For each family, the class that has all of our heads."""
 
-AUTO_CLASSES = {
-    "bert": "AutoModelForPreTraining",
-    "roberta": "AutoModelForMaskedLM",
-    "albert": "AutoModelForPreTraining",
-    "megatron-bert": "AutoModelForPreTraining",
-    "modernbert": "AutoModelForMaskedLM",
-    "eurobert": "AutoModelForMaskedLM",
-    "esm": "AutoModelForMaskedLM",
-    "nomic_bert": "AutoModelForMaskedLM",
-    "gte": "AutoModelForMaskedLM",
-    "electra": "AutoModelForPreTraining",
-    "electra_generator": "AutoModelForMaskedLM",
-    "xlnet": "AutoModelForCausalLM",
+AUTO_CLASS_OF_HEADS = {
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "LMHeadModel": "AutoModelForCausalLM",
 }
-"""The Auto class that opens it. AutoModelForPreTraining does not know most families with a masked-LM head alone."""
+"""The Auto class that opens classes whose names end so.
+
+AutoModelForPreTraining does not know most families with a masked-LM head alone.
+"""
+
+
+def auto_class_of(architecture: str) -> str:
+    """Return the Auto class that opens a class of ARCHITECTURES. Example: "BertForPreTraining"."""
+    return next(auto for ending, auto in AUTO_CLASS_OF_HEADS.items() if architecture.endswith(ending))
+
+
+AUTO_CLASSES = {family: auto_class_of(architecture) for family, architecture in ARCHITECTURES.items()}
+"""For each family, the Auto class that opens its folders."""
 
 
 @dataclass(frozen=True)
@@ -69,28 +72,20 @@ def _embeddings_and_pooler(base: str) -> dict[str, str]:
     }
 
 
-_BERT_HEADS = {
-    "mlm_head": "cls.predictions",
-    "mlm_head.dense": "cls.predictions.transform.dense",
-    "mlm_head.norm": "cls.predictions.transform.LayerNorm",
-    "pair_head": "cls.seq_relationship",
-}
-_ROBERTA_HEADS = {
-    "mlm_head": "lm_head",
-    "mlm_head.dense": "lm_head.dense",
-    "mlm_head.norm": "lm_head.layer_norm",
-}
-_ALBERT_HEADS = {
-    "mlm_head": "predictions",
-    "mlm_head.dense": "predictions.dense",
-    "mlm_head.norm": "predictions.LayerNorm",
-    "pair_head": "sop_classifier.classifier",
-}
-_ELECTRA_HEADS = {
+def _masked_lm_head(projection: str, transform: str, norm: str = "LayerNorm") -> dict[str, str]:
+    """Return a masked-LM head's names. projection: has the vocabulary's bias. transform: what is before it."""
+    return {
+        "mlm_head": projection,
+        "mlm_head.dense": f"{transform}.dense",
+        "mlm_head.norm": f"{transform}.{norm}",
+    }
+
+
+_BERT_HEADS = _masked_lm_head("cls.predictions", "cls.predictions.transform") | {"pair_head": "cls.seq_relationship"}
+_ROBERTA_HEADS = _masked_lm_head("lm_head", "lm_head", norm="layer_norm")
+_ALBERT_HEADS = _masked_lm_head("predictions", "predictions") | {"pair_head": "sop_classifier.classifier"}
+_ELECTRA_HEADS = _masked_lm_head("generator_lm_head", "generator_predictions") | {
     "encoder.widen": "electra.embeddings_project",
-    "mlm_head": "generator_lm_head",
-    "mlm_head.dense": "generator_predictions.dense",
-    "mlm_head.norm": "generator_predictions.LayerNorm",
     "dense": "discriminator_predictions.dense",
     "prediction": "discriminator_predictions.dense_prediction",
 }

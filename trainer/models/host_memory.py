@@ -7,6 +7,8 @@ from pathlib import Path
 
 from schemas.errors import UsageError
 from trainer.config.schema import ModelSection, Recipe
+from trainer.models.families import encoder_shape
+from trainer.models.parameter_count import count_model
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
@@ -36,19 +38,8 @@ def check_memory(recipe: Recipe, path: str) -> None:
 
 
 def minimum_parameters(model: ModelSection) -> int:
-    """Return the number of parameters in a model's matrices. Biases, norms and heads are not counted."""
-    # ALBERT's layers share their weights, and its token embeddings are narrower than its layers.
-    if model.family == "albert":
-        distinct_layers = model.num_hidden_groups or 1
-        embedding_size = model.embedding_size or 128
-    else:
-        distinct_layers = model.num_hidden_layers
-        embedding_size = model.embedding_size or model.hidden_size
-
-    attention = 4 * model.hidden_size**2  # query, key, value and output
-    feedforward = 2 * model.hidden_size * model.intermediate_size
-    embeddings = (model.max_position_embeddings + (model.vocab_size or 0)) * embedding_size
-    return distinct_layers * (attention + feedforward) + embeddings
+    """Return the number of parameters of a [model]; if it has no vocab_size, as if the vocabulary were one token."""
+    return count_model(encoder_shape(model, model.vocab_size or 1))
 
 
 def available_bytes() -> int:

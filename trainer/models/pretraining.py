@@ -20,6 +20,7 @@ from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Encoder, build_norm
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
+from trainer.models.place_kinds import PLACE_SUMS
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet import TwoStreamEncoder
 
@@ -32,7 +33,9 @@ class Losses(NamedTuple):
 
     mlm_sum and mlm_correct: cross-entropy and right predictions over the masked tokens. pair_sum and pair_correct: the
     same over the sequences that have a pair label. rtd_sum and rtd_correct: the same over all real tokens, each of
-    which is replaced or not, and replaced: how many are. The last three are None in a model that does not detect that.
+    which is replaced or not, and replaced: how many are. These three are None in a model that does not detect that.
+    places_33: the masked tokens by what the model sees there: rows as in PLACE_KINDS, columns as in PlaceSums. None if
+    the batch does not replace tokens by [MASK]. No gradient goes through it.
     """
 
     mlm_sum: Tensor
@@ -42,11 +45,16 @@ class Losses(NamedTuple):
     rtd_sum: Tensor | None = None
     rtd_correct: Tensor | None = None
     replaced: Tensor | None = None
+    places_33: Tensor | None = None
 
     def stacked(self) -> Tensor:
-        """Return the sums as (7,) float64 without a gradient, 0 for those that the model does not have."""
+        """Return the sums as (SUMS,) float64 without a gradient, 0 for those that the model does not have."""
         zero = torch.zeros_like(self.mlm_sum)
-        return torch.stack([zero if value is None else value for value in self]).detach().double()
+        *sums, places_33 = self
+        sums_7 = torch.stack([zero if value is None else value for value in sums]).detach().double()
+
+        places_9 = sums_7.new_zeros(PLACE_SUMS) if places_33 is None else places_33.flatten()
+        return torch.cat([sums_7, places_9])
 
     def total(self) -> Tensor:
         """Return the sum of all losses, for a backward pass whose values do not matter."""
@@ -54,7 +62,8 @@ class Losses(NamedTuple):
         return total if self.rtd_sum is None else total + self.rtd_sum
 
 
-SUMS = len(Losses._fields)
+SUMS = len(Losses._fields) - 1 + PLACE_SUMS
+"""How many sums there are: a number for each field of `Losses`, and 3 by 3 for the last one."""
 
 
 VOCABULARY_MULTIPLE = {"cuda": 64}
@@ -121,17 +130,21 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Losses:
         """Return the losses, summed over the micro-batch."""
-        return Losses(*self.heads(self._rows(batch), batch.labels_K, batch.pair_labels_S))
+        mlm, pair_sum, pair_correct = self.heads(self._rows(batch), batch.labels_K, batch.pair_labels_S)
+        return Losses(mlm.loss, mlm.correct, pair_sum, pair_correct, places_33=sums_by_place(batch, mlm))
 
-    def heads(self, x_RD: Tensor, labels_K: Tensor, pair_labels_S: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the four sums of `Losses`, given the last layer where the heads read it. Compiled as one region."""
+    def heads(self, x_RD: Tensor, labels_K: Tensor, pair_labels_S: Tensor) -> tuple[Predictions, Tensor, Tensor]:
+        """Return the masked LM's predictions, and the pairs' two sums, given the last layer where the heads read it.
+
+        Compiled as one region.
+        """
         mlm_KP, pair_S2 = self._logits_at(x_RD, len(labels_K))
-        mlm_sum, mlm_correct = summed_loss(mlm_KP, labels_K)
+        mlm = predictions(mlm_KP, labels_K)
         if pair_S2 is None:
-            return mlm_sum, mlm_correct, torch.zeros_like(mlm_sum), torch.zeros_like(mlm_sum)
+            return mlm, torch.zeros_like(mlm.loss), torch.zeros_like(mlm.loss)
 
-        pair_sum, pair_correct = summed_loss(pair_S2, pair_labels_S)
-        return mlm_sum, mlm_correct, pair_sum, pair_correct
+        pairs = predictions(pair_S2, pair_labels_S)
+        return mlm, pairs.loss, pairs.correct
 
     def _rows(self, batch: PackedBatch) -> Tensor:
         """Return the last layer where the heads read it, (R, D).
@@ -175,11 +188,47 @@ class PretrainingModel(nn.Module):
         return batch.paired if self.pair_head is not None else 0
 
 
-def summed_loss(logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (cross-entropy, number of right predictions), in float32, over the rows that have a label."""
-    loss = F.cross_entropy(logits_NC.float(), labels_N, reduction="sum", ignore_index=IGNORE_INDEX)
-    correct = (logits_NC.argmax(-1) == labels_N).sum().float()  # no prediction equals IGNORE_INDEX
-    return loss, correct
+class Predictions(NamedTuple):
+    """What logits come to, in float32.
+
+    loss, correct: cross-entropy and number of right predictions, summed over the rows that have a label. losses_N and
+    right_N: the same of each row, without a gradient; losses of rows without a label mean nothing.
+    """
+
+    loss: Tensor
+    correct: Tensor
+    losses_N: Tensor
+    right_N: Tensor
+
+
+def predictions(logits_NC: Tensor, labels_N: Tensor) -> Predictions:
+    """Return how well logits predict labels, of which IGNORE_INDEX stands for none."""
+    # The two halves of F.cross_entropy: the first also has the loss of every row, which costs nothing more.
+    log_probs_NC = F.log_softmax(logits_NC.float(), dim=-1)
+    loss = F.nll_loss(log_probs_NC, labels_N, reduction="sum", ignore_index=IGNORE_INDEX)
+
+    places_N1 = labels_N.clamp(min=0)[:, None]
+    losses_N = -log_probs_NC.detach().gather(1, places_N1).squeeze(1)
+    right_N = logits_NC.argmax(-1) == labels_N  # no prediction equals IGNORE_INDEX
+    return Predictions(loss, right_N.sum().float(), losses_N, right_N)
+
+
+@torch.no_grad()
+def sums_by_place(batch: PackedBatch, mlm: Predictions) -> Tensor | None:
+    """Return `Losses.places_33` of a batch, (3, 3) float64, without copying anything to the host."""
+    if batch.mask_id is None:
+        return None
+
+    labels_K = batch.labels_K
+    seen_K = batch.ids_T[batch.masked_positions_K]
+    is_masked_K = (seen_K == batch.mask_id) & (labels_K != IGNORE_INDEX)
+    is_kept_K = seen_K == labels_K
+    is_random_K = (labels_K != IGNORE_INDEX) & ~is_masked_K & ~is_kept_K
+
+    kinds_3K = torch.stack([is_masked_K, is_kept_K, is_random_K])
+    values_3K = torch.stack([mlm.losses_N.double(), mlm.right_N.double(), torch.ones_like(mlm.losses_N).double()])
+    # Not a product with zeros and ones: a loss that is not finite would then reach all kinds.
+    return torch.where(kinds_3K[:, None], values_3K, 0).sum(-1)
 
 
 def empty_model(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> PretrainingModel:

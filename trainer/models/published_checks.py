@@ -23,6 +23,9 @@ UNCHECKED_KEYS = {
     "vocab_size",
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
     "pad_token_id",
     "bos_token_id",
     "eos_token_id",
@@ -34,8 +37,18 @@ UNCHECKED_KEYS = {
 }
 """Keys of config.json that do not change what the weights mean, or that are checked in another way."""
 
-REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False}
+REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "rope_scaling": None}
 """Keys that our exports leave out, with the only values that our models can compute."""
+
+ESM_SPECIALS = {
+    "<cls>": "[CLS]",
+    "<pad>": "[PAD]",
+    "<eos>": "[SEP]",
+    "<unk>": "[UNK]",
+    "<null_1>": "[unused1]",
+    "<mask>": "[MASK]",
+}
+"""Names of special tokens in the vocab.txt of published ESM-2 models, and ours of the same ids (pairs has BERT's)."""
 
 MAX_FAULTS_SHOWN = 5
 
@@ -57,7 +70,7 @@ def extends(vocabulary: Vocabulary, config: dict[str, Any]) -> bool:
 
 def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
-    ours = REQUIRED_VALUES | hf_config(model.shape, vocabulary)
+    ours = with_keys_of_transformers_4(REQUIRED_VALUES | hf_config(model.shape, vocabulary))
     differences = []
     for key, value in ours.items():
         if key in config and key not in UNCHECKED_KEYS and config[key] != value:
@@ -70,6 +83,17 @@ def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabular
         )
 
 
+def with_keys_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json with the base of its rotations also where transformers 4 has it.
+
+    transformers 5 moved `rope_theta` into `rope_parameters`. Folders that were published before have only the first.
+    """
+    rotation = config.get("rope_parameters", {})
+    if "rope_theta" not in rotation:
+        return config
+    return config | {"rope_theta": rotation["rope_theta"]}
+
+
 def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
     """Raise DataError unless the folder's token ids mean what the pairs' ids mean."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
@@ -78,8 +102,9 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
         raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
 
     tokens = read_tokens(folder) or ()
+    other_names = ESM_SPECIALS if config.get("model_type") == "esm" else {}
     for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
-        if theirs != ours:
+        if ours not in (theirs, other_names.get(theirs)):
             raise DataError(
                 f"{folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
                 f"{ours!r} here. {remedy}"

@@ -22,8 +22,11 @@ from trainer.models.batch import IGNORE_INDEX, PackedBatch
 BLOCK = 64
 """Tokens of a block. First a block is drawn, then a token in it, so running sums are over hundreds, not thousands."""
 
+KEY_BITS = 63
+"""Of a draw, which is below 2 ** 63: torch has no unsigned 64-bit numbers."""
+
 DRAW_BITS = 31
-"""Of each of the two numbers that a draw is cut into."""
+"""Of each of the two numbers that a draw is cut into: the upper ones for the block, the lowest for the token."""
 
 
 @torch.no_grad()
@@ -35,13 +38,18 @@ def sample_from_softmax(logits_KP: Tensor, draws_K: Tensor) -> Tensor:
     logits take 0.13 s.
     """
     probabilities_KP = logits_KP.float().softmax(-1)
+
+    # Whole blocks; what fills the last one has probability 0.
     missing = -probabilities_KP.shape[1] % BLOCK
     probabilities_KBW = F.pad(probabilities_KP, (0, missing)).unflatten(1, (-1, BLOCK))
 
-    # The upper bits of a draw choose a block, and other ones a token of it.
-    block_K = _choose(probabilities_KBW.sum(-1), draws_K >> (63 - DRAW_BITS))
+    # Different bits of a draw choose a block, and then a token of it.
+    upper_bits_K = draws_K >> (KEY_BITS - DRAW_BITS)
+    lowest_bits_K = draws_K & ((1 << DRAW_BITS) - 1)
+
+    block_K = _choose(probabilities_KBW.sum(-1), upper_bits_K)
     rows_K = torch.arange(len(draws_K), device=draws_K.device)
-    token_K = _choose(probabilities_KBW[rows_K, block_K], draws_K & ((1 << DRAW_BITS) - 1))
+    token_K = _choose(probabilities_KBW[rows_K, block_K], lowest_bits_K)
     return block_K * BLOCK + token_K
 
 
@@ -49,10 +57,13 @@ def _choose(weights_KN: Tensor, draws_K: Tensor) -> Tensor:
     """Return a place of each row, (K,), with a probability in proportion to its weight. draws_K: of DRAW_BITS bits."""
     # Sums of whole numbers are the same in any order, so on a GPU, too, they are the same each time.
     shares_KN = weights_KN / weights_KN.sum(-1, keepdim=True)
-    ends_KN = (shares_KN * 2.0**DRAW_BITS).round().long().cumsum(-1)
+    whole_KN = (shares_KN * 2.0**DRAW_BITS).round().long()
+    ends_KN = whole_KN.cumsum(-1)
+    totals_K = ends_KN[:, -1]
 
-    # The first place whose running sum is above the draw's part of the whole sum.
-    targets_K = draws_K * ends_KN[:, -1] >> DRAW_BITS
+    # The draw over 2 ** DRAW_BITS is a part of the whole sum; the first place whose running sum is above it is chosen.
+    # Both factors have at most about DRAW_BITS bits, so the product fits into 63.
+    targets_K = draws_K * totals_K >> DRAW_BITS
     chosen_K = (ends_KN <= targets_K[:, None]).sum(-1)
     return chosen_K.clamp(max=weights_KN.shape[1] - 1)  # which matters only for weights that are not finite
 

@@ -57,8 +57,6 @@ class FamilyTraits:
 
     Objective
     replaced_tokens: a generator fills in masked tokens, and the model tells which of all tokens it replaced (ELECTRA).
-
-    Objective
     two_streams: permutation language modeling, with XLNet's own encoder (xlnet.py), which reads few of these fields.
     """
 
@@ -96,7 +94,6 @@ class FamilyTraits:
     glorot: tuple[str, ...] = ()
 
     replaced_tokens: bool = False
-
     two_streams: bool = False
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,13 @@ BYTES = 4  # of a float32
 
 Transform = Callable[[dict[int, Tensor]], None]
 """Changes the owned matrices in place, given by number as (N,) tensors."""
+
+
+class Travelling(NamedTuple):
+    """A piece that is not where its matrix is computed. holder: the rank that has it."""
+
+    holder: int
+    piece: Piece
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Plan:
         """Let each matrix belong to the rank with its largest piece, the first of several. pieces: of each rank."""
         largest = [0] * matrices
         owners = [0] * matrices
+
         for rank, pieces_of_rank in enumerate(pieces):
             for piece in pieces_of_rank:
                 if piece.size > largest[piece.number]:
@@ -58,12 +66,16 @@ class Plan:
     @classmethod
     def replicated(cls, pieces: list[Piece], shapes: Sequence[tuple[int, ...]], ranks: int) -> Plan:
         """Deal matrices out, the costliest first, always to the rank that has least to do."""
+        work = [work_of(shape) for shape in shapes]
+        costliest_first = sorted(range(len(shapes)), key=lambda number: -work[number])
+
+        # Of equal matrices the first comes first, and of equal ranks as well: every rank makes the same plan.
         work_of_rank = [0] * ranks
         owners = [0] * len(shapes)
-        for number in sorted(range(len(shapes)), key=lambda number: -work_of(shapes[number])):
+        for number in costliest_first:
             owner = work_of_rank.index(min(work_of_rank))
             owners[number] = owner
-            work_of_rank[owner] += work_of(shapes[number])
+            work_of_rank[owner] += work[number]
         return cls([pieces] * ranks, owners, is_sharded=False)
 
     def traffic(self) -> int:
@@ -73,14 +85,14 @@ class Plan:
             return BYTES * elements * (len(self.pieces) - 1)
 
         # Once to the owner, and once back.
-        return 2 * BYTES * sum(piece.size for _, piece in self.travelling())
+        return 2 * BYTES * sum(one.piece.size for one in self.travelling())
 
-    def travelling(self) -> list[tuple[int, Piece]]:
-        """Return each piece that another rank than its matrix's owner holds, with its holder; by matrix and place."""
+    def travelling(self) -> list[Travelling]:
+        """Return each piece that another rank than its matrix's owner holds, by matrix and place."""
         found = []
         for holder, pieces in enumerate(self.pieces):
-            found += [(holder, piece) for piece in pieces if self.owners[piece.number] != holder]
-        return sorted(found, key=lambda one: (one[1].number, one[1].first))
+            found += [Travelling(holder, piece) for piece in pieces if self.owners[piece.number] != holder]
+        return sorted(found, key=lambda one: (one.piece.number, one.piece.first))
 
 
 class Exchange:
@@ -95,13 +107,18 @@ class Exchange:
         self._rank = rank
         self._device = device
 
+        # That of all ranks, so that all of them take part in a collective call or none does.
         travelling = plan.travelling() if plan.is_sharded else []
         self._anything_travels = bool(travelling)
-        self._outgoing = [piece for holder, piece in travelling if holder == rank]
-        self._incoming = [(holder, piece) for holder, piece in travelling if plan.owners[piece.number] == rank]
-        # all_to_all takes the data of peer 0 first, then that of peer 1, and so on.
+
+        # On the way to the owners: what this rank sends and what it receives.
+        self._outgoing = [one.piece for one in travelling if one.holder == rank]
+        self._incoming = [one for one in travelling if plan.owners[one.piece.number] == rank]
+
+        # all_to_all takes the data of peer 0 first, then that of peer 1, and so on. Both sorts are stable, so what two
+        # ranks exchange is in the same order on both.
         self._outgoing.sort(key=lambda piece: plan.owners[piece.number])
-        self._incoming.sort(key=lambda one: one[0])
+        self._incoming.sort(key=lambda one: one.holder)
 
     def transform(self, held: list[tuple[Piece, Tensor]], transform: Transform) -> None:
         """Replace the held pieces by those of the transformed matrices. A collective call.
@@ -118,32 +135,41 @@ class Exchange:
         owned = {piece.number: values_N for piece, values_N in held if owners[piece.number] == self._rank}
         transform(owned)
 
-        if len(self._plan.pieces) > 1:
-            calls: list[Any] = []
-            for piece, values_N in held:
-                calls.append(dist.broadcast(values_N, owners[piece.number], async_op=True))
-            for call in calls:
-                call.wait()
+        ranks = len(self._plan.pieces)
+        if ranks == 1:
+            return
+
+        # All broadcasts at once: a link of the network is seldom busy with one alone.
+        calls: list[Any] = []
+        for piece, values_N in held:
+            calls.append(dist.broadcast(values_N, owners[piece.number], async_op=True))
+        for call in calls:
+            call.wait()
 
     def _transform_sharded(self, held: list[tuple[Piece, Tensor]], transform: Transform) -> None:
         values_of = {(piece.number, piece.first): values_N for piece, values_N in held}
         outgoing = [values_of[piece.number, piece.first] for piece in self._outgoing]
-        received = [torch.empty(piece.size, device=self._device) for _, piece in self._incoming]
+        received = [torch.empty(one.piece.size, device=self._device) for one in self._incoming]
         self._swap(outgoing, received, to_owners=True)
+
+        # All pieces of the matrices that this rank owns: its own ones, and those that have arrived.
+        parts = [(piece, values_N) for piece, values_N in held if self._plan.owners[piece.number] == self._rank]
+        parts += [(one.piece, values_N) for one, values_N in zip(self._incoming, received, strict=True)]
 
         # Whole matrices are changed where they are, those that were cut in memory of their own.
         owned: dict[int, Tensor] = {}
-        parts = [(piece, values_N) for piece, values_N in held if self._plan.owners[piece.number] == self._rank]
-        parts += [(piece, values_N) for (_, piece), values_N in zip(self._incoming, received, strict=True)]
         for piece, values_N in parts:
             matrix_N = self._whole(owned, piece, values_N)
             if matrix_N is not values_N:
                 matrix_N.narrow(0, piece.first, piece.size).copy_(values_N)
 
         transform(owned)
+
+        # The same way back: from the matrices to their pieces, and from the owners to the holders.
         for piece, values_N in parts:
-            if owned[piece.number] is not values_N:
-                values_N.copy_(owned[piece.number].narrow(0, piece.first, piece.size))
+            matrix_N = owned[piece.number]
+            if matrix_N is not values_N:
+                values_N.copy_(matrix_N.narrow(0, piece.first, piece.size))
         self._swap(received, outgoing, to_owners=False)
 
     def _whole(self, owned: dict[int, Tensor], piece: Piece, values_N: Tensor) -> Tensor:
@@ -158,14 +184,19 @@ class Exchange:
         if not self._anything_travels:
             return
 
-        sent_N = torch.cat([torch.empty(0, device=self._device), *(values_N.to(self._device) for values_N in sent)])
-        received_N = torch.empty(sum(values_N.numel() for values_N in received), device=self._device)
+        # An empty tensor, because torch.cat takes at least one.
+        nothing = torch.empty(0, device=self._device)
+        sent_N = torch.cat([nothing, *(values_N.to(self._device) for values_N in sent)])
+
+        received_sizes = [values_N.numel() for values_N in received]
+        received_N = torch.empty(sum(received_sizes), device=self._device)
+
         to_peers, from_peers = self._sizes_by_peer
         if not to_owners:
             to_peers, from_peers = from_peers, to_peers
         dist.all_to_all_single(received_N, sent_N, from_peers, to_peers)
 
-        for values_N, arrived_N in zip(received, received_N.split([one.numel() for one in received]), strict=True):
+        for values_N, arrived_N in zip(received, received_N.split(received_sizes), strict=True):
             values_N.copy_(arrived_N)
 
     @cached_property
@@ -175,6 +206,6 @@ class Exchange:
         from_peers = [0] * len(self._plan.pieces)
         for piece in self._outgoing:
             to_peers[self._plan.owners[piece.number]] += piece.size
-        for holder, piece in self._incoming:
-            from_peers[holder] += piece.size
+        for one in self._incoming:
+            from_peers[one.holder] += one.piece.size
         return to_peers, from_peers

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from trainer.models.xlnet_hf import MATRICES
+
 LAYERS = "layers"
 """The name of the module list that holds a model's Transformer layers."""
+
+MATRIX_NAMES = ("weight", *MATRICES)
+"""What matrices are called in their modules: by torch, and in XLNet's attention, whose five are no modules of torch."""
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -25,7 +30,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
     *modules, kind = name.split(".")
-    return LAYERS in modules and kind == "weight" and parameter.dim() == 2 and parameter.requires_grad
+    return LAYERS in modules and kind in MATRIX_NAMES and parameter.dim() == 2 and parameter.requires_grad
 
 
 def stacked_matrices(model: nn.Module) -> dict[Tensor, list[int]]:

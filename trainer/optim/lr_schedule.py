@@ -1,6 +1,6 @@
 """Learning rates as a pure function of the step, so that a checkpoint needs no schedule state.
 
-Every kind rises linearly over schedule.warmup_steps and then falls to schedule.final_lr, which it reaches after the
+Every kind rises linearly over the schedule's warm-up and then falls to schedule.final_lr, which it reaches after the
 last step. With x falling linearly from 1 to 0, what remains of the height above final_lr is
 
     linear      x                     transformers' get_linear_schedule_with_warmup
@@ -25,8 +25,9 @@ from trainer.config.schema import OptimizerSection, ScheduleSection
 
 def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> float:
     """Return the learning rate of update `step` (1-based) in a schedule of `max_steps`."""
-    if step <= schedule.warmup_steps:
-        return optimizer.lr * step / schedule.warmup_steps
+    warmup_steps = schedule.warmup_of(max_steps)
+    if step <= warmup_steps:
+        return optimizer.lr * step / warmup_steps
 
     height = optimizer.lr - schedule.final_lr
     return schedule.final_lr + schedule_factor(step, schedule, max_steps) * height
@@ -34,7 +35,7 @@ def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSect
 
 def schedule_factor(step: int, schedule: ScheduleSection, max_steps: int) -> float:
     """Return what remains of the height above final_lr: 1 until the decay begins, 0 after `max_steps`."""
-    steps_before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_steps
+    steps_before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_of(max_steps)
     decay_steps = schedule.decay_steps or max_steps - steps_before_decay
 
     # `step` itself is one of those that remain, so the last step is still above final_lr.

@@ -23,7 +23,7 @@ from trainer.checkpoint.remote_sync import bring_run
 
 LARGER = {"model__hidden_size": 256, "model__intermediate_size": 512, "config": "tiny"}
 STAGE_3 = {"deepspeed__zero_optimization__stage3_param_persistence_threshold": 0}  # or small parameters are not shared
-TINY = Path(__file__).resolve().parents[3] / "trainer/recipes/tiny.toml"
+TINY = Path(__file__).resolve().parents[3] / "tests/recipes/small_bert.toml"
 PASSES = 2
 """Forward passes of a rank in a step: 16 rows, 4 at a time, on two ranks."""
 

@@ -9,7 +9,7 @@ from trainer.config.load import load_recipe
 from trainer.config.text import dump_recipe
 
 RECIPES = sorted(Path("trainer/recipes").glob("*.toml"))
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ from trainer.config.shipped import recipe_comment, recipe_names, recipe_text
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 
-PUBLISHED = [name for name in recipe_names() if name != "tiny"]
+PUBLISHED = [name for name in recipe_names() if "H100" in recipe_comment(name, "Hardware")]
 PEAK_SHARE = 0.4 * 989e12
 HOURS = {"hour": 1, "hours": 1, "days": 24}
 
@@ -46,6 +46,11 @@ def test_objectives_are_read_from_keys() -> None:
 
     causal = load_recipe("roberta_base", ["objective.kind=clm"])
     assert objective_text([causal, load_recipe("roberta_base", [])], "full_sentences") == "CLM > MLM 15%"
+
+    # A causal phase masks nothing, so neither its share nor its kind of masks counts.
+    masked = load_recipe("roberta_base", ["masking.prob=0.3", "masking.kind=whole_word"])
+    assert objective_text([causal, masked], "full_sentences") == "CLM > MLM 30%, whole words"
+    assert objective_text([causal], "full_sentences") == "CLM"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -20,7 +20,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 
 REFUSED: dict[str, tuple[list[str], str]] = {
     "K1-timeout-inf": (["engine.timeout_seconds=inf"], "engine.timeout_seconds"),

@@ -14,7 +14,7 @@ TOKENS = ["batch.global_batch=none", "batch.micro_batch=none", "batch.global_tok
 
 def build(pairs: object, *changes: str) -> None:
     """As far as a run goes before it builds its model."""
-    recipe = load_recipe("trainer/recipes/tiny.toml", [f"data.pairs={pairs}", *changes])
+    recipe = load_recipe("tests/recipes/small_bert.toml", [f"data.pairs={pairs}", *changes])
     folders = open_folders(recipe)
     build_stream(recipe, folders, RankShare(0, 1, 1, recipe.batch.size)).close()
 

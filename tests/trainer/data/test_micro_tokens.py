@@ -18,7 +18,7 @@ from trainer.data.rank_share import RankShare, assign_rows, share_of
 def recipe_of(pairs: Path, global_tokens: int, micro_tokens: int, *changes: str) -> Recipe:
     tokens = [f"batch.global_tokens={global_tokens}", f"batch.micro_tokens={micro_tokens}"]
     rows = ["batch.global_batch=none", "batch.micro_batch=none"]
-    return load_recipe("trainer/recipes/tiny.toml", [f"data.pairs={pairs}", *rows, *tokens, *changes])
+    return load_recipe("tests/recipes/small_bert.toml", [f"data.pairs={pairs}", *rows, *tokens, *changes])
 
 
 @pytest.mark.parametrize("shape", ["exact", "fixed"])

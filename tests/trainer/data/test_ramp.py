@@ -19,7 +19,7 @@ from trainer.data.build import build_stream, open_folders
 from trainer.data.ramp import BatchRamp, places_before, ramp_sizes
 from trainer.data.rank_share import RankShare, share_of
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 
 
 def test_sizes_grow_linearly_in_multiples_of_what_both_ends_share() -> None:

@@ -49,7 +49,7 @@ def recipe_of(case: str) -> Recipe:
     stage, precision, *offload = case.split("-")
     settings = [f"engine.zero_stage={stage}", f"engine.precision={precision}", "optimizer.clip=0"]
     settings += [f"engine.offload={place}" for place in offload]
-    return load_recipe("trainer/recipes/tiny.toml", [*SIZES, *settings])
+    return load_recipe("tests/recipes/small_bert.toml", [*SIZES, *settings])
 
 
 def rounded_model(recipe: Recipe) -> PretrainingModel:

@@ -81,7 +81,7 @@ def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
     """In [[phases]], run.local and [deepspeed] either."""
     phase = '[[phases]]\nsteps = 4\ndata = { pairs = "/secret/a" }\nbatch = { global_batch = 32, micro_batch = 16 }\n'
     config = tmp_path / "recipe.toml"
-    config.write_text(Path("trainer/recipes/tiny.toml").read_text() + phase)
+    config.write_text(Path("tests/recipes/small_bert.toml").read_text() + phase)
     recipe = load_recipe(
         str(config),
         [
@@ -113,7 +113,7 @@ SERVICES = [
 @pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
 def test_accounts_of_services_are_not_published(settings: str) -> None:
     changes = [f"deepspeed.{settings}", "deepspeed.steps_per_print=7", "deepspeed.zero_optimization.sub_group_size=9"]
-    recipe = load_recipe("trainer/recipes/tiny.toml", changes)
+    recipe = load_recipe("tests/recipes/small_bert.toml", changes)
     text = public_recipe(recipe)
     assert "SECRET" not in text and "enabled" not in text
     assert "steps_per_print = 7" in text and "sub_group_size = 9" in text

@@ -258,7 +258,7 @@ def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: P
     batch = micro_batches(pairs, RankShare(0, 1, 1, 12))[0]
     counts = {}
     for family in ("bert", "roberta"):
-        recipe = load_recipe("trainer/recipes/tiny.toml", [f"model.family={family}"])
+        recipe = load_recipe("tests/recipes/small_bert.toml", [f"model.family={family}"])
         model = build_model(recipe.model, folder.vocabulary.size, 0)
         counts[family] = model.labeled_pairs(batch)
         message = " ".join(notes(recipe, [folder], model))
@@ -313,4 +313,4 @@ def test_shapes_that_cannot_be(family: str, change: str, message: str) -> None:
         f"model.family={family}",
     ]
     with pytest.raises(UsageError, match=message):
-        load_recipe("trainer/recipes/tiny.toml", [*small, change])
+        load_recipe("tests/recipes/small_bert.toml", [*small, change])

@@ -68,7 +68,7 @@ def test_executed_operations_are_those_that_torch_counts(family: str, is_padded:
 
 def test_windows_limit_what_a_token_attends_to() -> None:
     """Of 22 layers 8 are global. At 8,192 tokens attention takes 0.37 of what it would without windows."""
-    shape = encoder_shape(load_recipe("trainer/recipes/tiny.toml", MODERNBERT_BASE).model, 50_368)
+    shape = encoder_shape(load_recipe("tests/recipes/small_bert.toml", MODERNBERT_BASE).model, 50_368)
     assert (shape.num_hidden_layers, shape.global_layers()) == (22, 8)
     everywhere = replace(shape, window=0)
     found = attention_products(shape, 8192) / attention_products(everywhere, 8192)

@@ -72,4 +72,4 @@ def test_another_vocabulary_and_a_broken_size_are_refused(tmp_path: Path) -> Non
 )
 def test_recipes_that_are_refused(settings: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        load_recipe("trainer/recipes/tiny.toml", ["model.tile_from=small", *settings])
+        load_recipe("tests/recipes/small_bert.toml", ["model.tile_from=small", *settings])

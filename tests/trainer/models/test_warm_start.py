@@ -11,10 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipeline.vocab.letters import write_letter_vocabulary
 from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section, write_hf
+from trainer.models.hf_config import hf_config
+from trainer.models.parts import parts_of
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.warm_start import warm_start
 
@@ -46,6 +49,27 @@ def test_every_family_begins_with_the_folder_s_weights(vocab: Path, byte_vocab: 
     folder = write_hf(published, vocabulary, tmp_path)
     assert warm_start(fresh, str(folder), vocabulary) == []
     assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
+
+
+PUBLISHED_ESM_TOKENS = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
+"""vocab.txt of facebook/esm2_t6_8M_UR50D, in the order of its lines."""
+
+
+def test_published_esm_2_has_the_ids_of_our_letters_under_its_own_names(tmp_path: Path) -> None:
+    write_letter_vocabulary(str(tmp_path / "vocab"))
+    vocabulary = read_vocabulary(str(tmp_path / "vocab"))
+    published = random_model(section("esm"), vocabulary)
+    fresh = build_model(section("esm"), vocabulary.size, 5)
+    folder = write_hf(published, vocabulary, tmp_path / "hf")
+
+    (folder / "vocab.txt").write_text("\n".join(PUBLISHED_ESM_TOKENS.split()))
+    assert warm_start(fresh, str(folder), vocabulary) == []
+    assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
+
+    # Only the names of special tokens differ: letters in another order are another vocabulary.
+    (folder / "vocab.txt").write_text("\n".join(PUBLISHED_ESM_TOKENS.replace("L A", "A L").split()))
+    with pytest.raises(DataError, match="token 4 is 'A' there and 'L' here"):
+        warm_start(fresh, str(folder), vocabulary)
 
 
 OLD = {".weight": ".gamma", ".bias": ".beta"}
@@ -184,6 +208,50 @@ def test_what_cannot_be_begun_with(case, fault: str) -> None:
     with pytest.raises(error, match=message):
         warm_start(case.fresh, str(case.folder), case.vocabulary)
     assert all(torch.equal(weight, before[name]) for name, weight in state(case.fresh).items())
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
+def test_dropout_is_the_recipe_s(vocab: Path, byte_vocab: Path, tmp_path: Path, family: str) -> None:
+    """It does not change what weights mean: a published model can be trained on with another one."""
+    vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
+    published = parts_of(random_model(section(family), vocabulary))[0].model
+    rates = {key: 0.3 for key in hf_config(published.shape, vocabulary) if "dropout" in key}
+    rates.pop("token_dropout", None)  # ESM's, which says how embeddings are scaled
+    folder = write_hf(published, vocabulary, tmp_path, **rates)  # type: ignore[arg-type]
+
+    fresh = parts_of(build_model(section(family), vocabulary.size, 5))[0].model
+    assert rates and warm_start(fresh, str(folder), vocabulary) == []
+
+
+@pytest.mark.parametrize("family", ["eurobert", "nomic_bert", "gte"])
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"rope_theta": 20_000}, "rope_theta is 20000, the recipe makes it"),
+        ({"rope_theta": None, "rope_scaling": {"type": "ntk", "factor": 8.0}}, "rope_scaling is {'type': 'ntk'"),
+        ({"rope_theta": None}, None),
+        ({}, None),
+    ],
+)
+def test_rotations_are_compared_in_transformers_4_s_keys(
+    vocab: Path, tmp_path: Path, family: str, theirs: dict, message: str | None
+) -> None:
+    """Published folders of these families have `rope_theta`, and today's `rope_parameters` not yet. None: ours."""
+    vocabulary = read_vocabulary(str(vocab))
+    published = random_model(section(family), vocabulary)
+    folder = write_hf(published, vocabulary, tmp_path)
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    ours = values.pop("rope_parameters")["rope_theta"]
+    values |= {key: ours if value is None else value for key, value in theirs.items()}
+    path.write_text(json.dumps(values))
+
+    fresh = build_model(section(family), vocabulary.size, 5)
+    if message is None:
+        assert warm_start(fresh, str(folder), vocabulary) == []
+        return
+    with pytest.raises(UsageError, match=message):
+        warm_start(fresh, str(folder), vocabulary)
 
 
 class Canary:

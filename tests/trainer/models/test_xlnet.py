@@ -362,13 +362,14 @@ def test_initial_weights_are_drawn_and_biases_of_attention_not_decayed() -> None
     [
         ("masking.stored=true", 'masking.stored is not for model.family "xlnet", which masks nothing'),
         ("model.rope_base=10000.0", "model.rope_base belongs to "),
+        ("objective.kind=clm", 'objective.kind "clm" is not for model.family "xlnet", whose attention has an order of'),
         ("model.hidden_size=33", 'model.hidden_size 33 is odd; positions in "xlnet"'),
     ],
 )
 def test_recipes_that_cannot_be(change: str, message: str) -> None:
     small = ["model.family=xlnet", "model.num_attention_heads=1", "masking.prob=0.15", change]
     with pytest.raises(UsageError, match=message):
-        load_recipe("tiny", small)
+        load_recipe("tests/recipes/small_bert.toml", small)
 
 
 def test_a_single_sequence_is_cut_out_with_its_order(case) -> None:

@@ -9,7 +9,7 @@ from trainer.models.pretraining import build_model
 from trainer.optim.build import build_optimizer, parameter_groups
 from trainer.optim.hidden_matrices import hidden_matrices, stacked_matrices
 
-TINY = "trainer/recipes/tiny.toml"
+TINY = "tests/recipes/small_bert.toml"
 
 
 def test_biases_and_norms_are_not_decayed() -> None:
@@ -39,6 +39,15 @@ def test_muon_moves_the_layers_matrices_and_nothing_else(family: str) -> None:
     assert "encoder.embeddings.token.weight" in [names[parameter] for parameter in others["params"]]
     assert sum(len(group["params"]) for group in (matrices, others, vectors)) == len(names)
     assert [group["weight_decay"] for group in (matrices, others, vectors)] == [0.01, 0.01, 0.0]
+
+
+def test_muon_moves_the_attention_of_xlnet_as_well() -> None:
+    """Its matrices are no modules of torch. Its embeddings of segments are no matrix products."""
+    model = build_model(section("xlnet"), 61, seed=0)
+    moved = hidden_matrices(model)
+    names = [name for name, parameter in model.named_parameters() if any(parameter is one for one in moved)]
+    kinds = [*(f"attention.{kind}" for kind in "qkvor"), "up.weight", "down.weight"]
+    assert names == [f"encoder.layers.{layer}.{kind}" for layer in range(4) for kind in kinds]
 
 
 def test_a_model_without_a_matrix_for_muon_is_refused() -> None:

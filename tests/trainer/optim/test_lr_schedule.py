@@ -111,7 +111,7 @@ def test_bert_and_albert_have_google_s_rates(name: str) -> None:
 def schedules(draw) -> tuple[ScheduleSection, int]:
     kind = draw(st.sampled_from(["linear", "polynomial", "cosine", "wsd"]))
     warmup, decay, stable = (draw(st.integers(0, 30)) for _ in range(3))
-    values = {"kind": kind, "warmup_steps": warmup, "final_lr": draw(st.floats(0, 1))}
+    values: dict[str, object] = {"kind": kind, "warmup_steps": warmup, "final_lr": draw(st.floats(0, 1))}
     values |= {"power": draw(st.floats(0.1, 4))} if kind == "polynomial" else {}
     values |= {"decay_steps": decay + 1} if kind == "wsd" else {}
     values |= {"decay_from": draw(st.sampled_from(["warmup", "start"]))} if kind != "wsd" else {}
@@ -129,3 +129,20 @@ def test_every_kind_rises_to_the_peak_and_never_again(drawn) -> None:
     assert found[warmup:] == sorted(found[warmup:], reverse=True)
     assert found[-1] == pytest.approx(schedule.final_lr) == learning_rate(steps + 9, PEAK, schedule, steps)
     assert all(0 < rate <= 1 + 1e-12 for rate in found[:-1])
+
+
+@given(st.integers(1, 400), st.integers(1, 10**6))
+def test_a_share_of_the_steps_is_the_same_warm_up_as_their_number(permille: int, steps: int) -> None:
+    """Rounded up, as in transformers; but by the decimal number that was written, not by its binary neighbor."""
+    by_share = ScheduleSection(warmup_ratio=permille / 1000)
+    warmup = -(-permille * steps // 1000)
+    assert by_share.warmup_of(steps) == warmup
+
+    by_number = ScheduleSection(warmup_steps=warmup)
+    for step in {1, warmup, warmup + 1, steps}:
+        assert learning_rate(step, PEAK, by_share, steps) == learning_rate(step, PEAK, by_number, steps)
+
+
+def test_no_share_is_no_warm_up() -> None:
+    assert ScheduleSection(warmup_ratio=0.0, warmup_steps=5).warmup_of(10) == 5
+    assert ScheduleSection().warmup_of(10) == 0

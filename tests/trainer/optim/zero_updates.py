@@ -52,7 +52,7 @@ def cases_of(*kinds: str) -> list[str]:
 def recipe_of(case: str) -> Recipe:
     kind, stage, precision = case.split("-")
     engine = [f"engine.zero_stage={stage}", f"engine.precision={precision}"]
-    return load_recipe("trainer/recipes/tiny.toml", [*SIZES, f"optimizer.kind={kind}", *engine])
+    return load_recipe("tests/recipes/small_bert.toml", [*SIZES, f"optimizer.kind={kind}", *engine])
 
 
 def initial_model(recipe: Recipe) -> nn.Module:

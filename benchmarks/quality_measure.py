@@ -1,0 +1,178 @@
+"""What quality.py measures of any masked LM that transformers opens: held-out loss at [MASK], and linear probes.
+
+Every contestant predicts the same places of the same held-out rows, each replaced by [MASK], so that nothing can be
+copied. The masks come from a constant seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
+
+MASK_SHARE = 0.15
+MASK_SEED = 123
+ROWS_AT_ONCE = 16
+IGNORED = -100
+
+
+class Score(NamedTuple):
+    """loss: nats at [MASK]. accuracy: of the most likely token."""
+
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out rows in batches, the chosen places masked: (ids, attention mask, labels), each (rows, tokens) int64."""
+
+    batches: list[tuple[Tensor, Tensor, Tensor]]
+    labels_K: np.ndarray
+    characters_a_token: float
+
+    @torch.inference_mode()
+    def score(self, model: Any) -> Score:
+        """Return the loss and the accuracy of a model of transformers at the masked places."""
+        model.eval()
+        device = next(model.parameters()).device
+        loss = correct = 0.0
+        for ids, attended, labels in self.batches:
+            logits = model(input_ids=ids.to(device), attention_mask=attended.to(device)).logits
+            is_masked = labels.to(device) != IGNORED
+            at_masks = logits[is_masked].float()
+            right = labels.to(device)[is_masked]
+            loss += float(F.cross_entropy(at_masks, right, reduction="sum"))
+            correct += float((at_masks.argmax(-1) == right).sum())
+        return Score(loss / len(self.labels_K), correct / len(self.labels_K))
+
+    def unigram_loss(self, counts_V: np.ndarray) -> float:
+        """Return the loss of the training text's word frequencies, one added to each."""
+        shares_V = (counts_V + 1) / (counts_V + 1).sum()
+        return float(-np.log(shares_V[self.labels_K]).mean())
+
+    def bits_per_character(self, loss: float) -> float:
+        """Return a loss in bits a character, of the characters that a masked token stands for on average."""
+        return loss / log(2) / self.characters_a_token
+
+
+def read_held_out(pairs: Path) -> HeldOut:
+    """Read a folder of held-out pairs and choose the places to predict."""
+    vocabulary = read_vocabulary(str(pairs / VOCABULARY_FOLDER))
+    generator = np.random.default_rng(MASK_SEED)
+    mask_id = vocabulary.special_id("mask")
+    assert mask_id is not None
+
+    batches = []
+    all_labels = []
+    rows = _rows_of(pairs)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        batch = rows[start : start + ROWS_AT_ONCE]
+        ids = np.full((len(batch), max(map(len, batch))), vocabulary.special_id("pad"))
+        attended = np.zeros_like(ids)
+        for i, row in enumerate(batch):
+            ids[i, : len(row)] = row
+            attended[i, : len(row)] = 1
+
+        can_be_masked = ~np.isin(ids, vocabulary.special_ids)
+        chosen = can_be_masked & (generator.random(ids.shape) < MASK_SHARE)
+        labels = np.where(chosen, ids, IGNORED)
+        all_labels.append(ids[chosen])
+        tensors = (torch.from_numpy(x.astype(np.int64)) for x in (np.where(chosen, mask_id, ids), attended, labels))
+        batches.append(tuple(tensors))
+
+    labels_K = np.concatenate(all_labels)
+    return HeldOut(batches, labels_K, _characters_a_token(vocabulary.tokens, labels_K))
+
+
+def _rows_of(pairs: Path) -> list[np.ndarray]:
+    rows = []
+    for shard in sorted(pairs.glob("*.arrow")):
+        rows += list(pa.ipc.open_file(shard).read_all()["input_ids"].to_numpy(zero_copy_only=False))
+    return rows
+
+
+def _characters_a_token(tokens: Iterable[str], labels_K: np.ndarray) -> float:
+    """Return the mean length of the predicted tokens; the mark of a piece within a word is no character."""
+    lengths = np.array([len(token.removeprefix("##")) for token in tokens])
+    return float(lengths[labels_K].mean())
+
+
+# ---- Probes ----
+
+
+@torch.inference_mode()
+def sentence_vectors(model: Any, tokenizer: Any, sentences: list[str]) -> Tensor:
+    """Return (sentences, width): the mean of the last layer's vectors of each sentence's tokens."""
+    model.eval()
+    vectors = []
+    for start in range(0, len(sentences), 64):
+        encoded = tokenizer(
+            sentences[start : start + 64], truncation=True, max_length=128, padding=True, return_tensors="pt"
+        )
+        encoded.pop("token_type_ids", None)
+        hidden = model(**encoded).last_hidden_state
+        weight = encoded["attention_mask"][..., None].float()
+        vectors.append((hidden * weight).sum(1) / weight.sum(1))
+    return torch.cat(vectors)
+
+
+@torch.inference_mode()
+def word_vectors(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Tensor:
+    """Return (words, width): the last layer's vector of the first piece of each word, sentence after sentence."""
+    model.eval()
+    vectors = []
+    for start in range(0, len(sentences), 64):
+        batch = sentences[start : start + 64]
+        encoded = tokenizer(
+            batch, is_split_into_words=True, truncation=True, max_length=128, padding=True, return_tensors="pt"
+        )
+        inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        hidden = model(**inputs).last_hidden_state
+        for row, words in enumerate(batch):
+            first: dict[int, int] = {}
+            for place, word in enumerate(encoded.word_ids(row)):
+                if word is not None:
+                    first.setdefault(word, place)
+            assert len(first) == len(words), "sentences fit into 128 tokens"
+            vectors.append(hidden[row, [first[word] for word in range(len(words))]])
+    return torch.cat(vectors)
+
+
+def fitted_accuracy(vectors_ND: Tensor, labels_N: Tensor, seed: int, train: int) -> float:
+    """Return the accuracy of a logistic regression on what it was not fitted to.
+
+    seed: of the choice of `train` examples that it is fitted to. Its weight decay is 1e-3 of the mean loss.
+    """
+    order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(seed))
+    fitted, measured = order[:train], order[train:]
+    mean_D = vectors_ND[fitted].mean(0)
+    scale_D = vectors_ND[fitted].std(0) + 1e-6
+    x_ND = (vectors_ND - mean_D) / scale_D
+
+    classes = int(labels_N.max()) + 1
+    weight_CD = torch.zeros(classes, x_ND.shape[1], requires_grad=True)
+    bias_C = torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight_CD, bias_C], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        logits = F.linear(x_ND[fitted], weight_CD, bias_C)
+        value = F.cross_entropy(logits, labels_N[fitted]) + 1e-3 * weight_CD.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    with torch.no_grad():
+        answers = F.linear(x_ND[measured], weight_CD, bias_C).argmax(-1)
+    return float((answers == labels_N[measured]).float().mean())

@@ -1,0 +1,79 @@
+"""`python -m pipeline statistics`: what is checked before the job starts, and how its work is planned."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from pipeline.flags import recorded_options
+from pipeline.jobs.finished import Wanted, finished_manifest
+from pipeline.options import StatisticsJob
+from pipeline.runtime import estimate
+from pipeline.runtime.engines import chosen_shuffle, path_for_workers
+from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.launch import check_launch, is_dry_run
+from pipeline.runtime.progress import Work
+from pipeline.runtime.runner import beam_options
+from pipeline.runtime.staging import plan_staging
+from pipeline.steps.provenance import Provenance
+from pipeline.steps.statistics import StatisticsPlan, stride_of
+from pipeline.transforms.statistics import STATISTICS_STREAM, WriteStatistics
+from schemas import storage
+from schemas.cooccurrences import MAX_WINDOW, counting_of
+from schemas.errors import UsageError
+from schemas.manifest import Input, Manifest, read_manifest
+from schemas.row_checks import read_pairs_vocabulary
+
+NO_SEED = 0  # the sample of rows is the same in every run
+
+
+def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
+    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    check_launch(beam_arguments, known_flags)
+    if job.window > MAX_WINDOW:
+        raise UsageError(f"--window {job.window} is more than {MAX_WINDOW}. Tokens that far apart say little.")
+
+    pairs = read_manifest(job.pairs, "pairs")
+    counting = counting_of(read_pairs_vocabulary(job.pairs, pairs), job.window)
+    source = Input(path=storage.printable(job.pairs), fingerprint=pairs.fingerprint)
+    provenance = Provenance(recorded_options(job), [source], NO_SEED)
+
+    input_bytes = sum(shard.bytes for shard in pairs.shards)
+    options = beam_options(beam_arguments, known_flags, input_bytes)
+    output = path_for_workers("--output", job.output, options)
+    identity = {"options": provenance.options, "pairs": pairs.fingerprint}
+    staging = plan_staging(output, "statistics", identity)
+    finished = finished_manifest(Wanted("statistics", provenance, job.overwrite), staging, is_dry_run(options))
+    if finished is not None:
+        return finished
+
+    stride = stride_of(pairs.num_shards, pairs.totals["tokens"], job.max_tokens)
+    plan = StatisticsPlan(
+        pairs=path_for_workers("--pairs", job.pairs, options),
+        fingerprint=pairs.fingerprint,
+        vocabulary=pairs.options["vocabulary"],
+        counting=counting,
+        num_shards=pairs.num_shards,
+        num_parts=max(1, len(pairs.parts_of("shards"))),
+        tokens=pairs.totals["tokens"],
+        tokens_read=sum(shard.tokens for shard in islice(pairs.shards, 0, None, stride)),
+        max_tokens=job.max_tokens,
+        max_cooccurrences=job.max_cooccurrences,
+    )
+    counted_tokens = min(plan.tokens, plan.max_tokens)
+    execution = Execution(
+        kind="statistics",
+        label="Statistics",
+        graph=WriteStatistics(plan, provenance, chosen_shuffle(job.shuffle, options), staging),
+        options=options,
+        staging=staging,
+        work=Work(f"{STATISTICS_STREAM.name}-", plan.lots, input_bytes),
+        estimate=estimate.Estimate(
+            splits=plan.lots,
+            shards=plan.partitions + 1,
+            are_counted=True,
+            input_bytes=input_bytes,
+            output_bytes=counted_tokens * estimate.STATISTICS_BYTES_PER_TOKEN,
+            seconds=counted_tokens / estimate.STATISTICS_TOKENS_PER_SECOND,
+        ),
+    )
+    return execute(execution, "statistics")

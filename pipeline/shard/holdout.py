@@ -1,0 +1,135 @@
+"""Held-out documents: a fixed share of the corpus goes to a text folder of its own, TEXT_heldout, for evaluation.
+
+A document's id and the seed alone decide its side. The id is a hash of the document's text, so copies are always on one
+side, a document stays on its side when the corpus grows, and a larger share holds out the same documents and more.
+Duplicates are dropped before the corpus is divided (merge.py). So with --dedup minhash, of a group of near-duplicates
+the one document that is kept decides, and the others are in neither folder.
+
+    write_shard      divides the documents of each shard, and writes the held-out ones as a run file (merge.py)
+    plan_held_out    chooses the number of held-out shards from their text
+    write_shard      an exchange brings the documents of each held-out shard together (merge.py)
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.runtime.counters import Report, total
+from pipeline.runtime.exchange import Stream
+from pipeline.runtime.run_files import encode_run, one_batch
+from pipeline.runtime.staging import Staging
+from pipeline.shard.partition import RUN_BUCKETS, documents_stream, placements_of
+from pipeline.shard.plan import MAX_READS, Sharding, shards_for
+from schemas import storage
+from schemas.errors import DataError, UsageError
+from schemas.randomness import key, mix
+from schemas.shards import TEXT_SCHEMA, shard_place
+
+SUFFIX = "_heldout"
+"""What the name of the held-out folder has after that of --output."""
+
+SIDE = {"side": "held_out"}
+"""The option by which the manifest of a held-out folder differs from that of the text folder next to it."""
+
+HELD_OUT = "held out"
+"""Reason in the text folder's ledger: the document is in the held-out folder."""
+
+NOT_HELD_OUT = "not held out"
+"""Reason in the held-out folder's ledger: the document is in the text folder."""
+
+
+@dataclass(frozen=True)
+class HoldoutPlan:
+    """In how many shards the held-out documents come, and whether their runs are merged before they are read."""
+
+    num_shards: int
+    merges_runs: bool
+
+
+def held_out_folder(output: str) -> str:
+    """Return the folder of the held-out text that belongs to an output folder. Raises UsageError if it has no name."""
+    path = storage.filesystem(output)[1].rstrip("/")
+    is_local = storage.is_local(output)
+    named = output.rstrip("/")
+    if is_local and posixpath.basename(named) in ("", ".", ".."):
+        named = os.path.realpath(path or "/").rstrip("/")
+
+    is_bucket = not is_local and "/" not in path
+    if named == "" or path == "" or is_bucket:
+        raise UsageError(
+            f"--holdout writes a second folder, which is named for --output, and {output} has no name of its own. Give "
+            f"a folder in it, such as {storage.join(output, 'text')}."
+        )
+    return named + SUFFIX
+
+
+def is_held_out(documents: NDArray[np.uint64], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return (documents,) bool: which documents of these ids are held out, a random `share` (0 to 1) of all ids."""
+    draws = mix(documents ^ np.uint64(key("holdout", seed)))
+    return draws < np.uint64(int(share * 2.0**64))
+
+
+def held_out_stream(seed: int) -> Stream:
+    """Return the stream that brings held-out documents from the shards in which they were found to their own."""
+    keys_of = documents_stream("none", seed).keys_of
+    return Stream(0, "heldout", TEXT_SCHEMA, keys_of)
+
+
+def write_held_out(shard: str, documents: pa.Table, seed: int, staging: Staging) -> Report:
+    """Write the held-out documents (TEXT_SCHEMA) of a text shard as a run file, and return what the shard reports."""
+    name = f"heldout-{shard}.run"
+    rows = one_batch(documents)
+    data, index = encode_run(rows, placements_of(rows, seed), RUN_BUCKETS, name)
+    staging.put(name, data)
+    return {"index": index.to_row(), "documents": rows.num_rows}
+
+
+def numbered_runs(report: Report) -> Iterator[tuple[int, list[Any]]]:
+    """Yield (shard, index of its run), as exchanges take runs that are written, if the shard has held-out documents."""
+    if report["held_out"]["documents"]:
+        index, _ = shard_place(report["shard"]["path"])
+        yield index, report["held_out"]["index"]
+
+
+def counts_of(report: Report) -> Report:
+    """Return what `plan_held_out` needs to know of a text shard."""
+    return {
+        "shards": 1,
+        "documents": report["shard"]["rows"],
+        "held_out": report["held_out"]["documents"],
+        "text_bytes": report["held_out"]["text_bytes"],
+    }
+
+
+def add_counts(counts: Iterable[Report]) -> Report:
+    """Add up `counts_of` shards, or sums of them, in any order and grouping."""
+    listed = list(counts)
+    return {name: total(listed, name) for name in ("shards", "documents", "held_out", "text_bytes")}
+
+
+def plan_held_out(added: Report, share: float, sharding: Sharding) -> HoldoutPlan:
+    """Choose the number of held-out shards from the sum of all text shards, by their text as `shards_for` does.
+
+    Raises DataError if one of the two folders would be empty.
+    """
+    documents = added["documents"] + added["held_out"]
+    if 0 in (added["documents"], added["held_out"]):
+        which = "none" if added["held_out"] == 0 else "all"
+        advice = "larger" if added["held_out"] == 0 else "smaller"
+        raise DataError(
+            f"--holdout {share} holds out {which} of {documents:,} documents, and both folders need some. Nothing was "
+            f"published. Give a {advice} share, or another --seed."
+        )
+
+    num_shards = shards_for(added["text_bytes"], sharding.shard_bytes)
+    too_fine = num_shards > RUN_BUCKETS
+    too_many_reads = added["shards"] * num_shards > MAX_READS
+    return HoldoutPlan(num_shards, sharding.merges_runs or too_fine or too_many_reads)

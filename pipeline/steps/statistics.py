@@ -1,0 +1,297 @@
+"""The steps of `statistics`: lots of pair shards, partitions of all pairs of tokens, and the finished folder.
+
+Counts of a lot travel to their partition by a hash of the two tokens. The first partition gets the counts of single
+tokens as well, which are marked by NO_TOKEN in place of a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.runtime.counters import Report
+from pipeline.runtime.exchange import KeyedBatch
+from pipeline.runtime.manifest_parts import list_shards
+from pipeline.runtime.publication import publish_output
+from pipeline.runtime.staging import DIRECT, Staging
+from pipeline.steps.provenance import Provenance
+from pipeline.steps.word_counts import encode_entry
+from schemas import FORMAT_VERSION, shards, storage
+from schemas.cooccurrences import (
+    Counting,
+    add_up,
+    blocks_of,
+    count_cooccurrences,
+    count_unigrams,
+    least_weight,
+    sampled_rows,
+)
+from schemas.errors import DataError
+from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
+from schemas.manifest_entries import PART_ENTRIES
+from schemas.randomness import mix
+from schemas.shards import shard_name
+from schemas.statistics import (
+    COOCCURRENCES,
+    COOCCURRENCES_SCHEMA,
+    UNIGRAMS_FILE,
+    UNIGRAMS_SCHEMA,
+    Cooccurrences,
+    unit_weight,
+)
+
+LOT_TOKENS = 16 << 20
+"""Tokens of a lot: a few blocks, and some seconds of work."""
+
+PARTITION_TOKENS = 4 << 20
+"""Tokens behind a partition. English has about as many different pairs within 5 tokens, in 16 bytes each."""
+
+MAX_PARTITIONS = 4096
+
+LEAST_SHARDS = 64
+"""A sample is taken from at least so many shards, if there are as many."""
+
+NO_TOKEN = np.iinfo(np.uint32).max
+
+RARE = "pair of tokens below the least weight"
+
+
+def stride_of(num_shards: int, tokens: int, max_tokens: int) -> int:
+    """Return s, when every s-th shard is read. Documents went to shards by their hash, so any shard is a sample."""
+    needed = ceil(num_shards * min(1.0, max_tokens / max(tokens, 1)))
+    wanted = min(num_shards, max(needed, LEAST_SHARDS))
+    return max(1, num_shards // max(wanted, 1))
+
+
+@dataclass(frozen=True)
+class StatisticsPlan:
+    """What is counted, and how the work is divided.
+
+    pairs: the folder, as workers open it. fingerprint: of the pairs when the job began.
+    num_shards: of the pairs. num_parts: in which their list lies, 1 when the manifest has no parts.
+    tokens: of all rows, special tokens included. tokens_read: of those shards that are read, every stride-th.
+    max_tokens: at most so many of them are counted.
+    max_cooccurrences: the most pairs of tokens that are kept.
+    """
+
+    pairs: str
+    fingerprint: str
+    vocabulary: str
+    counting: Counting
+    num_shards: int
+    num_parts: int
+    tokens: int
+    tokens_read: int
+    max_tokens: int
+    max_cooccurrences: int
+
+    @property
+    def stride(self) -> int:
+        """Every so many-th shard is read."""
+        return stride_of(self.num_shards, self.tokens, self.max_tokens)
+
+    @property
+    def shards_read(self) -> int:
+        return ceil(self.num_shards / self.stride)
+
+    @property
+    def share_of_rows(self) -> float:
+        """Which share of the rows that are read is counted."""
+        return min(1.0, self.max_tokens / max(self.tokens_read, 1))
+
+    def limit_of_shard(self, tokens: int) -> int:
+        """Return how many of the tokens of a shard are counted at most. All limits add up to max_tokens or less."""
+        if self.tokens_read <= self.max_tokens:
+            return tokens
+        return tokens * self.max_tokens // self.tokens_read
+
+    @property
+    def shards_per_lot(self) -> int:
+        """Neighboring shards of a lot, read or not. It divides PART_ENTRIES, so parts hold whole lots."""
+        tokens_a_shard = max(1, self.tokens // max(self.num_shards, 1))
+        wanted = max(1, min(self.stride * LOT_TOKENS // tokens_a_shard, PART_ENTRIES))
+        return 1 << (wanted.bit_length() - 1)
+
+    @property
+    def lots(self) -> int:
+        return -(-self.num_shards // self.shards_per_lot)
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of the pairs of tokens: a power of two."""
+        wanted = max(1, min(self.tokens, self.max_tokens) // PARTITION_TOKENS)
+        return min(1 << (wanted - 1).bit_length(), MAX_PARTITIONS)
+
+    @property
+    def most_in_partition(self) -> int:
+        """The most pairs of tokens that a partition keeps. A hash divides them, so that each has about as many."""
+        return max(1, self.max_cooccurrences // self.partitions)
+
+
+@dataclass(frozen=True)
+class PairLot:
+    """Shards that one worker counts, with their places in the folder. `number` tells lots apart."""
+
+    number: int
+    shards: list[tuple[int, Shard]]
+
+
+def read_lots(part: int, plan: StatisticsPlan) -> Iterator[tuple[int, PairLot]]:
+    """Yield (number, lot) for the lots of one part of the pairs' manifest; one without parts counts as one part.
+
+    Raises DataError when the pairs are no longer those that the job was started with.
+    """
+    root = read_root(plan.pairs, "pairs")
+    if root.fingerprint != plan.fingerprint:
+        raise DataError(
+            f"{plan.pairs} has fingerprint {root.fingerprint}, but had {plan.fingerprint} when this job began: it was "
+            "replaced. Run the command again."
+        )
+
+    parts = root.parts_of("shards")
+    entries = read_part(plan.pairs, parts[part]) if parts else root.shards
+    before = sum(earlier.count for earlier in parts[:part])
+
+    for start in range(0, len(entries), plan.shards_per_lot):
+        number = (before + start) // plan.shards_per_lot
+        places = range(before + start, before + min(start + plan.shards_per_lot, len(entries)))
+        read = [(place, entries[place - before]) for place in places if place % plan.stride == 0]
+        yield number, PairLot(number, read)
+
+
+def name_of_lot(lot: PairLot) -> str:
+    """The name of a lot in staging."""
+    return f"{lot.number:06d}"
+
+
+def count_lot(lot: PairLot, plan: StatisticsPlan) -> Iterator[KeyedBatch]:
+    """Count the tokens and the co-occurrences of a lot. Yields (keys, COOCCURRENCES_SCHEMA) for each of its blocks."""
+    unigrams_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
+    for rows in blocks_of(_read_rows(lot, plan), plan.counting.window):
+        unigrams_V += count_unigrams(rows, plan.counting)
+        found = count_cooccurrences(rows, plan.counting)
+        yield _keys_of(found), record_batch(found)
+
+    # Last, so that there is a batch even in a lot without rows.
+    tokens = np.flatnonzero(unigrams_V).astype(np.uint32)
+    counts = Cooccurrences(tokens, np.full(len(tokens), NO_TOKEN, dtype=np.uint32), unigrams_V[tokens])
+    yield np.zeros(len(tokens), dtype=np.uint64), record_batch(counts)
+
+
+def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
+    for place, shard in lot.shards:
+        data = read_shard_bytes(plan.pairs, shard)
+        url = storage.join(plan.pairs, shard.path)
+        schema = shards.schema_of_pairs(data, url, plan.counting.vocabulary_size)
+        table = shards.decode_table(data, url, schema).select(["input_ids"])
+        yield sampled_rows(table, place, plan.limit_of_shard(shard.tokens))
+
+
+def _keys_of(found: Cooccurrences) -> NDArray[np.uint64]:
+    """Return a hash of each pair of tokens, which decides its partition."""
+    return mix((found.first_C.astype(np.uint64) << np.uint64(32)) | found.second_C)
+
+
+def record_batch(found: Cooccurrences) -> pa.RecordBatch:
+    """Return co-occurrences as COOCCURRENCES_SCHEMA."""
+    return pa.record_batch([pa.array(column) for column in found], schema=COOCCURRENCES_SCHEMA)
+
+
+def add_counts(
+    partition: int, read_tables: Callable[[], list[pa.Table]], plan: StatisticsPlan, staging: Staging
+) -> list[Report]:
+    """Add up one partition. Returns the reports of its files: co-occurrences, and the first partition's unigrams."""
+    name = shard_name(COOCCURRENCES, partition, plan.partitions)
+    names = [UNIGRAMS_FILE, name] if partition == 0 else [name]
+    finished = [staging.report_of_shard(name) for name in names]
+    reports = [report for report in finished if report is not None]
+    if len(reports) == len(names):
+        return reports
+
+    table = read_tables()[0]
+    sent = Cooccurrences(*(table[column].to_numpy() for column in COOCCURRENCES_SCHEMA.names))
+    is_unigram = sent.second_C == NO_TOKEN
+    reports = []
+    if partition == 0:
+        reports.append(_keep_unigrams(sent.take(is_unigram), plan, staging))
+
+    summed = add_up(sent.take(~is_unigram), plan.counting.vocabulary_size)
+    return [*reports, _keep_cooccurrences(name, summed, plan, staging)]
+
+
+def _keep_unigrams(counted: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
+    """Write the counts of all tokens."""
+    counts_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
+    np.add.at(counts_V, counted.first_C, counted.weight_C)
+
+    data, entry = encode_entry(UNIGRAMS_FILE, pa.table([pa.array(counts_V)], schema=UNIGRAMS_SCHEMA))
+    return staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry, "tokens": int(counts_V.sum())})
+
+
+def _keep_cooccurrences(name: str, summed: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
+    """Write the pairs of tokens of a partition that weigh enough."""
+    least = least_weight(summed.weight_C, plan.most_in_partition)
+    is_kept_C = summed.weight_C >= least
+    kept = summed.take(is_kept_C)
+
+    data, entry = encode_entry(name, pa.Table.from_batches([record_batch(kept)]))
+    dropped = {
+        "least_weight": least,
+        "dropped": int((~is_kept_C).sum()),
+        "dropped_weight": int(summed.weight_C[~is_kept_C].sum()),
+        "weight": int(kept.weight_C.sum()),
+    }
+    return staging.keep_shard(name, data, {"shard": entry, **dropped})
+
+
+def publish_statistics(
+    partitions: list[list[Report]], plan: StatisticsPlan, provenance: Provenance, staging: Staging
+) -> None:
+    """Publish the folder. partitions: what `add_counts` returned for each."""
+    reports = [report for partition in partitions for report in partition]
+    reports.sort(key=lambda report: report["shard"]["path"])
+    entries = [Shard(**report["shard"]) for report in reports]
+    listed, parts = list_shards(entries, staging)
+
+    def total(name: str) -> int:
+        return sum(report.get(name, 0) for report in reports)
+
+    counting = plan.counting
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        kind="statistics",
+        options={
+            **provenance.options,
+            "vocabulary": plan.vocabulary,
+            "vocabulary_size": counting.vocabulary_size,
+        },
+        inputs=provenance.inputs,
+        seed=provenance.seed,
+        fingerprint=fingerprint("statistics", entries),
+        shards=listed,
+        totals={
+            "tokens": total("tokens"),
+            "cooccurrences": sum(entry.rows for entry in entries if entry.path != UNIGRAMS_FILE),
+        },
+        statistics={
+            "unit_weight": unit_weight(counting.window),
+            "least_weight": max(report.get("least_weight", 1) for report in reports),
+            "weight": total("weight"),
+            "dropped_weight": total("dropped_weight"),
+            "shards_read": plan.shards_read,
+            "share_of_rows": plan.share_of_rows,
+        },
+        ledger=_ledger(total("dropped")),
+        parts=parts,
+    )
+    generations = {report[DIRECT] for report in reports}
+    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
+
+
+def _ledger(dropped: int) -> list[LedgerEntry]:
+    return [LedgerEntry(RARE, "all", dropped)] if dropped else []

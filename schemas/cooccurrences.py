@@ -1,0 +1,182 @@
+"""Exact counts of the tokens of some rows, and of which tokens occur near each other.
+
+One sort counts the co-occurrences of a block of rows: each occurrence is a single number, with the two tokens in its
+high bits and their distance in its low ones. Sorted, equal pairs of tokens lie side by side, and their weights are
+added up. numpy sorts numbers some ten times as fast as it sorts rows of them.
+
+Shape suffixes: N tokens of a block, V vocabulary, C distinct pairs of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from schemas.randomness import key, uniforms
+from schemas.statistics import Cooccurrences, unit_weight
+from schemas.vocabulary import Vocabulary
+
+BLOCK_OCCURRENCES = 12 << 20
+"""Co-occurrences that are counted at once, those of 4 million tokens with a window of 3. They take 100 MB, and what is
+computed from them several times as much. So a wider window is counted in smaller blocks."""
+
+DISTANCE_BITS = 4
+MAX_WINDOW = 1 << DISTANCE_BITS
+"""The widest window. `unit_weight` of it is 720,720, so sums over a trillion tokens fit into 64 bits."""
+
+
+class TokenRows(NamedTuple):
+    """Rows laid end to end. ids_N: int64. row_N: the number of each token's row."""
+
+    ids_N: NDArray[np.int64]
+    row_N: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How tokens are counted.
+
+    special_ids: tokens that end a window, and of which only the unknown token is counted itself.
+    uncounted_ids: those of the special tokens that are not counted at all.
+    """
+
+    vocabulary_size: int
+    window: int
+    special_ids: tuple[int, ...]
+    uncounted_ids: tuple[int, ...]
+
+
+def counting_of(vocabulary: Vocabulary, window: int) -> Counting:
+    """Return how the tokens of a vocabulary are counted: all but special ones, of which [UNK] alone is a word."""
+    unknown = vocabulary.special_id("unk")
+    return Counting(
+        vocabulary_size=vocabulary.size,
+        window=window,
+        special_ids=vocabulary.special_ids,
+        uncounted_ids=tuple(token for token in vocabulary.special_ids if token != unknown),
+    )
+
+
+def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
+    """Return rows of a shard with at most `max_tokens` tokens together, drawn by their places alone.
+
+    The rows are taken in a random order, up to the first one that no longer fits.
+    """
+    lengths = pairs["input_ids"].combine_chunks().value_lengths().to_numpy()
+    if lengths.sum() <= max_tokens:
+        return pairs
+
+    draws = uniforms(np.uint64(key("rows of statistics", shard)), np.arange(pairs.num_rows))
+    drawn_order = np.argsort(draws, kind="stable")
+    fitting = np.searchsorted(np.cumsum(lengths[drawn_order], dtype=np.int64), max_tokens, side="right")
+
+    is_taken = np.zeros(pairs.num_rows, dtype=bool)
+    is_taken[drawn_order[:fitting]] = True
+    return pairs.filter(pa.array(is_taken))
+
+
+def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
+    """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block."""
+    most_tokens = BLOCK_OCCURRENCES // window
+    ids: list[NDArray[np.int64]] = []
+    lengths: list[NDArray[np.int64]] = []
+    tokens = 0
+    for table in tables:
+        for batch in table.to_batches():
+            column = batch.column("input_ids")
+            ids.append(column.flatten().to_numpy().astype(np.int64))
+            lengths.append(column.value_lengths().to_numpy().astype(np.int64))
+            tokens += len(ids[-1])
+            if tokens >= most_tokens:
+                yield _joined(ids, lengths)
+                ids, lengths, tokens = [], [], 0
+
+    if ids:
+        yield _joined(ids, lengths)
+
+
+def _joined(ids: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> TokenRows:
+    lengths_of_rows = np.concatenate(lengths)
+    row_N = np.repeat(np.arange(len(lengths_of_rows)), lengths_of_rows)
+    return TokenRows(np.concatenate(ids), row_N)
+
+
+def count_unigrams(rows: TokenRows, counting: Counting) -> NDArray[np.int64]:
+    """Return (V,) how often each token occurs; 0 for those that are not counted."""
+    counts_V = np.bincount(rows.ids_N, minlength=counting.vocabulary_size)
+    counts_V[list(counting.uncounted_ids)] = 0
+    return counts_V.astype(np.int64)
+
+
+def count_cooccurrences(rows: TokenRows, counting: Counting) -> Cooccurrences:
+    """Return the weight of each pair of tokens in a block, sorted by (first, second).
+
+    Two tokens of a row that are d <= window apart add unit_weight(window) / d, unless a special token is one of them or
+    lies between them.
+    """
+    occurrences = np.concatenate([_at_distance(rows, counting, d) for d in range(1, counting.window + 1)])
+    occurrences.sort()
+
+    pair_of_occurrence = occurrences >> np.uint64(DISTANCE_BITS)
+    distances = (occurrences & np.uint64(MAX_WINDOW - 1)).astype(np.int64) + 1
+    starts_C = _starts_of_runs(pair_of_occurrence)
+    weights = unit_weight(counting.window) // distances
+    weight_C = np.add.reduceat(weights, starts_C) if len(starts_C) else weights
+
+    pairs_C = pair_of_occurrence[starts_C]
+    return Cooccurrences(*_tokens_of(pairs_C, counting.vocabulary_size), weight_C)
+
+
+def _at_distance(rows: TokenRows, counting: Counting, distance: int) -> NDArray[np.uint64]:
+    """Return a number for each pair of tokens at a distance, as the module's docstring says."""
+    # Specials are counted along the block: between tokens of one stretch their number does not change.
+    is_special_N = np.isin(rows.ids_N, counting.special_ids)
+    specials_before_N = np.cumsum(is_special_N)
+
+    in_one_row = rows.row_N[:-distance] == rows.row_N[distance:]
+    in_one_stretch = specials_before_N[:-distance] == specials_before_N[distance:]
+    taken = in_one_row & in_one_stretch & ~is_special_N[:-distance]
+
+    left = rows.ids_N[:-distance][taken]
+    right = rows.ids_N[distance:][taken]
+    pairs = np.minimum(left, right) * counting.vocabulary_size + np.maximum(left, right)
+    return (pairs.astype(np.uint64) << np.uint64(DISTANCE_BITS)) | np.uint64(distance - 1)
+
+
+def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
+    """Return the sum of the weights of equal pairs of tokens, sorted by (first, second)."""
+    pairs = parts.first_C.astype(np.uint64) * np.uint64(vocabulary_size) + parts.second_C.astype(np.uint64)
+    order = np.argsort(pairs, kind="stable")
+    in_order = pairs[order]
+
+    starts_C = _starts_of_runs(in_order)
+    weights = parts.weight_C[order]
+    weight_C = np.add.reduceat(weights, starts_C) if len(starts_C) else weights
+    return Cooccurrences(*_tokens_of(in_order[starts_C], vocabulary_size), weight_C)
+
+
+def _starts_of_runs(in_order: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return where each run of equal numbers begins."""
+    is_start = np.ones(len(in_order), dtype=bool)
+    is_start[1:] = in_order[1:] != in_order[:-1]
+    return np.flatnonzero(is_start)
+
+
+def _tokens_of(pairs_C: NDArray[np.uint64], vocabulary_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    first_C, second_C = np.divmod(pairs_C, np.uint64(vocabulary_size))
+    return first_C.astype(np.uint32), second_C.astype(np.uint32)
+
+
+def least_weight(weight_C: NDArray[np.int64], most_pairs: int) -> int:
+    """Return the smallest weight that at most `most_pairs` of these pairs of tokens reach; 1 if all may stay."""
+    if len(weight_C) <= most_pairs:
+        return 1
+
+    # The heaviest pair that has to go, and with it all of its weight, so that no order decides between equals.
+    first_dropped = np.partition(weight_C, len(weight_C) - most_pairs - 1)[len(weight_C) - most_pairs - 1]
+    return int(first_dropped) + 1

@@ -1,0 +1,123 @@
+"""A folder of statistics: how often the tokens of some pairs occur, and near which other tokens.
+
+    unigrams.arrow                            count int64                  row i counts token i
+    cooccurrences-00000-of-00004.arrow        first uint32 | second uint32 | weight int64
+
+A co-occurrence is an unordered pair of tokens, first <= second, at most `window` tokens apart in a row with no special
+token between them. At distance d it adds `unit_weight(window) / d`, a whole number, so sums are exact. Each pair of
+tokens is in one file, and a file is sorted by (first, second). docs/formats.md says what the manifest records.
+
+Shape suffixes: V vocabulary, C co-occurrences of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from schemas import shards, storage
+from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+
+UNIGRAMS_FILE = "unigrams.arrow"
+COOCCURRENCES = "cooccurrences"
+"""The kind of the other files, by which `shards.shard_name` names them."""
+
+UNIGRAMS_SCHEMA = pa.schema([("count", pa.int64())])
+COOCCURRENCES_SCHEMA = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("weight", pa.int64())])
+
+
+class Cooccurrences(NamedTuple):
+    """Pairs of tokens with their weights: first_C <= second_C, uint32, and weight_C > 0, int64."""
+
+    first_C: NDArray[np.uint32]
+    second_C: NDArray[np.uint32]
+    weight_C: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[np.bool_]) -> Cooccurrences:
+        """Return those of a (C,) mask."""
+        return Cooccurrences(self.first_C[chosen], self.second_C[chosen], self.weight_C[chosen])
+
+
+class TokenStatistics(Protocol):
+    """What a run that begins needs to know of its text: how often each token occurs, and which occur near which.
+
+    unigrams_V: (V,) int64, 0 for special tokens.
+    """
+
+    @property
+    def unigrams_V(self) -> NDArray[np.int64]: ...
+
+    def cooccurrences(self) -> Iterator[Cooccurrences]:
+        """Yield all co-occurrences, in parts that share no pair of tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A finished folder of statistics.
+
+    vocabulary_fingerprint, vocabulary_size: of the vocabulary whose tokens are counted.
+    window: the greatest distance at which two tokens co-occur.
+    fingerprint: of the folder's content.
+    unigrams_V: how often each token occurs; 0 for special tokens.
+    """
+
+    folder: str
+    manifest: Manifest
+    unigrams_V: NDArray[np.int64]
+
+    @property
+    def vocabulary_fingerprint(self) -> str:
+        return str(self.manifest.options["vocabulary"])
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.manifest.options["vocabulary_size"])
+
+    @property
+    def window(self) -> int:
+        return int(self.manifest.options["window"])
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest.fingerprint
+
+    def cooccurrences(self) -> Iterator[Cooccurrences]:
+        """Yield the co-occurrences of each file. Raises DataError for a file that is missing or was changed."""
+        for entry in self.manifest.shards:
+            if entry.path == UNIGRAMS_FILE:
+                continue
+            table = _read(self.folder, entry, COOCCURRENCES_SCHEMA)
+            yield Cooccurrences(*(table[name].to_numpy() for name in COOCCURRENCES_SCHEMA.names))
+
+
+def read_statistics(folder: str) -> Statistics:
+    """Return a finished folder of statistics, its co-occurrences still unread.
+
+    Raises DataError if it is not finished, of another kind, or damaged.
+    """
+    manifest = read_manifest(folder, "statistics")
+    (entry,) = [shard for shard in manifest.shards if shard.path == UNIGRAMS_FILE]
+    counts = _read(folder, entry, UNIGRAMS_SCHEMA)["count"]
+    return Statistics(folder, manifest, counts.to_numpy())
+
+
+def schema_of_file(path: str) -> pa.Schema:
+    """Return the schema of a file of a folder of statistics, by its name."""
+    return UNIGRAMS_SCHEMA if path.endswith(UNIGRAMS_FILE) else COOCCURRENCES_SCHEMA
+
+
+def unit_weight(window: int) -> int:
+    """Return the weight of two neighbors: the smallest number that every distance within the window divides."""
+    return lcm(*range(1, window + 1))
+
+
+def _read(folder: str, entry: Shard, schema: pa.Schema) -> Any:
+    data = read_shard_bytes(folder, entry)
+    return shards.decode_table(data, storage.join(folder, entry.path), schema)

@@ -1,0 +1,239 @@
+"""`python -m pipeline statistics`: the counts of whole folders, by every shuffle and number of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.steps.statistics import StatisticsPlan, stride_of
+from schemas.cooccurrences import Counting
+from schemas.errors import DataError
+from schemas.manifest import NAME, Manifest, read_manifest
+from schemas.statistics import Statistics, read_statistics, unit_weight
+from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
+
+WINDOW = 4
+
+
+@pytest.fixture(scope="module")
+def statistics(command, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("counted") / "statistics"
+    done = command("statistics", "--pairs", pairs, "--output", folder, "--window", WINDOW)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def rows_of(pairs: Path) -> list[list[int]]:
+    rows = []
+    for shard in sorted(pairs.glob("*.arrow")):
+        rows += pa.ipc.open_file(shard).read_all()["input_ids"].to_pylist()
+    return rows
+
+
+def weights_of(found: Statistics) -> dict[tuple[int, int], int]:
+    weights = {}
+    for first_C, second_C, weight_C in found.cooccurrences():
+        for first, second, weight in zip(first_C.tolist(), second_C.tolist(), weight_C.tolist(), strict=True):
+            assert (first, second) not in weights
+            weights[first, second] = weight
+    return weights
+
+
+def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> None:
+    found = read_statistics(str(statistics))
+    vocabulary = read_vocabulary(str(pairs / VOCABULARY_FOLDER))
+    assert found.vocabulary_fingerprint == vocabulary.fingerprint
+    assert found.vocabulary_size == vocabulary.size
+
+    tokens: Counter[int] = Counter()
+    weights: Counter[tuple[int, int]] = Counter()
+    for row in rows_of(pairs):
+        tokens.update(row)
+        for i, left in enumerate(row):
+            for distance in range(1, WINDOW + 1):
+                stretch = row[i : i + distance + 1]
+                if len(stretch) > distance and not set(stretch) & set(vocabulary.special_ids):
+                    pair = min(left, stretch[-1]), max(left, stretch[-1])
+                    weights[pair] += unit_weight(WINDOW) // distance
+
+    for special in vocabulary.special_ids:
+        if special != vocabulary.special_id("unk"):
+            tokens[special] = 0
+    assert found.unigrams_V.tolist() == [tokens[token] for token in range(vocabulary.size)]
+    assert weights_of(found) == weights
+
+    manifest = read_manifest(str(statistics), "statistics")
+    assert manifest.totals == {"tokens": tokens.total(), "cooccurrences": len(weights)}
+    assert manifest.statistics["weight"] == weights.total()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--shuffle", "service"),
+        ("--direct_num_workers", 4, "--direct_running_mode", "multi_processing"),
+        ("--direct_num_workers", 4, "--direct_running_mode", "multi_threading"),
+    ],
+    ids=lambda flags: str(flags[-1]),
+)
+def test_workers_and_shuffles_do_not_show(command, statistics: Path, pairs: Path, tmp_path: Path, flags) -> None:
+    output = tmp_path / "statistics"
+    done = command("statistics", "--pairs", pairs, "--output", output, "--window", WINDOW, *flags)
+    assert done.returncode == 0, done.stderr
+    assert (output / NAME).read_bytes() == (statistics / NAME).read_bytes()
+
+
+def test_rare_cooccurrences_are_dropped_and_counted(command, statistics: Path, pairs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "few"
+    limits = ("--window", WINDOW, "--max_cooccurrences", 300)
+    assert command("statistics", "--pairs", pairs, "--output", output, *limits).returncode == 0
+
+    few = read_statistics(str(output))
+    least = few.manifest.statistics["least_weight"]
+    all_weights = weights_of(read_statistics(str(statistics)))
+    assert weights_of(few) == {pair: weight for pair, weight in all_weights.items() if weight >= least}
+    assert 0 < len(weights_of(few)) <= 300
+
+    (dropped,) = few.manifest.ledger
+    assert dropped.count == len(all_weights) - len(weights_of(few))
+    assert few.manifest.statistics["weight"] + few.manifest.statistics["dropped_weight"] == sum(all_weights.values())
+    assert np.array_equal(few.unigrams_V, read_statistics(str(statistics)).unigrams_V)
+
+
+def test_a_sample_is_counted_of_many_tokens(command, statistics: Path, pairs: Path, tmp_path: Path) -> None:
+    everything = read_statistics(str(statistics))
+    outputs = [tmp_path / "a", tmp_path / "b"]
+    limit = read_manifest(str(pairs), "pairs").totals["tokens"] // 3
+    for output in outputs:
+        done = command("statistics", "--pairs", pairs, "--output", output, "--window", WINDOW, "--max_tokens", limit)
+        assert done.returncode == 0, done.stderr
+
+    sampled = read_statistics(str(outputs[0]))
+    assert (outputs[0] / NAME).read_bytes() == (outputs[1] / NAME).read_bytes()
+    assert 0.2 < sampled.unigrams_V.sum() / everything.unigrams_V.sum() < 0.45
+    assert sampled.unigrams_V.sum() <= limit
+    assert (sampled.unigrams_V <= everything.unigrams_V).all()
+
+
+def test_a_finished_folder_is_verified_shown_and_not_made_again(command, statistics: Path, pairs: Path) -> None:
+    assert command("verify", statistics).returncode == 0
+    shown = command("inspect", statistics)
+    assert shown.returncode == 0 and " tokens " in shown.stdout
+    assert command("inspect", statistics / "unigrams.arrow").returncode == 0
+
+    same = ("statistics", "--pairs", pairs, "--output", statistics)
+    again = command(*same, "--window", WINDOW)
+    assert again.returncode == 0 and "already finished" in again.stderr
+    other = command(*same, "--window", WINDOW + 1)
+    assert other.returncode == 2 and "--window 4, and this command has 5" in other.stderr
+
+
+def test_damage_is_found(command, statistics: Path) -> None:
+    damaged = next(statistics.glob("cooccurrences-*"))
+    original = damaged.read_bytes()
+    damaged.write_bytes(original[:-9])
+    try:
+        assert command("verify", statistics).returncode == 3
+        with pytest.raises(DataError, match="it was cut or replaced"):
+            list(read_statistics(str(statistics)).cooccurrences())
+    finally:
+        damaged.write_bytes(original)
+
+
+def test_what_another_job_left_unfinished_does_not_show(command, pairs: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert command("statistics", "--pairs", pairs, "--output", whole).returncode == 0
+
+    output = tmp_path / "statistics"
+    (output / "_unfinished-0123456789abcdef").mkdir(parents=True)
+    assert command("statistics", "--pairs", pairs, "--output", output).returncode == 0
+    assert (output / NAME).read_bytes() == (whole / NAME).read_bytes()
+
+
+def test_a_killed_job_run_again_ends_with_the_same_bytes(command, statistics: Path, pairs: Path, tmp_path) -> None:
+    """SIGKILL after the first piece in staging, and in the next attempt after one more."""
+    output = tmp_path / "killed"
+    flags = ["--pairs", str(pairs), "--output", str(output), "--window", str(WINDOW), "--direct_num_workers=1"]
+    kills = 0
+    pieces = 0
+    while not (output / NAME).exists():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "statistics", *flags],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        target = pieces + 1
+        while process.poll() is None:
+            with contextlib.suppress(FileNotFoundError):  # a folder was removed while it was listed
+                pieces = max(pieces, len(list(output.glob("_unfinished-*/*.json"))))
+            if pieces >= target and kills < 2 and not (output / NAME).exists():
+                os.killpg(process.pid, signal.SIGKILL)
+                kills += 1
+                process.wait()
+            time.sleep(0.01)
+        assert process.returncode in (0, -signal.SIGKILL)
+
+    assert kills > 0
+    assert command("verify", output).returncode == 0
+    for whole in statistics.iterdir():
+        assert (output / whole.name).read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--window", 17), "--window 17 is more than 16"),
+        (("--window", 0), "--window"),
+        (("--max_tokens", "many"), "--max_tokens"),
+    ],
+)
+def test_mistakes_are_one_line(command, pairs: Path, tmp_path: Path, flags, told: str) -> None:
+    done = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", *flags)
+    assert done.returncode == 2 and told in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def test_another_kind_of_folder_is_refused(command, text: Path, tmp_path: Path) -> None:
+    done = command("statistics", "--pairs", text, "--output", tmp_path / "out")
+    assert done.returncode == 3 and "holds text, but pairs was expected" in done.stderr
+
+
+def plan(num_shards: int, tokens: int, max_tokens: int) -> StatisticsPlan:
+    counting = Counting(30_522, 3, (0,), (0,))
+    shards_read = len(range(0, num_shards, stride_of(num_shards, tokens, max_tokens)))
+    tokens_read = tokens * shards_read // num_shards
+    return StatisticsPlan("pairs", "", "", counting, num_shards, 1, tokens, tokens_read, max_tokens, 50_000_000)
+
+
+@pytest.mark.parametrize("num_shards", [1, 7, 64, 1000, 100_000])
+@pytest.mark.parametrize("tokens", [10**6, 10**9, 3 * 10**12])
+def test_the_plan_bounds_what_is_read_and_counted(num_shards: int, tokens: int) -> None:
+    made = plan(num_shards, tokens, 256_000_000)
+    assert len(range(0, num_shards, made.stride)) == made.shards_read
+    counted = made.tokens_read * made.share_of_rows
+    assert counted <= 256_000_000 * 1.01
+    assert counted >= 0.98 * min(tokens, 256_000_000)
+
+    # Twice what is counted is read at most, or some 64 shards.
+    assert made.tokens_read <= 2 * 256_000_000 + tokens * 128 / num_shards or made.stride == 1
+    assert made.partitions <= 64
+    assert 4096 % made.shards_per_lot == 0
+
+
+def test_manifests_of_statistics_say_what_they_count(statistics: Path) -> None:
+    manifest: Manifest = read_manifest(str(statistics), "statistics")
+    assert manifest.options["window"] == WINDOW
+    assert read_statistics(str(statistics)).window == WINDOW
+    assert manifest.statistics["unit_weight"] == 12
+    assert manifest.statistics["share_of_rows"] == 1.0

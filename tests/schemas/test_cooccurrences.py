@@ -1,0 +1,146 @@
+"""Counts of tokens and of co-occurrences: equal to plain loops, however the rows are cut into blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import cooccurrences as counting
+from schemas.cooccurrences import (
+    Counting,
+    add_up,
+    blocks_of,
+    count_cooccurrences,
+    count_unigrams,
+    least_weight,
+    sampled_rows,
+)
+from schemas.statistics import Cooccurrences, unit_weight
+
+VOCABULARY_SIZE = 11
+SPECIALS = (0, 1, 2)
+UNKNOWN = 1
+
+rows_of_tokens = st.lists(
+    st.lists(st.integers(0, VOCABULARY_SIZE - 1), min_size=1, max_size=12), min_size=1, max_size=8
+)
+
+
+def counting_with(window: int) -> Counting:
+    return Counting(VOCABULARY_SIZE, window, SPECIALS, tuple(i for i in SPECIALS if i != UNKNOWN))
+
+
+def table_of(rows: list[list[int]], type: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"input_ids": pa.array(rows, pa.list_(type or pa.uint16()))})
+
+
+def plain_loop(rows: list[list[int]], window: int) -> dict[tuple[int, int], int]:
+    """Return the weight of each pair of tokens, one occurrence after another."""
+    weights: Counter[tuple[int, int]] = Counter()
+    for row in rows:
+        for i, left in enumerate(row):
+            for distance in range(1, window + 1):
+                if i + distance >= len(row):
+                    break
+                stretch = row[i : i + distance + 1]
+                if any(token in SPECIALS for token in stretch):
+                    break
+                right = row[i + distance]
+                weights[min(left, right), max(left, right)] += unit_weight(window) // distance
+    return dict(weights)
+
+
+def as_dict(found: Cooccurrences) -> dict[tuple[int, int], int]:
+    pairs = list(zip(found.first_C.tolist(), found.second_C.tolist(), strict=True))
+    assert pairs == sorted(set(pairs)), "sorted, and each pair once"
+    return dict(zip(pairs, found.weight_C.tolist(), strict=True))
+
+
+@given(rows_of_tokens, st.integers(1, 16))
+@settings(max_examples=150, deadline=None)
+def test_counts_equal_plain_loops(rows: list[list[int]], window: int) -> None:
+    (block,) = blocks_of([table_of(rows)], window)
+    assert as_dict(count_cooccurrences(block, counting_with(window))) == plain_loop(rows, window)
+
+    occurrences = Counter(token for row in rows for token in row)
+    found = count_unigrams(block, counting_with(window))
+    for token in range(VOCABULARY_SIZE):
+        is_counted = token not in SPECIALS or token == UNKNOWN
+        assert found[token] == (occurrences[token] if is_counted else 0)
+
+
+@given(rows_of_tokens, st.integers(1, 9), st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_blocks_do_not_show(rows: list[list[int]], shards: int, block_tokens: int) -> None:
+    tables = [table_of(rows[i::shards]) for i in range(shards)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "BLOCK_OCCURRENCES", 3 * block_tokens)
+        parts = [count_cooccurrences(block, counting_with(3)) for block in blocks_of(tables, 3)]
+
+    joined = Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    assert as_dict(add_up(joined, VOCABULARY_SIZE)) == plain_loop(rows, 3)
+
+
+def test_ids_above_16_bits_are_counted() -> None:
+    large = Counting(200_000, 2, (0,), (0,))
+    (block,) = blocks_of([table_of([[199_999, 150_000, 199_999]], pa.uint32())], 2)
+    assert as_dict(count_cooccurrences(block, large)) == {(150_000, 199_999): 4, (199_999, 199_999): 1}
+    assert count_unigrams(block, large)[199_999] == 2
+
+
+def test_rows_without_neighbors_have_no_cooccurrences() -> None:
+    (block,) = blocks_of([table_of([[0], [5], [0, 5, 0]])], 5)
+    assert as_dict(count_cooccurrences(block, counting_with(5))) == {}
+
+
+def test_weights_are_whole_numbers_at_every_distance() -> None:
+    for window in range(1, counting.MAX_WINDOW + 1):
+        assert all(unit_weight(window) % distance == 0 for distance in range(1, window + 1))
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 70))
+@settings(max_examples=200, deadline=None)
+def test_the_least_weight_keeps_as_many_pairs_as_may_stay(weights: list[int], most: int) -> None:
+    least = least_weight(np.array(weights, dtype=np.int64), most)
+    assert sum(weight >= least for weight in weights) <= most
+    assert least == 1 or sum(weight >= least - 1 for weight in weights) > most
+
+
+def test_a_sample_of_rows_depends_on_their_places_alone() -> None:
+    rows = table_of([[i % VOCABULARY_SIZE] for i in range(4000)])
+    assert sampled_rows(rows, 3, 4000) is rows
+
+    some = sampled_rows(rows, 3, 1000)
+    assert some.equals(sampled_rows(rows, 3, 1000))
+    assert some.num_rows == 1000
+    assert not some.equals(sampled_rows(rows, 4, 1000))
+
+    # A larger sample holds the smaller one.
+    numbered = rows.append_column("number", pa.array(range(4000)))
+    half = set(sampled_rows(numbered, 3, 2000)["number"].to_pylist())
+    assert set(sampled_rows(numbered, 3, 1000)["number"].to_pylist()) < half
+
+
+@given(rows_of_tokens, st.integers(0, 100), st.integers(0, 1000))
+@settings(max_examples=100, deadline=None)
+def test_a_sample_never_has_more_tokens_than_allowed(rows: list[list[int]], max_tokens: int, shard: int) -> None:
+    taken = sampled_rows(table_of(rows), shard, max_tokens)["input_ids"].to_pylist()
+    assert sum(map(len, taken)) <= max_tokens
+    if len(taken) < len(rows):
+        assert sum(map(len, taken)) + max(map(len, rows)) > max_tokens
+
+
+def test_a_wider_window_is_counted_in_smaller_blocks() -> None:
+    """The memory of a block goes with its occurrences, of which each token has as many as the window is wide."""
+    rows = pa.Table.from_batches(table_of([[3] * 100] * 5000).to_batches(max_chunksize=1024))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "BLOCK_OCCURRENCES", 300_000)
+        for window in (1, 5, 16):
+            sizes = [len(block.ids_N) for block in blocks_of([rows], window)]
+            assert sum(sizes) == 500_000
+            assert max(sizes) <= 300_000 / window + 1024 * 100

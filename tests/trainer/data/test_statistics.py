@@ -1,0 +1,69 @@
+"""The counts that a run starts from: those of the pipeline, or the same of its own pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from schemas.errors import DataError
+from schemas.statistics import read_statistics
+from trainer.config.load import load_recipe
+from trainer.data import statistics
+from trainer.data.dataset import PairFolder
+from trainer.data.statistics import count_sample, open_statistics, sampled_shards, statistics_for
+
+TINY = "tests/recipes/small_bert.toml"
+
+
+@pytest.fixture(scope="module")
+def counted(command, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("counted") / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", folder).returncode == 0
+    return folder
+
+
+def test_a_run_counts_what_the_pipeline_counts(pairs: Path, counted: Path) -> None:
+    folder = PairFolder(str(pairs))
+    sample = statistics_for(load_recipe(TINY, []), [folder])
+    folder.close()
+
+    written = read_statistics(str(counted))
+    assert np.array_equal(sample.unigrams_V, written.unigrams_V)
+    joined = [np.concatenate(columns) for columns in zip(*written.cooccurrences(), strict=True)]
+    in_order = np.lexsort(joined[1::-1])
+    (own,) = sample.cooccurrences()
+    for column, expected in zip(own, joined, strict=True):
+        assert np.array_equal(column, expected[in_order])
+
+
+def test_a_sample_is_some_shards_of_each_folder(pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+    everything = count_sample(folders, None).unigrams_V
+
+    tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
+    monkeypatch.setattr(statistics, "SAMPLED_TOKENS", tokens // 2)
+    half = count_sample(folders, None).unigrams_V
+    assert (half <= everything).all()
+    assert 0.2 < half.sum() / everything.sum() < 0.8
+
+    number_of_shards = len(folders[0].manifest.shards)
+    assert sampled_shards(folders[0], 1) == [0]
+    assert sampled_shards(folders[0], 10**9) == list(range(number_of_shards))
+    for folder in folders:
+        folder.close()
+
+
+def test_counts_of_another_vocabulary_are_refused(byte_rows: Path, counted: Path) -> None:
+    folder = PairFolder(str(byte_rows))
+    recipe = load_recipe(TINY, [f"data.statistics={counted}"])
+    with pytest.raises(DataError, match=r"data\.statistics .* counts the tokens of vocabulary .* but the pairs have"):
+        statistics_for(recipe, [folder])
+    folder.close()
+
+
+def test_a_recipe_without_counts_opens_none(pairs: Path) -> None:
+    folder = PairFolder(str(pairs))
+    assert open_statistics(load_recipe(TINY, []), folder.vocabulary) is None
+    folder.close()

@@ -1,0 +1,104 @@
+"""Effective ranks of known matrices, which cause measurements point to, and when a run is examined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.one_rank import small_recipe
+from trainer.loss_doctor.causes import CAUSES, Measurements, advice, likely_cause, worded
+from trainer.loss_doctor.effective_rank import MAX_WIDTH, effective_rank, second_moments
+from trainer.loss_doctor.examination import first_examination, is_due, level_of
+
+STUCK = Measurements(
+    step=500,
+    line=6.9,
+    loss=6.88,
+    kept_loss=6.8,
+    masked_share=0.15,
+    recipe_share=0.15,
+    movement=20.0,
+    skipped_steps=0,
+    epochs=1.0,
+    batch_tokens=1_000,
+    effective_rank=30.0,
+)
+
+
+@pytest.mark.parametrize("width", [1, 3, 64])
+def test_the_rank_of_equal_vectors_is_1_and_of_an_orthogonal_basis_their_number(width: int) -> None:
+    one_ND = torch.randn(1, width).expand(20, width)
+    assert effective_rank(second_moments(one_ND)) == pytest.approx(1)
+    assert effective_rank(second_moments(torch.eye(width))) == pytest.approx(width)
+
+
+def test_the_rank_of_known_matrices() -> None:
+    # Eigenvalues 9, 1, 1: (9 + 1 + 1)^2 / (81 + 1 + 1).
+    assert effective_rank(second_moments(torch.diag(torch.tensor([3.0, 1.0, 1.0])))) == pytest.approx(121 / 83)
+    assert effective_rank(second_moments(torch.zeros(4, 4))) == 0
+    assert effective_rank(second_moments(torch.full((4, 4), float("nan")))) == 0
+    assert second_moments(torch.zeros(2, MAX_WIDTH + 5)).shape == (MAX_WIDTH, MAX_WIDTH)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_the_rank_is_that_of_the_singular_values(vectors: int, width: int, seed: int) -> None:
+    x_ND = torch.randn(vectors, width, generator=torch.Generator().manual_seed(seed)).double()
+    eigenvalues = torch.linalg.svdvals(x_ND).square()
+    expected = float(eigenvalues.sum().square() / eigenvalues.square().sum())
+    assert effective_rank(second_moments(x_ND)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("cause", "changes"),
+    [
+        ("masks", {"masked_share": 0.02}),
+        ("learning_rate_low", {"movement": 0.1, "effective_rank": 1.0, "loss": 9.0}),
+        ("learning_rate_high", {"loss": 9.0}),
+        ("learning_rate_high", {"skipped_steps": 100}),
+        ("repeated_rows", {"epochs": 50.0}),
+        ("copying", {"kept_loss": 0.7}),
+        ("collapsed_output", {"effective_rank": 2.2}),
+        ("few_steps", {"batch_tokens": 1e6}),
+        ("unknown", {}),
+        ("unknown", {"kept_loss": None}),
+    ],
+)
+def test_the_likely_cause(cause: str, changes: dict[str, Any]) -> None:
+    measured = replace(STUCK, **changes)
+    assert likely_cause(measured) == cause
+    sentence = worded(cause, measured)
+    assert "\n" not in sentence and "{" not in sentence and sentence.endswith(advice(cause))
+
+
+def test_every_cause_is_worded_and_an_unknown_name_has_no_advice() -> None:
+    assert all(worded(name, replace(STUCK, kept_loss=1.0)) for name in CAUSES)
+    assert advice("of a later version") == ""
+
+
+def test_a_run_is_examined_past_its_warm_up_and_then_ever_more_seldom() -> None:
+    recipe = small_recipe("run.max_steps=10000", "schedule.warmup_steps=100")
+    assert first_examination(recipe) == 500
+    assert first_examination(small_recipe("run.max_steps=1000", "schedule.warmup_steps=100")) == 200
+    assert first_examination(small_recipe("run.max_steps=10000", "schedule.warmup_steps=900")) == 900
+    assert first_examination(small_recipe("run.max_steps=12", "schedule.warmup_steps=1")) == 50
+
+    examined = [0]
+    for step in range(1, 10_001):
+        if is_due(recipe, step, examined[-1]):
+            examined.append(step)
+    assert examined[1:] == [500, 1000, 2000, 4000, 8000]
+
+
+def test_places_that_show_the_mask_decide_where_there_are_any() -> None:
+    figures = {"mlm_loss": 5.0, "mlm_loss_masked": 6.9, "unigram_loss": 6.92}
+    level = level_of(figures)
+    assert level is not None and level.loss == 6.9 and level.is_at_line
+
+    level = level_of({"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.9}, "eval_")
+    assert level is not None and level.loss == 5.0 and not level.is_at_line
+    assert level_of({"mlm_loss": 5.0}) is None and level_of({"mlm_loss": None, "unigram_loss": 5.0}) is None

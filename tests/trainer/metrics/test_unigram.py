@@ -1,0 +1,84 @@
+"""Word frequencies of the training rows, against a plain count, and the loss of a model that knows them alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.one_rank import small_recipe
+from trainer.data.dataset import PairFolder
+from trainer.metrics import unigram
+from trainer.metrics.unigram import UNIGRAM_FILE, WordFrequencies, counts_of_folder, recorded_counts, unigram_counts
+
+
+def plain_count(folder: PairFolder) -> list[int]:
+    counts: Counter[int] = Counter()
+    for number in range(len(folder.manifest.shards)):
+        for row in folder.read_shard(number).column("input_ids").to_pylist():
+            counts.update(row)
+    special = folder.vocabulary.special_ids
+    return [0 if token in special else counts[token] for token in range(folder.vocabulary.size)]
+
+
+def test_counts_are_those_of_a_plain_loop(pairs: Path) -> None:
+    folder = PairFolder(str(pairs))
+    try:
+        # The corpus is smaller than the sample, so all of it is counted.
+        assert unigram_counts(small_recipe(f"data.pairs={pairs}"), [folder]).tolist() == plain_count(folder)
+    finally:
+        folder.close()
+
+
+def test_a_sample_is_about_as_large_as_asked_and_the_same_each_time(pairs: Path) -> None:
+    folder = PairFolder(str(pairs))
+    try:
+        few = counts_of_folder(folder, 1)
+        assert 0 < few.sum() <= folder.manifest.totals["tokens"]
+        assert np.array_equal(few, counts_of_folder(folder, 1))
+    finally:
+        folder.close()
+
+
+def test_counts_are_kept_with_the_run_until_the_pairs_change(
+    pairs: Path, sop_pairs, tmp_path: Path, monkeypatch
+) -> None:
+    recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}")
+    folder, other = PairFolder(str(pairs)), PairFolder(str(sop_pairs[0]))
+    try:
+        first = recorded_counts(recipe, [folder])
+        kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
+        assert kept["counts"] == first.tolist()
+
+        (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": [1] * len(first)}))
+        assert recorded_counts(recipe, [folder]).tolist() == [1] * len(first)
+        assert recorded_counts(recipe, [other]).tolist() == unigram_counts(recipe, [other]).tolist()
+
+        (tmp_path / UNIGRAM_FILE).write_text("no JSON")
+        assert np.array_equal(recorded_counts(recipe, [folder]), first)
+    finally:
+        folder.close()
+        other.close()
+
+
+def test_a_shard_that_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad.arrow").write_bytes(b"ARROW1" + bytes(100))
+    for name in ("bad.arrow", "missing.arrow"):
+        assert not unigram.counts_of_shard(str(tmp_path / name), 10, 5).any()
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=2, max_size=50).filter(any))
+def test_losses_are_those_of_smoothed_frequencies(counts: list[int]) -> None:
+    frequencies = WordFrequencies(np.array(counts, dtype=np.int64))
+    probabilities = [(count + 1) / (sum(counts) + len(counts)) for count in counts]
+    assert sum(probabilities) == pytest.approx(1)
+    assert frequencies.losses_V == pytest.approx([-math.log(p) for p in probabilities], abs=1e-9)
+
+    mean = sum(count * -math.log(p) for count, p in zip(counts, probabilities, strict=True)) / sum(counts)
+    assert frequencies.loss == pytest.approx(mean, abs=1e-9)

@@ -1,0 +1,183 @@
+"""Starting weights from statistics: what each part replaces, what it computes, and that all else stays as drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from schemas.errors import UsageError
+from schemas.manifest import Manifest
+from schemas.statistics import Cooccurrences, Statistics
+from tests.small_models import FAMILIES, section
+from trainer.config.load import load_recipe
+from trainer.config.schema import ModelSection, Recipe
+from trainer.models.encoder import Attention
+from trainer.models.families import encoder_shape
+from trainer.models.init_weights import drawn_weights
+from trainer.models.pretraining import model_of
+from trainer.models.starting_weights import make_identity, sinusoids, with_starting_weights
+
+VOCABULARY_SIZE = 40
+SPECIALS = 5
+
+
+class SmallStatistics(Statistics):
+    """Counts of 40 tokens, of which the first five are special and the last one never occurs."""
+
+    def __init__(self) -> None:
+        counts = np.arange(VOCABULARY_SIZE) * 10
+        counts[:SPECIALS] = 0
+        counts[-1] = 0
+        super().__init__("folder", Manifest.model_construct(), counts)
+
+    def cooccurrences(self) -> Iterator[Cooccurrences]:
+        rng = np.random.default_rng(0)
+        first, second = np.triu_indices(VOCABULARY_SIZE - 1 - SPECIALS)
+        kept = rng.random(len(first)) < 0.3
+        yield Cooccurrences(
+            (first[kept] + SPECIALS).astype(np.uint32),
+            (second[kept] + SPECIALS).astype(np.uint32),
+            rng.integers(1, 1000, kept.sum()),
+        )
+
+
+def recipe_of(model: ModelSection) -> Recipe:
+    return load_recipe("tests/recipes/small_bert.toml", []).model_copy(update={"model": model})
+
+
+def drawn_and_changed(model: ModelSection) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights as drawn, and with what [model] asks for."""
+    shape = encoder_shape(model, VOCABULARY_SIZE, mask_id=4)
+    with torch.device("meta"):
+        empty = model_of(shape)
+
+    recipe = recipe_of(model)
+    plain = {name: values.clone() for name, values in drawn_weights(empty, shape, 0.05, recipe.run.seed)}
+    drawn = drawn_weights(empty, shape, 0.05, recipe.run.seed)
+    return plain, dict(with_starting_weights(drawn, shape, recipe, SmallStatistics()))
+
+
+def changed_names(model: ModelSection) -> set[str]:
+    drawn, changed = drawn_and_changed(model)
+    assert list(drawn) == list(changed)
+    return {name for name, values in drawn.items() if not torch.equal(values, changed[name])}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
+def test_nothing_changes_unless_it_is_asked_for(family: str) -> None:
+    assert changed_names(section(family)) == set()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
+def test_embeddings_are_replaced_where_tokens_co_occur(family: str) -> None:
+    model = section(family, "initial_embeddings=cooccurrence", "initial_embedding_std=0.3")
+    expected = {"encoder.embeddings.token.weight"}
+    if family == "eurobert":
+        expected.add("mlm_head.decoder.weight")
+    assert changed_names(model) == expected
+
+    drawn, changed = drawn_and_changed(model)
+    for name in expected:
+        without_vector = [*range(SPECIALS), VOCABULARY_SIZE - 1]
+        assert torch.equal(changed[name][without_vector], drawn[name][without_vector])
+        assert float(changed[name][SPECIALS:-1].std()) == pytest.approx(0.3, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", [family for family in [*FAMILIES, "electra", "xlnet"] if family != "eurobert"])
+def test_the_bias_is_the_logarithm_of_frequencies(family: str) -> None:
+    model = section(family, "initial_output_bias=unigram")
+    assert changed_names(model) == {"mlm_head.bias"}
+
+    _, changed = drawn_and_changed(model)
+    counts = SmallStatistics().unigrams_V + 1
+    for token in range(VOCABULARY_SIZE):
+        expected = log(counts[token] / counts.sum())
+        assert float(changed["mlm_head.bias"][token]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("eurobert", "initial_output_bias=unigram"),
+        ("eurobert", "initial_attention=identity"),
+        ("eurobert", "initial_head=identity"),
+        ("albert", "initial_head=identity"),
+        ("xlnet", "initial_attention=identity"),
+        ("modernbert", "initial_positions=sinusoidal"),
+    ],
+)
+def test_what_a_family_does_not_have_is_left_out(family: str, change: str) -> None:
+    assert changed_names(section(family, change)) == set()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "megatron-bert", "electra"])
+def test_sinusoids_are_equally_similar_at_equal_distances(family: str) -> None:
+    model = section(family, "initial_positions=sinusoidal")
+    assert changed_names(model) == {"encoder.embeddings.position.weight"}
+
+    shape = encoder_shape(model, VOCABULARY_SIZE)
+    waves_PE = sinusoids(shape)
+    similarity_PP = waves_PE @ waves_PE.T
+    for distance in (1, 7, 30):
+        at_distance = similarity_PP.diagonal(distance)
+        assert torch.allclose(at_distance, at_distance[:1].expand_as(at_distance), atol=1e-4)
+
+    # RoBERTa reserves the first two rows.
+    drawn, changed = drawn_and_changed(model)
+    reserved = shape.first_position
+    table = "encoder.embeddings.position.weight"
+    assert torch.equal(changed[table][:reserved], drawn[table][:reserved])
+    assert torch.equal(changed[table][reserved:], waves_PE * model.initializer_range)
+
+
+@pytest.mark.parametrize("family", [family for family in [*FAMILIES, "electra"] if family != "eurobert"])
+def test_one_layer_s_attention_is_changed_the_first_with_a_window(family: str) -> None:
+    model = section(family, "initial_attention=identity")
+    layer = 1 if family == "modernbert" else 0
+    encoders = ["encoder", "discriminator.encoder"] if family == "electra" else ["encoder"]
+    parts = ("qkv.weight", "out.weight")
+    assert changed_names(model) == {
+        f"{encoder}.layers.{layer}.attention.{part}" for encoder in encoders for part in parts
+    }
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "megatron-bert", "modernbert", "esm", "gte"])
+def test_the_head_passes_on_the_last_layer(family: str) -> None:
+    model = section(family, "initial_head=identity")
+    assert changed_names(model) == {"mlm_head.dense.weight"}
+
+    drawn, changed = drawn_and_changed(model)
+    dense = "mlm_head.dense.weight"
+    assert torch.equal(changed[dense], drawn[dense] * 0.3 + torch.eye(model.hidden_size))
+
+
+def test_an_identity_attention_returns_the_mean_of_what_it_attends_to() -> None:
+    shape = encoder_shape(section("bert"), VOCABULARY_SIZE)
+    attention = Attention(shape, None)
+    with torch.no_grad():
+        for name, parameter in attention.named_parameters():
+            parameter.zero_()
+            make_identity(name, parameter)
+
+    x_TD = torch.randn(7, shape.hidden_size, generator=torch.Generator().manual_seed(0))
+    value_TD = F.linear(x_TD, attention.qkv.weight.chunk(3)[2])
+    assert torch.equal(F.linear(value_TD, attention.out.weight), x_TD)
+    assert (attention.qkv.weight.chunk(3)[0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["model.initial_embedding_std=0.1"], "initial_embedding_std belongs to"),
+        (["model.initial_attention=identity", "model.init_from=x"], "model.init_from gives all first weights"),
+    ],
+)
+def test_contradictions_are_named(changes: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        load_recipe("tests/recipes/small_bert.toml", changes)

@@ -1,0 +1,173 @@
+"""run.max_hours: the number of steps that fits is fixed once, and the run is then one of that many steps."""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import UsageError
+from trainer.config.load import load_recipe
+from trainer.config.schema import Recipe
+from trainer.describe import describe_recipe
+from trainer.horizon import Speed, seconds_of, steps_that_fit, with_steps
+
+TINY = "tests/recipes/small_bert.toml"
+UNKNOWN_LENGTH = {
+    "run__max_hours": 0.05,
+    "run__max_steps": 1_000_000,
+    "schedule__warmup_steps": 0,
+    "schedule__warmup_ratio": 0.01,
+}
+
+
+def recipe_of(*changes: str) -> Recipe:
+    return load_recipe(TINY, ["model.vocab_size=500", "data.pairs=/none", *changes])
+
+
+# How many steps fit
+
+seconds = st.floats(0.001, 100)
+speeds = st.builds(Speed, start=seconds, step=seconds, evaluation=seconds, save=seconds, tokens=st.just(1.0))
+
+
+def plain_seconds(steps: int, speed: Speed, recipe: Recipe) -> float:
+    """What `seconds_of` returns, step by step."""
+    total = 0.0
+    for step in range(1, steps + 1):
+        total += speed.step
+        if step % recipe.evaluation.every == 0 or step == steps:
+            total += speed.evaluation
+        if step == steps:
+            total += speed.save
+        elif step % recipe.checkpoint.every == 0:
+            beside = recipe.checkpoint.every * speed.step if recipe.checkpoint.background else 0.0
+            total += max(0.0, speed.save - beside)
+    return total
+
+
+@given(speeds, st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), st.booleans())
+def test_a_run_s_time_is_the_sum_of_what_it_does(
+    speed: Speed, steps: int, evaluate_every: int, save_every: int, background: bool
+) -> None:
+    recipe = recipe_of(
+        f"evaluation.every={evaluate_every}",
+        f"checkpoint.every={save_every}",
+        f"checkpoint.background={str(background).lower()}",
+    )
+    assert seconds_of(steps, speed, recipe) == pytest.approx(plain_seconds(steps, speed, recipe))
+
+
+@given(speeds, st.floats(0, 1e6), st.integers(1, 10**6))
+def test_no_larger_number_of_steps_fits(speed: Speed, available: float, max_steps: int) -> None:
+    recipe = recipe_of(f"run.max_steps={max_steps}", "schedule.warmup_steps=0")
+    steps = steps_that_fit(available, speed, recipe)
+    assert 0 <= steps <= max_steps
+    assert seconds_of(steps, speed, recipe) <= available
+    assert steps == max_steps or seconds_of(steps + 1, speed, recipe) > available
+
+
+# What a recipe may say
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["run.max_hours=0"], r"run\.max_hours: .*greater than 0"),
+        (["batch.ramp_from=16", "batch.ramp_steps=5"], r"run\.max_hours is not for a run with batch\.ramp_from"),
+        (["schedule.warmup_ratio=0.1"], r"warmup_steps 100 and schedule\.warmup_ratio 0\.1 say the same thing"),
+        (["schedule.warmup_ratio=1.5"], r"schedule\.warmup_ratio: .*less than or equal to 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        recipe_of("run.max_hours=1", "schedule.warmup_steps=100", *changes)
+
+
+def test_phases_have_steps_of_their_own() -> None:
+    with pytest.raises(UsageError, match=r"run\.max_hours is not for a run with phases.*Set phases=none"):
+        load_recipe("bert_large_lamb", ["run.max_hours=2"])
+    assert load_recipe("bert_large_lamb", ["phases=none", "run.max_hours=2"]).run.max_hours == 2
+
+
+def test_a_warm_up_that_is_longer_than_what_fits_is_refused_with_the_way_out() -> None:
+    recipe = recipe_of("run.max_hours=2", "schedule.warmup_steps=50")
+    assert with_steps(recipe, 50).run.max_steps == 50
+    with pytest.raises(UsageError) as told:
+        with_steps(recipe, 49)
+    assert str(told.value) == (
+        "49 steps fit into run.max_hours 2: schedule.warmup_steps is above run.max_steps 49. Lower it, or set it to 0 "
+        "and give schedule.warmup_ratio, a share of the steps."
+    )
+
+
+def test_describe_says_that_the_length_is_measured() -> None:
+    described = describe_recipe(recipe_of("run.max_hours=2.5", "run.max_steps=70000"))
+    assert described["steps"] == "as many as fit into 2.5 hours, at most 70,000; measured at the start"
+    assert "steps" not in describe_recipe(recipe_of())
+
+
+# Runs
+
+
+def run_of(folder: Path) -> dict[str, object]:
+    return tomllib.loads((folder / "recipe.toml").read_text())["run"]
+
+
+@pytest.fixture(scope="module")
+def measured(training, held_out, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two ranks whose number of steps was measured, up to step 4."""
+    out = tmp_path_factory.mktemp("horizon") / "hours"
+    evaluated = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    done = training.warm(2, out, run__stop_at=4, **UNKNOWN_LENGTH, **evaluated)
+    assert done.returncode == 0, done.stderr
+    assert "steps into 0.05 hours (measured " in done.stdout + done.stderr
+    return out
+
+
+def test_the_number_of_steps_decides_the_weights(training, measured, held_out, tmp_path) -> None:
+    steps = run_of(measured)["max_steps"]
+    assert isinstance(steps, int) and 4 < steps < 1_000_000
+    assert not [path.name for path in measured.iterdir() if path.name.startswith(".")]
+
+    known = UNKNOWN_LENGTH | {"run__max_hours": "none", "run__max_steps": steps, "run__stop_at": 4}
+    evaluated = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    done = training.warm(2, tmp_path / "steps", **known, **evaluated)
+    assert done.returncode == 0, done.stderr
+    assert training.losses(measured) == training.losses(tmp_path / "steps")
+    assert training.tensors(measured, 4) == training.tensors(tmp_path / "steps", 4)
+
+    done = training.warm(1, tmp_path / "steps", **UNKNOWN_LENGTH)
+    assert done.returncode == 2 and "began without run.max_hours" in done.stderr, done.stderr
+
+
+def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
+    """On another number of ranks, at another speed, and with another upper limit."""
+    out = shutil.copytree(measured, tmp_path / "run")
+    steps = run_of(out)["max_steps"]
+    done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 2_000_000, "run__stop_at": 5})
+    assert done.returncode == 0, done.stderr
+    told = done.stdout + done.stderr
+    assert "measured" not in told and "run.max_steps was" not in told
+    assert run_of(out)["max_steps"] == steps
+
+    done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_hours": 0.1})
+    assert done.returncode == 2, done.stderr
+    assert f"began with run.max_hours 0.05, which fixed {steps:,} steps, and now it is 0.1" in done.stderr
+
+
+def test_max_steps_is_the_upper_limit(training, tmp_path) -> None:
+    done = training.warm(1, tmp_path / "run", run__max_hours=0.05)
+    assert done.returncode == 0, done.stderr
+    assert "fits 12 steps into 0.05 hours, the most that run.max_steps allows" in done.stdout + done.stderr
+    assert max(training.losses(tmp_path / "run")) == 12
+
+
+def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
+    done = training.warm(1, tmp_path / "run", run__max_hours=1e-6)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("clozeline: run.max_hours 1e-06 is too short: starting and measuring take ")
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())

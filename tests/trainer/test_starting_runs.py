@@ -1,0 +1,83 @@
+"""Runs that start from the statistics of their text: the same on any number of ranks, and resumed without them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+STARTS = {
+    "model__initial_embeddings": "cooccurrence",
+    "model__initial_embedding_std": 0.15,
+    "model__initial_output_bias": "unigram",
+    "model__initial_positions": "sinusoidal",
+    "model__initial_attention": "identity",
+    "model__initial_head": "identity",
+}
+NO_DROPOUT = {"model__hidden_dropout_prob": 0, "model__attention_probs_dropout_prob": 0}
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["mlm_loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_ranks_and_counting_do_not_show(training, command, pairs: Path, tmp_path: Path, family: str) -> None:
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    changes = {**STARTS, **NO_DROPOUT, "model__family": family, "run__max_steps": 6, "checkpoint__every": 3}
+
+    one, two, own = (tmp_path / name for name in ("one", "two", "own"))
+    assert training.warm(1, one, **changes, data__statistics=counted).returncode == 0
+    assert training.warm(2, two, **changes, data__statistics=counted).returncode == 0
+    assert training.warm(1, own, **changes).returncode == 0
+
+    assert losses(one) == losses(own), "the run counts what the pipeline counts"
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
+
+
+def test_a_resumed_run_needs_no_statistics(training, command, pairs: Path, tmp_path: Path) -> None:
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    changes = {**STARTS, "data__statistics": counted, "run__max_steps": 8, "checkpoint__every": 4}
+
+    unbroken, resumed = tmp_path / "unbroken", tmp_path / "resumed"
+    assert training.warm(1, unbroken, **changes).returncode == 0
+    assert training.warm(1, resumed, **changes, run__stop_at=4).returncode == 0
+    shutil.rmtree(counted)
+    assert training.warm(1, resumed, **changes).returncode == 0
+    assert losses(resumed) == losses(unbroken)
+
+
+def test_the_first_loss_is_that_of_word_frequencies(training, tmp_path: Path) -> None:
+    """With the bias alone; drawn weights begin at the logarithm of the vocabulary's size, or above."""
+    drawn, started = tmp_path / "drawn", tmp_path / "started"
+    changes = {**NO_DROPOUT, "run__max_steps": 2, "schedule__warmup_steps": 1, "optimizer__lr": 1e-9}
+    changes["model__initializer_range"] = 0.001
+    assert training.warm(1, drawn, **changes).returncode == 0
+    assert training.warm(1, started, **changes, model__initial_output_bias="unigram").returncode == 0
+    assert losses(started)[0] < losses(drawn)[0] - 0.3
+
+
+def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
+    changes = {**STARTS, "data__statistics": tmp_path / "nowhere"}
+    done = training.warm(1, tmp_path / "run", **changes)
+    assert done.returncode == 3
+    assert "holds no finished statistics" in done.stderr and "python -m pipeline statistics" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_weights_are_those_of_the_seed(training, tmp_path: Path) -> None:
+    """Two starts with one seed are equal, with another they are not. A learning rate of 0 keeps the weights."""
+    changes = {**STARTS, **NO_DROPOUT, "run__max_steps": 1, "schedule__warmup_steps": 1, "optimizer__lr": 1e-12}
+    saved = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert training.warm(1, tmp_path / name, **changes, run__seed=seed).returncode == 0
+        saved.append(training.tensors(tmp_path / name, 1))
+
+    assert saved[0] == saved[1]
+    assert list(saved[0]) == list(saved[2])
+    tables = [name for name in saved[0] if name.endswith("encoder.embeddings.token.weight")]
+    assert tables and all(saved[0][name] != saved[2][name] for name in tables)

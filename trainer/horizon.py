@@ -1,0 +1,134 @@
+"""run.max_hours: how many steps a run has whose length is given in hours.
+
+A run is a function of its data, its recipe, its seed and its number of steps, and only the last of these depends on how
+fast the machine is. So the number is fixed once, before the first step, and is run.max_steps from then on:
+
+    1. A rehearsal (trainer/rehearsal.py) trains on the run's own data and machine, and throws the result away.
+    2. `steps_that_fit` divides what is left of the hours by what was measured.
+    3. The number is in RUN/recipe.toml and in every checkpoint. A run that resumes takes it from its checkpoint,
+       on any number of ranks, and never measures again. Until a checkpoint exists, every start measures.
+
+So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
+
+The hours begin when the process begins to train, and include the rehearsal. They are not a limit: a run whose machine
+becomes slower takes longer. Schedulers that end a job send a signal, on which it saves (distributed/preemption.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas.errors import UsageError
+from trainer.checkpoint.state import FoundCheckpoint
+from trainer.config.schema import Recipe
+from trainer.config.validate import check_schedule
+from trainer.logs import logger
+
+RESERVE = 0.02
+"""The share of the hours that is left free, for steps that are slower than those that were measured."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a rehearsal measured, in seconds.
+
+    start: opening the data and building the engine. step, evaluation, save: one of each; 0 for an evaluation in a run
+    that has none. tokens: of a step on average, without padding.
+    """
+
+    start: float
+    step: float
+    evaluation: float
+    save: float
+    tokens: float
+
+
+def fixed_steps(recipe: Recipe, speed: Speed, elapsed: float) -> int:
+    """Return the number of steps of a run that is about to begin, and log it.
+
+    elapsed: seconds since the process began to train, the rehearsal included. Raises UsageError if no step fits.
+    """
+    hours = recipe.run.max_hours or 0.0
+    seconds_left = hours * 3600 * (1 - RESERVE) - elapsed - speed.start
+    steps = steps_that_fit(seconds_left, speed, recipe)
+    if steps == 0:
+        raise UsageError(
+            f"run.max_hours {hours:g} is too short: starting and measuring take {elapsed + speed.start:,.0f} s, and a "
+            f"step with its checkpoint takes {seconds_of(1, speed, recipe):,.1f} s. Raise it, or set run.max_steps."
+        )
+
+    tokens_per_second = speed.tokens / speed.step
+    bound = ", the most that run.max_steps allows" if steps == recipe.run.max_steps else ""
+    logger.info(
+        "%s: fits %s steps into %g hours%s (measured %s tokens/s).",
+        recipe.run.output,
+        f"{steps:,}",
+        hours,
+        bound,
+        f"{tokens_per_second:,.0f}",
+    )
+    return steps
+
+
+def steps_that_fit(seconds: float, speed: Speed, recipe: Recipe) -> int:
+    """Return the largest number of steps that end within `seconds`, with their evaluations and checkpoints; at least 0.
+
+    At most run.max_steps.
+    """
+    low = 0
+    high = recipe.run.max_steps
+
+    # Time rises with the number of steps.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if seconds_of(middle, speed, recipe) <= seconds:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def seconds_of(steps: int, speed: Speed, recipe: Recipe) -> float:
+    """Return how long a run of `steps` takes from its first step on.
+
+    The last step is always evaluated and saved. With checkpoint.background, only the last checkpoint is waited for, and
+    what of the others takes longer than the steps between two of them.
+    """
+    evaluations = -(-steps // recipe.evaluation.every)
+    saves_between = (steps - 1) // recipe.checkpoint.every if steps else 0
+    seconds_between = speed.save
+    if recipe.checkpoint.background:
+        seconds_between = max(0.0, speed.save - recipe.checkpoint.every * speed.step)
+
+    seconds = steps * speed.step + evaluations * speed.evaluation + saves_between * seconds_between
+    return seconds + speed.save if steps else seconds
+
+
+def with_steps(recipe: Recipe, steps: int) -> Recipe:
+    """Return the recipe of a run of `steps` steps. Raises UsageError if its schedule does not fit into them."""
+    fitting = recipe.model_copy(update={"run": recipe.run.model_copy(update={"max_steps": steps})})
+    where = f"{steps:,} steps fit into run.max_hours {recipe.run.max_hours:g}"
+    check_schedule(fitting.optimizer, fitting.schedule, steps, where)
+    return fitting
+
+
+def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
+    """Return the number of steps that was fixed when the run began.
+
+    Raises UsageError if it began without run.max_hours, or with another value.
+    """
+    recorded = checkpoint.state.recipe
+    steps = recorded.get("run.max_steps")
+    hours = recorded.get("run.max_hours")
+    run = recipe.run
+    if steps is None or hours is None:
+        raise UsageError(
+            f"{run.output} began without run.max_hours, which fixes the length of a run at its start. Leave it out and "
+            "set run.max_steps, or choose another run.output."
+        )
+    if hours != run.max_hours:
+        raise UsageError(
+            f"{run.output} began with run.max_hours {hours:g}, which fixed {steps:,} steps, and now it is "
+            f"{run.max_hours:g}. Set it as it was. To change the length, leave it out and set run.max_steps."
+        )
+    return steps

@@ -1,0 +1,170 @@
+"""Why a loss stays at the level of word frequencies: likely causes, chosen from what a run has measured.
+
+Causes are tried in the order of CAUSES. What explains the others comes first: a model whose weights hardly move has
+collapsed output as well, and says so last.
+
+This module needs neither torch nor DeepSpeed, because the report words causes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LEAST_MASKED_SHARE = 0.5
+"""Of the share of tokens that the recipe predicts. Budgets are rounded by row, so a little less is common."""
+
+LEAST_MOVEMENT = 0.5
+"""How far updates must have been able to move a weight, in standard deviations of the initial weights."""
+
+SPIKE = 0.5
+"""Nats above the line from which on a loss is called spiked: word frequencies were not even kept."""
+
+MANY_SKIPS = 0.01
+"""The share of steps that made no update from which on the learning rate is suspected."""
+
+MANY_EPOCHS = 20.0
+
+LOW_RANK = 5.0
+"""Of vectors at the predicted places. A small run (two layers, width 64) had 1.4 to 1.8 at the line, and 6 to 7 when
+its loss had fallen 1.0 to 1.3 nats below."""
+
+COPIED = 0.5
+"""A loss at kept places below this share of that at [MASK] is copying."""
+
+LARGE_BATCH_TOKENS = 4_096
+FEW_STEPS = 5_000
+"""With batches of LARGE_BATCH_TOKENS and more, a run of fewer steps may end before it leaves the line."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is known of a run when it is examined after `step`.
+
+    line: the loss of word frequencies alone. loss: of the model, at places that show [MASK] if there are any.
+    kept_loss: at tokens that were left as they are; None if there are none. masked_share: predicted tokens of all, and
+    recipe_share, what the recipe asks for. movement: the most that updates can have moved a weight, in standard
+    deviations of the initial weights. skipped_steps: those that made no update. epochs: how often the rows were passed.
+    batch_tokens: of a step. effective_rank: see effective_rank.py.
+    """
+
+    step: int
+    line: float
+    loss: float
+    kept_loss: float | None
+    masked_share: float
+    recipe_share: float
+    movement: float
+    skipped_steps: int
+    epochs: float
+    batch_tokens: float
+    effective_rank: float
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A likely cause: whether measurements show it, what was measured, and what to do. {} stand for measurements."""
+
+    is_shown: Callable[[Measurements], bool]
+    finding: str
+    advice: str
+
+
+def _hits_little(m: Measurements) -> bool:
+    return m.masked_share < LEAST_MASKED_SHARE * m.recipe_share
+
+
+def _hardly_moves(m: Measurements) -> bool:
+    return m.movement < LEAST_MOVEMENT
+
+
+def _has_spiked(m: Measurements) -> bool:
+    # Weights that have hardly moved are above the line as well, and were found out before.
+    return m.loss > m.line + SPIKE or m.skipped_steps > MANY_SKIPS * m.step
+
+
+def _repeats_rows(m: Measurements) -> bool:
+    return m.epochs > MANY_EPOCHS
+
+
+def _copies(m: Measurements) -> bool:
+    return m.kept_loss is not None and m.kept_loss < COPIED * m.loss
+
+
+def _has_collapsed(m: Measurements) -> bool:
+    return m.effective_rank < LOW_RANK
+
+
+def _has_few_steps(m: Measurements) -> bool:
+    return m.batch_tokens >= LARGE_BATCH_TOKENS and m.step < FEW_STEPS
+
+
+CAUSES: dict[str, Cause] = {
+    "masks": Cause(
+        _hits_little,
+        "{masked_share:.1%} of the tokens are predicted, and the recipe asks for {recipe_share:.1%}",
+        "check the pairs for unknown words, and masking.max_predictions",
+    ),
+    "learning_rate_low": Cause(
+        _hardly_moves,
+        "all updates together can have moved a weight by {movement:.2g} standard deviations of the initial ones",
+        "raise optimizer.lr or shorten schedule.warmup_steps",
+    ),
+    "learning_rate_high": Cause(
+        _has_spiked,
+        "the loss is at {loss:.2f}, and {skipped_steps} steps made no update",
+        "lower optimizer.lr or lengthen schedule.warmup_steps",
+    ),
+    "repeated_rows": Cause(
+        _repeats_rows,
+        "the rows were passed {epochs:.0f} times",
+        "use more text, or --dupe_factor for other pairs of the same",
+    ),
+    "copying": Cause(
+        _copies,
+        "the loss is {kept_loss:.2f} at tokens that were left as they are, so the model copies instead of predicting",
+        'set masking.replacement = "100/0/0", use smaller batches, and see docs/troubleshooting.md',
+    ),
+    "collapsed_output": Cause(
+        _has_collapsed,
+        "the model gives nearly the same vector everywhere (effective rank {effective_rank:.1f})",
+        "use smaller batches, or start from better weights (model.init_from), and see docs/troubleshooting.md",
+    ),
+    "few_steps": Cause(
+        _has_few_steps,
+        "{step} steps of {batch_tokens:.0f} tokens are few",
+        "use smaller batches and more steps",
+    ),
+    "unknown": Cause(
+        lambda _: True,
+        "nothing that was measured explains it",
+        "train longer, and see docs/troubleshooting.md",
+    ),
+}
+"""By the name that metrics.jsonl has in `loss_doctor`, in the order in which they are tried."""
+
+
+def likely_cause(measurements: Measurements) -> str:
+    """Return the name of the first cause that the measurements show."""
+    return next(name for name, cause in CAUSES.items() if cause.is_shown(measurements))
+
+
+def worded(name: str, measurements: Measurements) -> str:
+    """Return a cause as one sentence that says what was measured, what it means and what to do."""
+    cause = CAUSES[name]
+    finding = cause.finding.format(**vars(measurements))
+    return (
+        f"step {measurements.step}: the loss at masked places ({measurements.loss:.2f}) is no better than that of word "
+        f"frequencies alone ({measurements.line:.2f}). Likely cause: {name.replace('_', ' ')}. {_sentence(finding)} "
+        f"{_sentence(cause.advice)}"
+    )
+
+
+def advice(name: str) -> str:
+    """Return what to do about a cause as a sentence; empty for a name that this version does not know."""
+    cause = CAUSES.get(name)
+    return "" if cause is None else _sentence(cause.advice)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,37 @@
+"""In how many directions vectors point: 1 if they are multiples of one vector, up to their width if in all alike.
+
+The participation ratio of the eigenvalues of the vectors' second moments,
+
+    (sum of eigenvalues)^2 / sum of squared eigenvalues
+
+The eigenvalues are the squares of the singular values of the matrix of vectors, so many small ones, which any weights
+give, weigh nothing next to a large one. The exponential of the entropy of the singular values themselves (Roy and
+Vetterli, 2007) is 20 and more for vectors of width 128 that are equal but for a hundredth of their length. The mean is
+not subtracted: that all vectors are equal is what has to be found.
+
+Shape suffixes: N vectors, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_WIDTH = 1024
+"""Of the vectors, the first so many coordinates are looked at: a collapse is in all of them, and their second moments
+stay below 8 MB."""
+
+
+def second_moments(vectors_ND: Tensor) -> Tensor:
+    """Return the sum of the vectors' outer products, (D, D) float64, of their first MAX_WIDTH coordinates."""
+    vectors_ND = vectors_ND[:, :MAX_WIDTH].double()
+    return vectors_ND.T @ vectors_ND
+
+
+def effective_rank(moments_DD: Tensor) -> float:
+    """Return the effective rank of vectors, given their second moments; 0 if all are 0 or any is not finite."""
+    # The sum of the eigenvalues is the trace, and that of their squares the sum of the squared entries.
+    total = moments_DD.diagonal().sum()
+    squares = moments_DD.square().sum()
+    ratio = torch.where(squares > 0, total.square() / squares, 0)
+    return float(ratio) if bool(ratio.isfinite()) else 0.0

@@ -1,0 +1,152 @@
+"""The loss of a model that knows how often each token occurs, and nothing else: the line to get below.
+
+A masked LM first learns the words' frequencies, which needs no context. Its loss is then the cross-entropy of the
+labels under these frequencies, and there it may stay. The line says what a loss is worth on the run's own text:
+`unigram_loss` for the training text, and `eval_unigram_loss` for the held-out labels.
+
+Frequencies come from the counts of data.statistics, which hold the whole corpus, or else from a sample of the training
+rows: record batches from the beginning of some shards. Documents lie in shards by hash, so that is a random sample.
+Special tokens are not counted, and every token has one count more than it was seen (add-one smoothing, Laplace), so
+that none has an infinite loss.
+
+Shape suffixes: V vocabulary, T tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from schemas import shards, storage
+from schemas.errors import ClozelineError
+from schemas.statistics import read_statistics
+from trainer.config.schema import Recipe
+from trainer.data.dataset import PairFolder
+from trainer.distributed.collectives import run_on_rank_0
+
+Ints = NDArray[np.int64]
+
+UNIGRAM_FILE = "unigram.json"
+"""In the run's folder: the counts, and the rows that they were taken from."""
+
+SAMPLE_TOKENS = 2_000_000
+"""Tokens of the sample, about. The cross-entropy of 30,000 tokens under its counts is right to about 0.01 nats."""
+
+SAMPLED_SHARDS = 4
+"""Shards of each folder that the sample is from, if it has so many."""
+
+
+class WordFrequencies:
+    """How often each token occurs in the training text, and what a model that knows only that loses on a token."""
+
+    def __init__(self, counts_V: Ints):
+        """counts_V: int64, not all 0."""
+        self.counts_V = counts_V
+
+    @cached_property
+    def losses_V(self) -> NDArray[np.float64]:
+        """The cross-entropy of each token in nats, under add-one smoothed counts."""
+        return np.log(self.counts_V.sum() + len(self.counts_V)) - np.log(self.counts_V + 1.0)
+
+    @cached_property
+    def loss(self) -> float:
+        """The mean cross-entropy of the counted tokens themselves."""
+        return float(self.counts_V @ self.losses_V / self.counts_V.sum())
+
+
+def open_frequencies(recipe: Recipe, folders: list[PairFolder]) -> WordFrequencies | None:
+    """Return the frequencies of a phase's training text, None if none of it can be read. A collective call.
+
+    recipe: the phase's. Rank 0 counts, once a run: the counts are kept in RUN/unigram.json and taken from there while
+    the pairs are the same.
+    """
+    counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders))
+    return WordFrequencies(counts_V) if counts_V.any() else None
+
+
+def recorded_counts(recipe: Recipe, folders: list[PairFolder]) -> Ints:
+    """Return the counts that the run's folder holds, or else count and keep them there. Raises StorageError."""
+    path = Path(recipe.run.folder, UNIGRAM_FILE)
+    made_from = {
+        "pairs": [folder.manifest.fingerprint for folder in folders],
+        "weights": recipe.data.weights,
+        "statistics": recipe.data.statistics,
+    }
+    try:
+        recorded = json.loads(path.read_text())
+        if recorded["made_from"] == made_from:
+            return np.array(recorded["counts"], dtype=np.int64)
+    except (OSError, ValueError, KeyError, TypeError):
+        # Of an earlier phase, damaged, or not there yet.
+        pass
+
+    counts_V = unigram_counts(recipe, folders)
+    content = json.dumps({"made_from": made_from, "counts": counts_V.tolist()}) + "\n"
+    storage.publish(str(path), content.encode(), durable=False)
+    return counts_V
+
+
+def unigram_counts(recipe: Recipe, folders: list[PairFolder]) -> Ints:
+    """Return how often each token occurs in the training text, int64 (V,), 0 for special tokens."""
+    vocabulary = folders[0].vocabulary
+    statistics = recipe.data.statistics
+    if statistics is not None:
+        counts_V = np.array(read_statistics(statistics).unigrams_V, dtype=np.int64)
+    else:
+        counts_V = sampled_counts(folders, recipe.data.weights)
+
+    counts_V[vocabulary.is_special_V] = 0
+    return counts_V
+
+
+def sampled_counts(folders: list[PairFolder], weights: list[float] | None) -> Ints:
+    """Return the counts of about SAMPLE_TOKENS tokens, from each folder its share of the mixture."""
+    if weights is None:
+        weights = [float(folder.manifest.totals["tokens"]) for folder in folders]
+
+    counts_V = np.zeros(folders[0].vocabulary.size, dtype=np.int64)
+    for folder, weight in zip(folders, weights, strict=True):
+        tokens = int(SAMPLE_TOKENS * weight / sum(weights))
+        counts_V += counts_of_folder(folder, tokens)
+    return counts_V
+
+
+def counts_of_folder(folder: PairFolder, tokens: int) -> Ints:
+    """Return the counts of the first `tokens` tokens, about, of a few shards that lie evenly in the folder."""
+    all_shards = folder.manifest.shards
+    chosen = min(SAMPLED_SHARDS, len(all_shards))
+
+    counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
+    for number in range(chosen):
+        shard = all_shards[number * len(all_shards) // chosen]
+        counts_V += counts_of_shard(
+            storage.join(folder.folder, shard.path), -(-tokens // chosen), folder.vocabulary.size
+        )
+    return counts_V
+
+
+def counts_of_shard(path: str, tokens: int, vocabulary_size: int) -> Ints:
+    """Return the counts of a shard's first record batches, until they hold `tokens` tokens.
+
+    A shard that cannot be read, and ids that are not of the vocabulary, count nothing: training reports them when it
+    comes to them, as it does without this line.
+    """
+    counts_V = np.zeros(vocabulary_size, dtype=np.int64)
+    try:
+        with storage.open_input(path) as file, pa.ipc.open_file(file) as reader:
+            column = reader.schema.get_field_index("input_ids")
+            for number in range(reader.num_record_batches):
+                if counts_V.sum() >= tokens:
+                    break
+                batch = reader.get_batch(number)
+                batch.validate(full=True)
+                ids_T = batch.column(column).flatten().to_numpy()
+                counts_V += np.bincount(ids_T[ids_T < vocabulary_size], minlength=vocabulary_size)
+    except (*shards.ARROW_ERRORS, ClozelineError, ValueError, IndexError):
+        pass
+    return counts_V

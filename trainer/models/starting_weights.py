@@ -1,0 +1,153 @@
+"""Starting weights that know something of the text before the first step: its word frequencies and co-occurrences.
+
+A small masked LM spends its first thousands of steps on what can be counted in seconds: how frequent each word is, and
+which words occur near each other. Drawn weights are replaced one tensor at a time, as model.initial_* ask for:
+
+initial_output_bias = "unigram"          the head predicts word frequencies
+initial_embeddings = "cooccurrence"      words that occur near the same words have similar vectors (word_vectors.py)
+initial_positions = "sinusoidal"         tokens at equal distances have equally similar positions
+initial_attention = "identity"           one layer adds to each token the mean of the tokens around it
+initial_head = "identity"                the masked-LM head compares what it is given with the vectors of all words
+
+Together they are a continuous bag of words (Mikolov et al., arXiv:1301.3781) with the vectors of counts: the mean of
+the words around a masked token predicts it. Training goes on from there. Nothing else about the model changes.
+docs/measurements.md shows what each part gains, and until when.
+
+Shape suffixes: V vocabulary, D hidden size, E embedding size, P positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from schemas.statistics import TokenStatistics
+from trainer.models.shape import EncoderShape
+
+if TYPE_CHECKING:
+    from trainer.config.schema import ModelSection, Recipe
+    from trainer.models.word_vectors import WordVectors
+
+Weights = Iterator[tuple[str, Tensor]]
+"""The name and the float32 values of every parameter, in the order of the model."""
+
+TOKENS = ("encoder.embeddings.token.weight", "mlm_head.decoder.weight")
+"""Where the vectors of tokens go: into the embeddings, and into the projection of a head that has its own."""
+
+POSITIONS = "encoder.embeddings.position.weight"
+OUTPUT_BIAS = "mlm_head.bias"
+HEAD = "mlm_head.dense.weight"
+
+IDENTITY_QUERY_SCALE = 0.5
+"""What queries and keys of the identity layer are multiplied by, so that it attends to all tokens nearly equally."""
+
+RANDOM_IN_HEAD = 0.3
+"""What the drawn matrix of an identity head is multiplied by before the identity is added."""
+
+LONGEST_WAVE = 10_000
+"""The longest wavelength of sinusoidal positions is 2 pi times as many tokens (Vaswani et al., arXiv:1706.03762)."""
+
+
+def needs_statistics(model: ModelSection) -> bool:
+    """Return whether a new run with this [model] needs statistics of its text."""
+    return model.initial_embeddings == "cooccurrence" or model.initial_output_bias == "unigram"
+
+
+def with_starting_weights(
+    drawn: Weights, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None
+) -> Weights:
+    """Yield the drawn weights, but for those that the recipe's [model] replaces. They depend on run.seed as well.
+
+    statistics: of the training text; None only if the recipe does not need it (`needs_statistics`).
+    """
+    start = StartingWeights(shape, recipe, statistics)
+    for name, values in drawn:
+        yield name, start.of(name, values)
+
+
+class StartingWeights:
+    """What [model] asks of the weights of step 0. What a family does not have is left out."""
+
+    def __init__(self, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None):
+        model = recipe.model
+        self.model = model
+        self.shape = shape
+        self.std = model.initial_embedding_std or model.initializer_range
+
+        self.vectors: WordVectors | None = None
+        if model.initial_embeddings == "cooccurrence":
+            from trainer.models.word_vectors import word_vectors  # imports scipy, which few runs need
+
+            assert statistics is not None
+            triples = statistics.cooccurrences()
+            self.vectors = word_vectors(triples, shape.vocab_size, shape.embedding_size, recipe.run.seed)
+
+        self.bias_V: Tensor | None = None
+        if model.initial_output_bias == "unigram":
+            assert statistics is not None
+            self.bias_V = log_frequencies(statistics)
+
+        # Values must be as wide as the model for an identity to pass them on.
+        values_are_whole = shape.num_key_value_heads == shape.num_attention_heads
+        self.attention: str | None = None
+        if model.initial_attention == "identity" and values_are_whole:
+            self.attention = f"layers.{identity_layer(shape)}.attention."
+
+    def of(self, name: str, values: Tensor) -> Tensor:
+        """Return the values of a parameter, given those that were drawn for it, which may be changed."""
+        if self.vectors is not None and name in TOKENS:
+            # A token without a vector, as [MASK], keeps the one that was drawn.
+            has_vector_V = self.vectors.has_vector_V
+            values[has_vector_V] = self.vectors.vectors_VE[has_vector_V] * self.std
+        elif self.bias_V is not None and name == OUTPUT_BIAS:
+            return self.bias_V
+        elif self.model.initial_positions == "sinusoidal" and name == POSITIONS:
+            values[self.shape.first_position :] = sinusoids(self.shape) * self.model.initializer_range
+        elif self.model.initial_head == "identity" and name == HEAD and values.shape[0] == values.shape[1]:
+            values *= RANDOM_IN_HEAD
+            values += torch.eye(len(values))
+        elif self.attention is not None and self.attention in name:
+            make_identity(name, values)
+        return values
+
+
+def identity_layer(shape: EncoderShape) -> int:
+    """Return the layer that `initial_attention` changes: the first one with a window, or the first of all.
+
+    Of the words around a token, the near ones say most about it.
+    """
+    windowed = [layer for layer in range(shape.num_hidden_layers) if shape.window_of(layer) is not None]
+    return windowed[0] if windowed else 0
+
+
+def log_frequencies(statistics: TokenStatistics) -> Tensor:
+    """Return (V,) the logarithm of each token's share of all tokens, with one added to every count."""
+    counts_V = torch.from_numpy(statistics.unigrams_V.astype("float64")) + 1
+    return (counts_V / counts_V.sum()).log().float()
+
+
+def sinusoids(shape: EncoderShape) -> Tensor:
+    """Return (P, E): for each position the sines, then the cosines, of wavelengths that grow geometrically."""
+    width = shape.embedding_size
+    positions_P = torch.arange(shape.max_position_embeddings, dtype=torch.float64)
+    frequencies = LONGEST_WAVE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    angles = torch.outer(positions_P, frequencies)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width].float()
+
+
+def make_identity(name: str, values: Tensor) -> None:
+    """Let the drawn weights of an attention pass on what it attends to. Biases stay as they are.
+
+    The identity is added to the matrices of values and of the output; queries and keys are made small.
+    """
+    if name.endswith("qkv.weight"):
+        query_DD, key_DD, value_DD = values.chunk(3)
+        query_DD *= IDENTITY_QUERY_SCALE
+        key_DD *= IDENTITY_QUERY_SCALE
+        value_DD += torch.eye(len(value_DD))
+    elif name.endswith("out.weight"):
+        values += torch.eye(len(values))

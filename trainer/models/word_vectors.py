@@ -1,0 +1,142 @@
+"""Token vectors from counts alone: the truncated factorization of positive pointwise mutual information (PPMI).
+
+Tokens that occur near the same tokens get similar vectors, before any training. Skip-gram with negative sampling
+factorizes nearly the same matrix (Levy and Goldberg, "Neural word embedding as implicit matrix factorization",
+NeurIPS 2014); counting and one factorization take seconds. The choices here are those of Levy, Goldberg and Dagan
+(TACL 2015, aclanthology.org/Q15-1016) that survived our own comparisons (docs/measurements.md): contexts smoothed by
+an exponent of 3/4, no shift, and the square root of the eigenvalues.
+
+Shape suffixes: V vocabulary, E width of a vector, S width of the subspace that is searched (E and some more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from schemas.randomness import key
+from trainer.single_thread import single_thread
+
+CONTEXT_EXPONENT = 0.75
+"""Counts of contexts are raised to it, which lowers the mutual information with rare tokens (word2vec's constant)."""
+
+EIGENVALUE_EXPONENT = 0.5
+"""Eigenvectors are scaled by their eigenvalues to this power. 0 loses 0.4 nats after half a minute, 1 loses 0.1."""
+
+OVERSAMPLING = 32
+"""Columns beyond E in the subspace, which make its first E directions accurate (Halko et al., arXiv:0909.4061)."""
+
+ITERATIONS = 6
+"""Products with the matrix that turn the subspace towards the largest eigenvalues."""
+
+BLOCK_COLUMNS = 64
+"""Columns multiplied at once: of 30,000 rows they fit into a processor's cache, of 800 columns they do not."""
+
+Triples = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
+"""Unordered pairs of tokens with a positive weight: (first, second, weight), with first <= second."""
+
+
+class WordVectors(NamedTuple):
+    """vectors_VE: float32, with a standard deviation of 1 over the tokens that have a vector, 0 elsewhere.
+
+    has_vector_V: bool: whether a token has any mutual information.
+    """
+
+    vectors_VE: torch.Tensor
+    has_vector_V: torch.Tensor
+
+
+def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, seed: int) -> WordVectors:
+    """Return a vector for each token. The same on any number of threads.
+
+    seed: of the subspace to start from, and of the rotation of the result.
+    """
+    matrix = ppmi(cooccurrence_matrix(triples, vocabulary_size))
+    has_vector_V = np.diff(matrix.indptr) > 0
+
+    generator = torch.Generator().manual_seed(key(seed, "word vectors") >> 1)  # torch takes 63 bits
+    with single_thread():
+        vectors_VE = rotated(factorize(matrix, width, generator), generator)
+
+    # Tokens without co-occurrences have rows of zeros up to rounding.
+    vectors_VE[~torch.from_numpy(has_vector_V)] = 0
+    if has_vector_V.any():
+        vectors_VE /= vectors_VE[torch.from_numpy(has_vector_V)].std()
+    return WordVectors(vectors_VE.float(), torch.from_numpy(has_vector_V))
+
+
+def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> sparse.csr_matrix:
+    """Return the (V, V) symmetric matrix of weights, in float64: entry [a, b] counts b near a, and a near b."""
+    shape = (vocabulary_size, vocabulary_size)
+    upper = sparse.csr_matrix(shape, dtype=np.float64)
+    for first, second, weight in triples:
+        upper = upper + sparse.csr_matrix((weight.astype(np.float64), (first, second)), shape=shape)
+    return sparse.csr_matrix(upper + upper.T)
+
+
+def ppmi(cooccurrences: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return the positive pointwise mutual information of a symmetric matrix of weights, symmetric and in float32.
+
+    That of a token a with a context b is log(p(a, b) / (p(a) q(b))), where q smooths the frequencies of contexts. Both
+    tokens are a context of each other, so the two values are averaged. Negative ones are 0.
+    """
+    weights_V = np.asarray(cooccurrences.sum(axis=1)).ravel()
+    smoothed_V = weights_V**CONTEXT_EXPONENT
+
+    # p(a, b) / p(a) is the share of b among the contexts of a.
+    pairs = cooccurrences.tocoo()
+    share_of_context = pairs.data / weights_V[pairs.row]
+    expected_share = smoothed_V[pairs.col] / smoothed_V.sum()
+    information = np.log(share_of_context / expected_share)
+
+    is_positive = information > 0
+    kept = (information[is_positive], (pairs.row[is_positive], pairs.col[is_positive]))
+    directed = sparse.csr_matrix(kept, shape=pairs.shape)
+    return sparse.csr_matrix((directed + directed.T) * 0.5, dtype=np.float32)
+
+
+def factorize(matrix: sparse.csr_matrix, width: int, generator: torch.Generator) -> torch.Tensor:
+    """Return (V, E) float64: the eigenvectors of a symmetric matrix with the largest eigenvalues, scaled.
+
+    By subspace iteration from random columns, then the Rayleigh-Ritz method: Halko et al., arXiv:0909.4061. If the
+    vocabulary is smaller than E, the last columns are zero.
+    """
+    vocabulary_size = len(matrix.indptr) - 1
+    columns = min(width + OVERSAMPLING, vocabulary_size)
+    subspace_VS = torch.randn(vocabulary_size, columns, generator=generator, dtype=torch.float64)
+
+    for _ in range(ITERATIONS):
+        subspace_VS, _ = torch.linalg.qr(product(matrix, subspace_VS))
+
+    # Within the subspace the matrix is small, and its eigenvectors are exact.
+    projected_SS = subspace_VS.T @ product(matrix, subspace_VS)
+    eigenvalues_S, eigenvectors_SS = torch.linalg.eigh((projected_SS + projected_SS.T) / 2)
+
+    largest = eigenvalues_S.abs().argsort(descending=True, stable=True)[:width]
+    scales = eigenvalues_S[largest].abs() ** EIGENVALUE_EXPONENT
+    vectors_VE = torch.zeros(vocabulary_size, width, dtype=torch.float64)
+    vectors_VE[:, : len(largest)] = (subspace_VS @ eigenvectors_SS[:, largest]) * scales
+    return vectors_VE
+
+
+def product(matrix: sparse.csr_matrix, dense_VS: torch.Tensor) -> torch.Tensor:
+    """Return matrix @ dense in float64. It is computed in float32: each iteration corrects the last one's rounding."""
+    blocks = [(matrix @ block.numpy()) for block in dense_VS.float().split(BLOCK_COLUMNS, dim=1)]
+    return torch.from_numpy(np.concatenate(blocks, axis=1)).double()
+
+
+def rotated(vectors_VE: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the vectors after a random rotation.
+
+    It keeps all products between them, and spreads what the first few eigenvectors hold over all dimensions, and so
+    over all attention heads.
+    """
+    width = vectors_VE.shape[1]
+    random_EE = torch.randn(width, width, generator=generator, dtype=torch.float64)
+    rotation_EE, _ = torch.linalg.qr(random_EE)
+    return vectors_VE @ rotation_EE

@@ -1,0 +1,135 @@
+"""Measures how fast a run will be: trains some steps on its own data, with its own engine, and forgets them.
+
+    the first WARM_STEPS          not timed: they compile, allocate, and read the first data
+    then                          timed, until MIN_STEPS are done and SECONDS, or SHARE of run.max_hours, are over
+    one evaluation                of all held-out batches, if the run has any
+    a file of PROBE_BYTES         written to the run's folder and read back, as checkpoints are
+
+A checkpoint is estimated from its size and the file's speed, as if rank 0 wrote all of it. Rank 0's clock decides for
+all ranks.
+
+Weights, moments and batches of the rehearsal go with its engine and its streams. Training then begins with engines,
+streams and random numbers of its own, as a resumed run does, so the rehearsal leaves no trace in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from schemas.errors import PreemptedError
+from trainer.config.schema import Recipe
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.horizon import Speed
+from trainer.loop import Loop
+from trainer.memory import saved_bytes
+from trainer.trial_pass import count_parameters
+
+WARM_STEPS = 5
+MIN_STEPS = 10
+STEPS_AT_ONCE = 5
+"""Steps between two looks at the clock, which wait for the device."""
+
+SECONDS = 30.0
+SHARE = 0.01
+
+PROBE_BYTES = 64 << 20
+PROBE = ".write_speed"
+
+
+def rehearse(loop: Loop, start: float) -> Speed:
+    """Measure the speed of training with a loop that is used for nothing else. A collective call.
+
+    start: the seconds that it took to open the loop's data and to build its engine.
+
+    Raises PreemptedError on every rank if any of them was asked to stop.
+    """
+    recipe = loop.phase.recipe
+    step, tokens = time_steps(loop, recipe.run.max_hours or 0.0)
+    evaluation = time_evaluation(loop)
+    save = time_save(loop, recipe)
+
+    # Clocks differ by milliseconds between ranks, and all ranks must compute with equal numbers.
+    return run_on_rank_0(lambda: Speed(start, step, evaluation, save, tokens))
+
+
+def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
+    """Return the mean seconds and the mean tokens of a step."""
+    take_steps(loop, 0, WARM_STEPS)
+    wanted = min(SECONDS, SHARE * max_hours * 3600)
+
+    steps = 0
+    tokens = 0.0
+    started = perf_counter()
+    while True:
+        tokens += take_steps(loop, WARM_STEPS + steps, STEPS_AT_ONCE)
+        steps += STEPS_AT_ONCE
+        seconds = perf_counter() - started
+        is_enough = steps >= MIN_STEPS and seconds >= wanted
+        if run_on_rank_0(partial(bool, is_enough)):
+            return seconds / steps, tokens / steps
+
+
+def take_steps(loop: Loop, done: int, steps: int) -> float:
+    """Take further steps, wait until the device has computed them, and return their tokens."""
+    tokens = 0.0
+    last = done + steps
+    for step in range(done + 1, last + 1):
+        if not loop.compute_step(step, skipped_batches=0, is_last=step == last):
+            raise preempted(loop)
+        result = loop.stepper.settle()
+        tokens += result.counts.tokens if result is not None else 0.0
+        loop.stepper.update()
+        loop.clock.step_ended()
+
+    result = loop.stepper.settle()
+    return tokens + (result.counts.tokens if result is not None else 0.0)
+
+
+def time_evaluation(loop: Loop) -> float:
+    """Return the seconds of one evaluation, 0 if the run has none."""
+    if loop.evaluation is None:
+        return 0.0
+    result = loop.evaluation.measure(loop.engine, partial(loop.stop_requested_on_any_rank, 0))
+    if result.interrupted:
+        raise preempted(loop)
+    return result.seconds
+
+
+def time_save(loop: Loop, recipe: Recipe) -> float:
+    """Return the estimated seconds of writing one checkpoint."""
+    # Counted in the shape, because ZeRO 3 leaves only parts of the parameters on a rank.
+    model: Any = loop.engine.module
+    size = saved_bytes(count_parameters(model.shape, recipe))
+    folder = Path(loop.run_recipe.run.folder)
+    return size / PROBE_BYTES * run_on_rank_0(lambda: time_probe(folder))
+
+
+def time_probe(folder: Path) -> float:
+    """Return the seconds of writing a file of PROBE_BYTES, reading it back and hashing it. The file is removed."""
+    probe = folder / PROBE
+    content = os.urandom(PROBE_BYTES)  # which no file system can compress
+    started = perf_counter()
+    try:
+        with probe.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        hashlib.sha256(probe.read_bytes())
+        return perf_counter() - started
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def preempted(loop: Loop) -> PreemptedError:
+    """Return the error that ends a run which was asked to stop before its first step."""
+    return PreemptedError(
+        f"{loop.run_recipe.run.output}: asked to stop while the speed of training was measured for run.max_hours. "
+        "There is nothing to save. The same command starts again."
+    )
