@@ -13,6 +13,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "recipe.toml",
         "metrics.jsonl",
         "ranks.json",
+        "unigram.json",
         "report.html",
         "tensorboard",
         "checkpoints",
@@ -41,6 +42,11 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "slowest_rank",
         "slowest_ratio",
         "peak_memory_bytes",
+        "mlm_loss_masked",
+        "mlm_loss_kept",
+        "mlm_loss_random",
+        "mlm_accuracy_masked",
+        "unigram_loss",
     ]
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas import shards, storage
-from schemas.errors import ClozelineError
+from schemas.errors import DataError
 from schemas.statistics import read_statistics
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
@@ -118,35 +118,33 @@ def sampled_counts(folders: list[PairFolder], weights: list[float] | None) -> In
 
 def counts_of_folder(folder: PairFolder, tokens: int) -> Ints:
     """Return the counts of the first `tokens` tokens, about, of a few shards that lie evenly in the folder."""
-    all_shards = folder.manifest.shards
-    chosen = min(SAMPLED_SHARDS, len(all_shards))
+    number_of_shards = len(folder.manifest.shards)
+    chosen = min(SAMPLED_SHARDS, number_of_shards)
 
     counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
-    for number in range(chosen):
-        shard = all_shards[number * len(all_shards) // chosen]
-        counts_V += counts_of_shard(
-            storage.join(folder.folder, shard.path), -(-tokens // chosen), folder.vocabulary.size
-        )
+    for i in range(chosen):
+        counts_V += counts_of_shard(folder, i * number_of_shards // chosen, -(-tokens // chosen))
     return counts_V
 
 
-def counts_of_shard(path: str, tokens: int, vocabulary_size: int) -> Ints:
+def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
     """Return the counts of a shard's first record batches, until they hold `tokens` tokens.
 
-    A shard that cannot be read, and ids that are not of the vocabulary, count nothing: training reports them when it
-    comes to them, as it does without this line.
+    A damaged shard, and ids that are not of the vocabulary, count nothing: training reports them when it comes to
+    them, as it does without this line. Raises StorageError if the shard is in a store that cannot be reached, because
+    the line must not depend on an outage.
     """
-    counts_V = np.zeros(vocabulary_size, dtype=np.int64)
+    counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
     try:
-        with storage.open_input(path) as file, pa.ipc.open_file(file) as reader:
+        with folder.open_shard(number) as file, pa.ipc.open_file(file) as reader:
             column = reader.schema.get_field_index("input_ids")
-            for number in range(reader.num_record_batches):
+            for batch_number in range(reader.num_record_batches):
                 if counts_V.sum() >= tokens:
                     break
-                batch = reader.get_batch(number)
+                batch = reader.get_batch(batch_number)
                 batch.validate(full=True)
                 ids_T = batch.column(column).flatten().to_numpy()
-                counts_V += np.bincount(ids_T[ids_T < vocabulary_size], minlength=vocabulary_size)
-    except (*shards.ARROW_ERRORS, ClozelineError, ValueError, IndexError):
+                counts_V += np.bincount(ids_T[ids_T < len(counts_V)], minlength=len(counts_V))
+    except (*shards.ARROW_ERRORS, DataError, ValueError, IndexError):
         pass
     return counts_V

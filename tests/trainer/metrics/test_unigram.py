@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -14,8 +15,14 @@ from hypothesis import strategies as st
 
 from tests.trainer.one_rank import small_recipe
 from trainer.data.dataset import PairFolder
-from trainer.metrics import unigram
-from trainer.metrics.unigram import UNIGRAM_FILE, WordFrequencies, counts_of_folder, recorded_counts, unigram_counts
+from trainer.metrics.unigram import (
+    UNIGRAM_FILE,
+    WordFrequencies,
+    counts_of_folder,
+    counts_of_shard,
+    recorded_counts,
+    unigram_counts,
+)
 
 
 def plain_count(folder: PairFolder) -> list[int]:
@@ -67,10 +74,17 @@ def test_counts_are_kept_with_the_run_until_the_pairs_change(
         other.close()
 
 
-def test_a_shard_that_cannot_be_read_counts_nothing(tmp_path: Path) -> None:
-    (tmp_path / "bad.arrow").write_bytes(b"ARROW1" + bytes(100))
-    for name in ("bad.arrow", "missing.arrow"):
-        assert not unigram.counts_of_shard(str(tmp_path / name), 10, 5).any()
+def test_a_damaged_shard_counts_nothing(pairs: Path, tmp_path: Path) -> None:
+    shutil.copytree(pairs, tmp_path / "pairs")
+    folder = PairFolder(str(tmp_path / "pairs"))
+    try:
+        first, second = (tmp_path / "pairs" / shard.path for shard in folder.manifest.shards[:2])
+        first.write_bytes(b"ARROW1" + bytes(100))
+        second.unlink()
+        for number in (0, 1):
+            assert not counts_of_shard(folder, number, 10).any()
+    finally:
+        folder.close()
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=2, max_size=50).filter(any))
