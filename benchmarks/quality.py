@@ -4,24 +4,23 @@
 
 CORPUS.jsonl has a document in the key "text" of each line; every fiftieth is held out. All contestants train on rows of
 up to 128 tokens of one WordPiece vocabulary (8,000, lower case), each in a process of its own with one thread, in
-turns. A run is as long as fits into the minutes: steps are timed first, by the processor time that they take, so that
-what else the machine does changes nothing. Start-up is not counted.
+turns. A run is as long as fits into the minutes, which are those of the processor; start-up is not counted.
 
     run_mlm, defaults   transformers' BertForMaskedLM and collator with run_mlm.py's values
-    run_mlm, tuned      the same with a tuned rate and batch, no dropout, larger first weights and warm-up
+    run_mlm, LR, ROWS   the same, tuned: this rate and batch, no dropout, larger first weights and warm-up
     tiny as it was      the recipe that shipped as `tiny` before (small_bert.toml)
-    NAME                the recipe of this time; cpu_minutes up to 20 minutes, then cpu_hour
+    NAME                a recipe of ours. With +KEY=VALUE behind it, that key differs: the parts of a recipe
+    NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
-Scores are those of quality_measure.py: nats at [MASK], at the same places for everyone. A run that is finished is kept.
-Writes OUT/curves.svg, and prints the tables. On a GPU: --device cuda, where the minutes are those of the clock.
+Scores are those of quality_measure.py: nats at [MASK], at the same places for everyone. A run that is finished is kept,
+so two commands with other names in --only can share a machine. Writes OUT/curves.svg, and prints the tables.
+--sentences and --tags add probes (quality_probes.py). On a GPU: --device cuda, where the minutes are the clock's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import statistics as means
 import subprocess
 import sys
@@ -31,19 +30,32 @@ from typing import Any
 
 import small_runs
 import torch
-from quality_measure import HeldOut, Score, fitted_accuracy, read_held_out, sentence_vectors, word_vectors
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from quality_measure import HeldOut, read_held_out
+from quality_ours import HERE, SMALL_BERT, Settings, export_untrained, one_thread, train_ours
+from quality_probes import Task, probe, read_examples
+from transformers import AutoModelForMaskedLM
 
 from schemas.statistics import read_statistics
 
-HERE = Path(__file__).parent
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50
-TIMED_STEPS = (20, 80)
-WARMUP_SHARE = 0.07
-EVALUATIONS = 12
-PROBE_SEEDS = 5
-PROBE_EXAMPLES = 4000
+
+CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
+"""Whom the recipe of this time is compared with. docs/measurements.md has the rates and batches that were tried."""
+
+DRAWN = {
+    "model.initial_embeddings": "none",
+    "model.initial_output_bias": "none",
+    "model.initial_attention": "none",
+    "model.initial_head": "none",
+}
+"""What makes all starting weights of a recipe random ones."""
+
+STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""The 97.5% quantile of Student's t for so many values."""
+
+Key = tuple[str, float, int]
+"""A run: the contestant's name, its minutes and its seed."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,7 @@ def main() -> None:
     flags.add_argument("--output", type=Path, required=True)
     flags.add_argument("--minutes", type=float, nargs="+", default=[2.0, 10.0])
     flags.add_argument("--only", nargs="+", help="names of contestants; all if left out")
-    flags.add_argument("--rival_lr", type=float, default=1e-3)
-    flags.add_argument("--rival_batch", type=int, default=32)
-    flags.add_argument("--seeds", type=int, default=1)
+    flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--device", default="cpu")
     flags.add_argument("--sentences", type=Path, help="JSONL of text and label, for the probe of sentences")
     flags.add_argument("--tags", type=Path, help="JSONL of tokens and tags, for the probe of words")
@@ -78,21 +88,19 @@ def main() -> None:
     plateau = held_out.unigram_loss(counts)
     print(f"word frequencies alone: {plateau:.3f} nats, {held_out.bits_per_character(plateau):.3f} bits a character")
 
-    outcomes: dict[tuple[str, float, int], Outcome] = {}
+    outcomes: dict[Key, Outcome] = {}
     for minutes in options.minutes:
-        for seed in range(options.seeds):
-            for name in options.only or contestants(minutes):
-                outcomes[name, minutes, seed] = run(name, minutes, seed, options)
-                print_line(name, minutes, seed, outcomes[name, minutes, seed], held_out)
+        for seed in options.seeds:
+            for name in options.only or [*CONTESTANTS, "cpu_minutes" if minutes <= 20 else "cpu_hour"]:
+                key = (name, minutes, seed)
+                outcomes[key] = run(key, options)
+                print_line(key, outcomes[key], held_out)
 
     draw(outcomes, plateau, out / "curves.svg")
-    if options.sentences or options.tags:
-        print_probes(outcomes, options)
-
-
-def contestants(minutes: float) -> list[str]:
-    """Return who takes part for so many minutes."""
-    return ["run_mlm, defaults", "run_mlm, tuned", "tiny as it was", "cpu_minutes" if minutes <= 20 else "cpu_hour"]
+    if options.sentences:
+        print_probes("sentences", options.sentences, outcomes)
+    if options.tags:
+        print_probes("tags", options.tags, outcomes)
 
 
 def make_data(corpora: list[str], out: Path) -> None:
@@ -101,9 +109,14 @@ def make_data(corpora: list[str], out: Path) -> None:
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
 
-    small_runs.make_text(small_runs.write_documents(training, out / "training.jsonl"), out / "text")
-    small_runs.make_text(small_runs.write_documents(held_out, out / "held_out.jsonl"), out / "held_out_text")
+    # Written once: a command that shares OUT may be reading them.
+    if not (out / "training.jsonl").exists():
+        small_runs.write_documents(training, out / "training.jsonl")
+        small_runs.write_documents(held_out, out / "held_out.jsonl")
+    small_runs.make_text(out / "training.jsonl", out / "text")
+    small_runs.make_text(out / "held_out.jsonl", out / "held_out_text")
     small_runs.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
+
     for text, pairs in (("text", "pairs"), ("held_out_text", "held_out_pairs")):
         rows = "--objective full_sentences --max_length 128"
         command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
@@ -115,94 +128,83 @@ def make_data(corpora: list[str], out: Path) -> None:
 # ---- Runs ----
 
 
-def run(name: str, minutes: float, seed: int, options: argparse.Namespace) -> Outcome:
+def run(key: Key, options: argparse.Namespace) -> Outcome:
     """Train one contestant, unless that is done."""
-    folder = options.output / f"{name.replace(', ', '_').replace(' ', '_')}_{minutes:g}_{seed}"
+    name, minutes, seed = key
+    folder = options.output / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
     if not (folder / "outcome.json").exists():
-        train = train_rival if name.startswith("run_mlm") else train_ours
-        outcome = train(name, minutes * 60, seed, folder, options)
+        outcome = train(key, folder, options)
         (folder / "outcome.json").write_text(json.dumps(outcome))
     return Outcome(**json.loads((folder / "outcome.json").read_text()), hf=folder / "hf")
 
 
-def train_rival(name: str, seconds: float, seed: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    tuned = ["--tuned", "--lr", str(options.rival_lr), "--batch", str(options.rival_batch)]
+def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Train the contestant of a name. Returns the fields of Outcome but `hf`."""
+    name, minutes, seed = key
+    if name.startswith("run_mlm"):
+        return train_rival(key, folder, options)
+
+    recipe, *parts = name.split("+")
+    recipe, _, start = recipe.partition(" ") if recipe != SMALL_BERT else (recipe, "", "")
+    settings: Settings = {
+        "data.pairs": options.output / "pairs",
+        "evaluation.pairs": options.output / "held_out_pairs",
+        "run.seed": seed,
+    }
+    if recipe != SMALL_BERT:
+        settings["data.statistics"] = options.output / "statistics"
+    settings |= dict(part.split("=", 1) for part in parts)
+
+    if start:
+        export_untrained(recipe, folder, settings | (DRAWN if start == "random" else {}), options.device)
+        return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    return train_ours(recipe, minutes * 60, folder, settings, options.device)
+
+
+def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Train transformers' own model, as quality_rival.py does."""
+    name, minutes, seed = key
     words = [sys.executable, str(HERE / "quality_rival.py"), str(options.output / "pairs")]
-    words += [str(options.output / "held_out_pairs"), "--output", str(folder / "hf"), "--seconds", str(seconds)]
-    words += ["--seed", str(seed), "--device", options.device, *(tuned if name.endswith("tuned") else [])]
+    words += [str(options.output / "held_out_pairs"), "--output", str(folder / "hf"), "--seconds", str(minutes * 60)]
+    words += ["--seed", str(seed), "--device", options.device]
+    if not name.endswith("defaults"):
+        _, rate, rows = name.split(", ")
+        words += ["--tuned", "--lr", rate, "--batch", rows]
     subprocess.run(words, check=True, env=one_thread(options.device))
     return json.loads((folder / "hf" / "curve.json").read_text())
-
-
-def train_ours(name: str, seconds: float, seed: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count."""
-    before = trained_for(TIMED_STEPS[0], name, seed, folder / "timed_short", options)
-    after = trained_for(TIMED_STEPS[1], name, seed, folder / "timed_long", options)
-    seconds_a_step = (after - before) / (TIMED_STEPS[1] - TIMED_STEPS[0])
-    steps = int(seconds / seconds_a_step)
-
-    trained_for(steps, name, seed, folder / "run", options, evaluate_every=max(1, steps // EVALUATIONS))
-    small_runs.export(folder / "run", folder / "hf")
-    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [line for line in lines if "eval_mlm_loss_masked" in line]
-    curve = [(line["step"] * seconds_a_step, line["eval_mlm_loss_masked"]) for line in evaluated]
-    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
-
-
-def trained_for(
-    steps: int, name: str, seed: int, run: Path, options: argparse.Namespace, evaluate_every: int = 10**9
-) -> float:
-    """Train a recipe for so many steps, and return the seconds of the processor (on a GPU, of the clock)."""
-    recipe = str(HERE / "small_bert.toml") if name == "tiny as it was" else name
-    settings = {
-        "data.pairs": options.output / "pairs",
-        "run.output": run,
-        "run.max_steps": steps,
-        "run.seed": seed,
-        "run.log_every": max(1, steps // 200),
-        "checkpoint.every": 10**9,
-        "checkpoint.keep": 1,
-        "evaluation.pairs": options.output / "held_out_pairs" if evaluate_every < 10**9 else "none",
-        "evaluation.every": evaluate_every,
-    }
-    if name == "tiny as it was":
-        settings["schedule.warmup_steps"] = max(1, int(WARMUP_SHARE * steps))
-    else:
-        settings |= {"data.statistics": options.output / "statistics", "run.max_hours": "none"}
-
-    words = [sys.executable, "-m", "trainer", "--config", recipe]
-    for key, value in settings.items():
-        words += ["--set", f"{key}={value}"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(words, check=True, env=one_thread(options.device), stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if options.device != "cpu":
-        return float(json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["seconds"])
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def one_thread(device: str) -> dict[str, str]:
-    """Return the environment of a contestant."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return environment | {"DS_ACCELERATOR": "cpu"} if device == "cpu" else environment
 
 
 # ---- Tables and curves ----
 
 
-def score_of(hf: Path, held_out: HeldOut) -> Score:
-    """Return the score of an exported model, opened as a user opens it."""
-    return held_out.score(AutoModelForMaskedLM.from_pretrained(hf))
-
-
-def print_line(name: str, minutes: float, seed: int, outcome: Outcome, held_out: HeldOut) -> None:
-    score = score_of(outcome.hf, held_out)
+def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
+    """Print one line of the table: steps, millions of tokens, nats, bits a character, accuracy."""
+    name, minutes, seed = key
+    score = held_out.score(AutoModelForMaskedLM.from_pretrained(outcome.hf))
     bits = held_out.bits_per_character(score.loss)
     figures = f"{outcome.steps:,} | {outcome.tokens / 1e6:.2f} | {score.loss:.3f} | {bits:.3f} | {score.accuracy:.3f}"
     print(f"| {name} | {minutes:g} | {seed} | {figures} |", flush=True)
 
 
-def draw(outcomes: dict[tuple[str, float, int], Outcome], plateau: float, path: Path) -> None:
+def print_probes(task: Task, path: Path, outcomes: dict[Key, Outcome]) -> None:
+    """Print the accuracy of linear probes, each seed's on a model and a choice of examples of its own."""
+    examples = read_examples(path)
+    print(f"\n| {task} | minutes | accuracy, and the 95% interval of its mean |\n|---|---|---|")
+    for name, minutes in dict.fromkeys((name, minutes) for name, minutes, _ in outcomes):
+        seeds = [seed for other, time, seed in outcomes if (other, time) == (name, minutes)]
+        accuracies = [probe(task, outcomes[name, minutes, seed].hf, examples, seed) for seed in seeds]
+        print(f"| {name} | {minutes:g} | {with_interval(accuracies)} |", flush=True)
+
+
+def with_interval(values: list[float]) -> str:
+    """Return the mean of some values, and half of its 95% interval."""
+    if len(values) == 1:
+        return f"{values[0]:.4f}"
+    half = STUDENT_T[len(values)] * means.stdev(values) / len(values) ** 0.5
+    return f"{means.mean(values):.4f} ± {half:.4f}"
+
+
+def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
     """Draw the held-out loss of all runs over minutes, with the loss of word frequencies alone."""
     import matplotlib
 
@@ -223,39 +225,6 @@ def draw(outcomes: dict[tuple[str, float, int], Outcome], plateau: float, path: 
     by_label = dict(zip(labels, handles, strict=True))
     axes.legend(by_label.values(), by_label.keys())
     figure.savefig(path, metadata={"Date": None})
-
-
-def print_probes(outcomes: dict[tuple[str, float, int], Outcome], options: argparse.Namespace) -> None:
-    """Print the accuracy of linear probes on each model, over several choices of what they are fitted to."""
-    tasks = {"sentences": options.sentences, "tags": options.tags}
-    for task, path in tasks.items():
-        if path is None:
-            continue
-
-        examples = [json.loads(line) for line in path.read_text().splitlines()]
-        print(f"\n| {task} | minutes | accuracy, mean and range of {PROBE_SEEDS} |\n|---|---|---|")
-        for (name, minutes, seed), outcome in outcomes.items():
-            if seed > 0:
-                continue
-            vectors, labels = vectors_of(task, outcome.hf, examples)
-            accuracies = [fitted_accuracy(vectors, labels, s, PROBE_EXAMPLES) for s in range(PROBE_SEEDS)]
-            spread = f"{min(accuracies):.3f} to {max(accuracies):.3f}"
-            print(f"| {name} | {minutes:g} | {means.mean(accuracies):.3f} ({spread}) |", flush=True)
-
-
-def vectors_of(task: str, hf: Path, examples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the vectors and the labels of a task's examples: of sentences, or of their words."""
-    model = AutoModel.from_pretrained(hf)
-    tokenizer = AutoTokenizer.from_pretrained(hf)
-    if task == "sentences":
-        vectors = sentence_vectors(model, tokenizer, [example["text"] for example in examples])
-        labels = [example["label"] for example in examples]
-    else:
-        vectors = word_vectors(model, tokenizer, [example["tokens"] for example in examples])
-        labels = [tag for example in examples for tag in example["tags"]]
-
-    names = sorted(set(labels))
-    return vectors, torch.tensor([names.index(label) for label in labels])
 
 
 if __name__ == "__main__":

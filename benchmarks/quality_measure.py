@@ -1,4 +1,4 @@
-"""What quality.py measures of any masked LM that transformers opens: held-out loss at [MASK], and linear probes.
+"""What quality.py measures of any masked LM that transformers opens: its held-out loss at [MASK].
 
 Every contestant predicts the same places of the same held-out rows, each replaced by [MASK], so that nothing can be
 copied. The masks come from a constant seed.
@@ -106,73 +106,3 @@ def _characters_a_token(tokens: Iterable[str], labels_K: np.ndarray) -> float:
     """Return the mean length of the predicted tokens; the mark of a piece within a word is no character."""
     lengths = np.array([len(token.removeprefix("##")) for token in tokens])
     return float(lengths[labels_K].mean())
-
-
-# ---- Probes ----
-
-
-@torch.inference_mode()
-def sentence_vectors(model: Any, tokenizer: Any, sentences: list[str]) -> Tensor:
-    """Return (sentences, width): the mean of the last layer's vectors of each sentence's tokens."""
-    model.eval()
-    vectors = []
-    for start in range(0, len(sentences), 64):
-        encoded = tokenizer(
-            sentences[start : start + 64], truncation=True, max_length=128, padding=True, return_tensors="pt"
-        )
-        encoded.pop("token_type_ids", None)
-        hidden = model(**encoded).last_hidden_state
-        weight = encoded["attention_mask"][..., None].float()
-        vectors.append((hidden * weight).sum(1) / weight.sum(1))
-    return torch.cat(vectors)
-
-
-@torch.inference_mode()
-def word_vectors(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Tensor:
-    """Return (words, width): the last layer's vector of the first piece of each word, sentence after sentence."""
-    model.eval()
-    vectors = []
-    for start in range(0, len(sentences), 64):
-        batch = sentences[start : start + 64]
-        encoded = tokenizer(
-            batch, is_split_into_words=True, truncation=True, max_length=128, padding=True, return_tensors="pt"
-        )
-        inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
-        hidden = model(**inputs).last_hidden_state
-        for row, words in enumerate(batch):
-            first: dict[int, int] = {}
-            for place, word in enumerate(encoded.word_ids(row)):
-                if word is not None:
-                    first.setdefault(word, place)
-            assert len(first) == len(words), "sentences fit into 128 tokens"
-            vectors.append(hidden[row, [first[word] for word in range(len(words))]])
-    return torch.cat(vectors)
-
-
-def fitted_accuracy(vectors_ND: Tensor, labels_N: Tensor, seed: int, train: int) -> float:
-    """Return the accuracy of a logistic regression on what it was not fitted to.
-
-    seed: of the choice of `train` examples that it is fitted to. Its weight decay is 1e-3 of the mean loss.
-    """
-    order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(seed))
-    fitted, measured = order[:train], order[train:]
-    mean_D = vectors_ND[fitted].mean(0)
-    scale_D = vectors_ND[fitted].std(0) + 1e-6
-    x_ND = (vectors_ND - mean_D) / scale_D
-
-    classes = int(labels_N.max()) + 1
-    weight_CD = torch.zeros(classes, x_ND.shape[1], requires_grad=True)
-    bias_C = torch.zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight_CD, bias_C], max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        logits = F.linear(x_ND[fitted], weight_CD, bias_C)
-        value = F.cross_entropy(logits, labels_N[fitted]) + 1e-3 * weight_CD.square().sum()
-        value.backward()
-        return value
-
-    optimizer.step(loss)  # type: ignore[arg-type]
-    with torch.no_grad():
-        answers = F.linear(x_ND[measured], weight_CD, bias_C).argmax(-1)
-    return float((answers == labels_N[measured]).float().mean())

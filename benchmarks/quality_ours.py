@@ -1,0 +1,141 @@
+"""One training of a recipe for quality.py, in a process of its own, as long as fits into some seconds.
+
+On a CPU the seconds are those of the processor, so that what else the machine does changes little. Some steps are timed
+first, in a run that is thrown away: the time of a step is the slope between two looks at its metrics, which leaves out
+start-up. On a GPU they are the clock's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import small_runs
+
+HERE = Path(__file__).parent
+
+SMALL_BERT = "tiny as it was"
+"""The name of the contestant whose recipe is small_bert.toml."""
+
+TIMED_SECONDS = 15
+"""How long steps are timed, from the first look on."""
+
+FIRST_LOOK = 20
+"""The step of the first look: the ones before it also allocate memory."""
+
+WARMUP_SHARE = 0.07
+EVALUATIONS = 12
+NEVER = 10**9
+
+Settings = dict[str, Any]
+
+
+def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
+    """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count.
+
+    name: of a recipe, or SMALL_BERT. settings: keys of the recipe that differ. Writes FOLDER/hf, and returns the
+    fields of quality.Outcome but `hf`.
+    """
+    seconds_a_step = time_a_step(name, folder / "timed", settings, device)
+    steps = max(1, int(seconds / seconds_a_step))
+
+    every = max(1, steps // EVALUATIONS)
+    evaluated = settings | {"evaluation.every": every, "checkpoint.every": every * NEVER}
+    run = folder / "run"
+    subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
+    small_runs.export(run, folder / "hf")
+
+    lines = metrics_of(run)
+    curve = [
+        (line["step"] * seconds_a_step, line["eval_mlm_loss_masked"])
+        for line in lines
+        if "eval_mlm_loss_masked" in line
+    ]
+    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
+
+
+def export_untrained(name: str, folder: Path, settings: Settings, device: str) -> None:
+    """Write FOLDER/hf with the weights that a recipe starts from: one step at a rate that moves nothing."""
+    still = settings | {"optimizer.lr": 1e-12, "evaluation.pairs": "none", "evaluation.every": NEVER}
+    run = folder / "run"
+    subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
+    small_runs.export(run, folder / "hf")
+
+
+def time_a_step(name: str, run: Path, settings: Settings, device: str) -> float:
+    """Return the seconds of one step, from a run that is ended when enough of them are timed."""
+    shutil.rmtree(run, ignore_errors=True)
+    unevaluated = settings | {"evaluation.pairs": "none", "evaluation.every": NEVER, "run.log_every": 2}
+    words = command(name, run, NEVER, unevaluated)
+    trainer = subprocess.Popen(words, env=one_thread(device), stdout=subprocess.DEVNULL)
+    try:
+        first = look(trainer, run, device, FIRST_LOOK, 0.0)
+        second = look(trainer, run, device, FIRST_LOOK, first[1] + TIMED_SECONDS)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    shutil.rmtree(run)
+    return (second[1] - first[1]) / (second[0] - first[0])
+
+
+def look(
+    trainer: subprocess.Popen[bytes], run: Path, device: str, after_step: int, after_seconds: float
+) -> tuple[int, float]:
+    """Wait for a new line of metrics past this step and these seconds. Returns its step, and the seconds then."""
+    process = psutil.Process(trainer.pid)
+    seen = len(metrics_of(run))
+    while trainer.poll() is None:
+        lines = metrics_of(run)
+        if len(lines) > seen and lines[-1]["step"] > after_step:
+            times = process.cpu_times()
+            seconds = times.user + times.system if device == "cpu" else float(lines[-1]["seconds"])
+            if seconds > after_seconds:
+                return lines[-1]["step"], seconds
+        seen = len(lines)
+        time.sleep(0.005)
+    raise RuntimeError(f"The trainer ended with code {trainer.returncode} while its steps were timed.")
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """Return the complete lines of a run's metrics."""
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return []
+    text = path.read_text()
+    complete = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+def command(name: str, run: Path, steps: int, settings: Settings) -> list[str]:
+    """Return the trainer's command line."""
+    recipe = str(HERE / "small_bert.toml") if name == SMALL_BERT else name
+    chosen: Settings = {
+        "run.output": run,
+        "run.max_steps": steps,
+        "run.log_every": max(1, steps // 200),
+        "checkpoint.every": NEVER,
+        "checkpoint.keep": 1,
+    }
+    if name == SMALL_BERT:
+        chosen["schedule.warmup_steps"] = max(1, int(WARMUP_SHARE * steps))
+    else:
+        chosen["run.max_hours"] = "none"
+
+    words = [sys.executable, "-m", "trainer", "--config", recipe]
+    for key, value in (chosen | settings).items():
+        words += ["--set", f"{key}={value}"]
+    return words
+
+
+def one_thread(device: str) -> Mapping[str, str]:
+    """Return the environment of a contestant."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return environment | {"DS_ACCELERATOR": "cpu"} if device == "cpu" else environment

@@ -1,0 +1,109 @@
+"""Linear probes for quality.py: what can be read from the frozen vectors of an encoder that transformers opens.
+
+Two tasks. Sentences: a label from the mean of a sentence's vectors. Tags: a label of each word from the vector of its
+first piece. A logistic regression is fitted to some examples and measured on all others.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer
+
+FITTED = {"sentences": 4000, "tags": 20_000}
+"""Examples that a probe is fitted to, by task."""
+
+Task = Literal["sentences", "tags"]
+
+
+def read_examples(path: Path) -> list[dict[str, Any]]:
+    """Read JSONL: `text` and `label` for sentences, `tokens` and `tags` for words."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def probe(task: Task, hf: Path, examples: list[dict[str, Any]], seed: int) -> float:
+    """Return the accuracy of a probe. seed: of the choice of examples that it is fitted to."""
+    model = AutoModel.from_pretrained(hf)
+    tokenizer = AutoTokenizer.from_pretrained(hf)
+    if task == "sentences":
+        vectors_ND = sentence_vectors(model, tokenizer, [example["text"] for example in examples])
+        labels = [example["label"] for example in examples]
+    else:
+        vectors_ND = word_vectors(model, tokenizer, [example["tokens"] for example in examples])
+        labels = [tag for example in examples for tag in example["tags"]]
+
+    names = sorted(set(labels))
+    labels_N = torch.tensor([names.index(label) for label in labels])
+    return fitted_accuracy(vectors_ND, labels_N, seed, FITTED[task])
+
+
+@torch.inference_mode()
+def sentence_vectors(model: Any, tokenizer: Any, sentences: list[str]) -> Tensor:
+    """Return (sentences, width): the mean of the last layer's vectors of each sentence's tokens."""
+    model.eval()
+    vectors = []
+    for start in range(0, len(sentences), 64):
+        encoded = tokenizer(
+            sentences[start : start + 64], truncation=True, max_length=128, padding=True, return_tensors="pt"
+        )
+        encoded.pop("token_type_ids", None)
+        hidden = model(**encoded).last_hidden_state
+        weight = encoded["attention_mask"][..., None].float()
+        vectors.append((hidden * weight).sum(1) / weight.sum(1))
+    return torch.cat(vectors)
+
+
+@torch.inference_mode()
+def word_vectors(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Tensor:
+    """Return (words, width): the last layer's vector of the first piece of each word, sentence after sentence."""
+    model.eval()
+    vectors = []
+    for start in range(0, len(sentences), 64):
+        batch = sentences[start : start + 64]
+        encoded = tokenizer(
+            batch, is_split_into_words=True, truncation=True, max_length=128, padding=True, return_tensors="pt"
+        )
+        inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        hidden = model(**inputs).last_hidden_state
+        for row, words in enumerate(batch):
+            first: dict[int, int] = {}
+            for place, word in enumerate(encoded.word_ids(row)):
+                if word is not None:
+                    first.setdefault(word, place)
+            assert len(first) == len(words), "sentences fit into 128 tokens"
+            vectors.append(hidden[row, [first[word] for word in range(len(words))]])
+    return torch.cat(vectors)
+
+
+def fitted_accuracy(vectors_ND: Tensor, labels_N: Tensor, seed: int, train: int) -> float:
+    """Return the accuracy of a logistic regression on what it was not fitted to.
+
+    seed: of the choice of `train` examples that it is fitted to. Its weight decay is 1e-3 of the mean loss.
+    """
+    order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(seed))
+    fitted, measured = order[:train], order[train:]
+    mean_D = vectors_ND[fitted].mean(0)
+    scale_D = vectors_ND[fitted].std(0) + 1e-6
+    x_ND = (vectors_ND - mean_D) / scale_D
+
+    classes = int(labels_N.max()) + 1
+    weight_CD = torch.zeros(classes, x_ND.shape[1], requires_grad=True)
+    bias_C = torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight_CD, bias_C], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        logits = F.linear(x_ND[fitted], weight_CD, bias_C)
+        value = F.cross_entropy(logits, labels_N[fitted]) + 1e-3 * weight_CD.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    with torch.no_grad():
+        answers = F.linear(x_ND[measured], weight_CD, bias_C).argmax(-1)
+    return float((answers == labels_N[measured]).float().mean())
