@@ -1,0 +1,91 @@
+"""The command line of `clozeline finetune` and `python -m trainer.finetune`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from schemas.errors import ClozelineError
+from trainer.cli import RecipeParser, check_launcher, print_error
+from trainer.distributed.preemption import StopRequest
+from trainer.finetune.task_file import read_task
+
+EPILOG = """\
+TASK.toml names the kind of the task, its files and its values, for example:
+
+  name = "reviews"
+  kind = "sentence"            # or pair, choice, tags, span
+
+  [data]
+  train = "train.jsonl"        # lines such as {"text": "A fine film.", "label": "good"}
+  dev = "dev.jsonl"
+
+  [training]
+  epochs = 3
+  lr = 5e-5
+
+docs/finetune.md has all keys. The same command continues a fine-tuning that was stopped or killed.
+"""
+
+
+def main(
+    arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer.finetune"
+) -> int:
+    """Run the command line and return the process's exit code.
+
+    `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
+    """
+    if stop is None:
+        stop = StopRequest().listen()
+
+    try:
+        _run(parser(prog).parse_args(arguments), stop)
+        return 0
+    except ClozelineError as error:
+        print_error(error)
+        return error.exit_code
+    finally:
+        stop.ignore()
+
+
+def _run(options: argparse.Namespace, stop: StopRequest) -> None:
+    """Read the task and fine-tune."""
+    task = read_task(options.task, options.set)
+    check_launcher()
+
+    # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
+    from trainer.finetune.run import Order, finetune
+
+    data = options.data if options.data is not None else str(Path(options.task).parent)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    flags = RecipeParser(
+        prog=prog,
+        description="Fine-tune an encoder on one task and measure it there.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("folder", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's")
+    flags.add_argument("--task", required=True, metavar="TASK.toml", help="what to learn, and how")
+    flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
+    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
+    flags.add_argument("--seeds", type=_positive, default=1, help="how often to train, with other draws (default: 1)")
+    flags.add_argument("--first_seed", type=int, default=0, help="the first of these seeds (default: 0)")
+    flags.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the task, as training.lr=5e-5"
+    )
+    flags.add_argument(
+        "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
+    )
+    return flags
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number

@@ -1,0 +1,63 @@
+"""Predicts sets of examples and scores them. Ranks share the batches; every rank gets all predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.finetune.batches import evaluation_batches
+from trainer.finetune.examples import Example
+from trainer.finetune.kinds.kind import Feature, Floats, Kind
+
+FEATURES_AT_ONCE = 64
+"""Features of a batch when nothing is trained."""
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Examples, and the features that a kind made of them."""
+
+    examples: Sequence[Example]
+    features: list[Feature]
+
+
+@torch.inference_mode()
+def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Callable[[], None]) -> list[Any]:
+    """Return the predictions of all examples, in their order. A collective call.
+
+    progress: called after each batch.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    own: dict[int, Floats] = {}
+    for batch in evaluation_batches(examples.features, FEATURES_AT_ONCE)[rank::ranks]:
+        features = [examples.features[number] for number in batch]
+        columns = {name: values.to(device) for name, values in kind.batch(features).items()}
+        with autocast(device, kind.task.training.precision):
+            output = model(**columns)
+        own.update(zip(batch, kind.scores(output, features), strict=True))
+        progress()
+
+    scores = gathered(own)
+    ordered = [scores[number] for number in range(len(examples.features))]
+    return kind.predictions(examples.examples, examples.features, ordered)
+
+
+def gathered(own: dict[int, Floats]) -> dict[int, Floats]:
+    """Return what all ranks have. A collective call."""
+    if dist.get_world_size() == 1:
+        return own
+    parts: list[dict[int, Floats]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(parts, own)
+    return {number: scores for part in parts for number, scores in part.items()}
+
+
+def autocast(device: torch.device, precision: str) -> Any:
+    """Return the context in which the model computes."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

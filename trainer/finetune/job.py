@@ -1,0 +1,42 @@
+"""What all seeds of a fine-tuning share: the task, its examples as features, the folder, and the ranks' agreement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.watchdog import Watchdog
+from trainer.finetune.evaluation import ExampleSet
+from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.task import Task
+
+DEV = "dev"
+TEST = "test"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task and one encoder.
+
+    folder: the encoder's. output: where everything is written. random_weights: whether the encoder begins untrained.
+    train: what is learned. others: the sets that are predicted at the end, "dev" among them.
+    """
+
+    task: Task
+    folder: str
+    output: Path
+    random_weights: bool
+    kind: Kind[Any, Any]
+    train: ExampleSet
+    others: dict[str, ExampleSet]
+    device: torch.device
+    stop: StopAgreement
+    watchdog: Watchdog
+
+    def folder_of_seed(self, seed: int) -> Path:
+        """Return where the files of a seed lie."""
+        return self.output / f"seed-{seed}"

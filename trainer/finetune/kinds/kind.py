@@ -1,0 +1,152 @@
+"""What all kinds of tasks have in common.
+
+A kind turns examples into features, features into batches, and the model's outputs into predictions. A feature is what
+the model reads at once: the rows of one example, or of a part of it when it is longer than a row may be.
+
+    sentence, pair   one row an example                         text.py
+    choice           a row for each choice                      choice.py
+    tags             a row for each part that fits              tags.py
+    span             a row for each window over the context     span.py
+
+Shape suffixes: B features of a batch, T tokens of a row, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from trainer.finetune.task import Task
+
+Floats = NDArray[np.float32]
+
+IGNORED = -100
+"""A label that counts for nothing, as in torch's cross-entropy."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The tokens of one row, special tokens included, without padding. type_ids: None if the model has no segments."""
+
+    ids: Sequence[int]
+    type_ids: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What the model reads at once.
+
+    example: the number of its example. rows: one, or one for each choice.
+    target: what should come out, None without a label. part: what a kind must know to read the output.
+    """
+
+    example: int
+    rows: tuple[Row, ...]
+    target: Any = None
+    part: Any = None
+
+    @property
+    def length(self) -> int:
+        """The tokens of its longest row."""
+        return max(len(row.ids) for row in self.rows)
+
+
+Example = TypeVar("Example")
+Prediction = TypeVar("Prediction")
+
+
+class Kind(ABC, Generic[Example, Prediction]):
+    """One kind of task, for one task and one tokenizer."""
+
+    model_class: ClassVar[str]
+    """The class of transformers that opens an encoder with this kind's head."""
+
+    def __init__(self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase):
+        """labels: the names of the classes, in the order of their ids; empty if the kind or the task has none."""
+        self.task = task
+        self.labels = labels
+        self.tokenizer = tokenizer
+        self.max_length = min(task.training.max_length, tokenizer.model_max_length)
+
+    # ---- What a kind defines ----
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """The width of the head."""
+
+    @abstractmethod
+    def features(self, examples: Sequence[Example]) -> list[Feature]:
+        """Return the features of all examples, in their order."""
+
+    @abstractmethod
+    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        """Return the sum of the losses of a batch, a scalar in float32. `output` is the model's."""
+
+    @abstractmethod
+    def weight(self, feature: Feature) -> int:
+        """Return how many losses a feature adds to `loss_sum`."""
+
+    @abstractmethod
+    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
+        """Return for each feature what `predictions` needs of the model's output, without padding."""
+
+    @abstractmethod
+    def predictions(
+        self, examples: Sequence[Example], features: Sequence[Feature], scores: Sequence[Floats]
+    ) -> list[Prediction]:
+        """Return the prediction of each example, in the form that metrics take."""
+
+    @abstractmethod
+    def references(self, examples: Sequence[Example]) -> list[Any]:
+        """Return what the metrics compare predictions with. All examples have labels."""
+
+    def written(self, prediction: Prediction) -> Any:
+        """Return a prediction as the file of predictions shows it."""
+        return prediction
+
+    # ---- The same for all kinds ----
+
+    def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
+        """Return the model's arguments: int64 (B, T), or (B, choices, T) if a feature has several rows."""
+        return self.padded([row for feature in features for row in feature.rows])
+
+    def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Return rows padded to the longest one, on the side that the tokenizer pads."""
+        columns: dict[str, list[Any]] = {"input_ids": [list(row.ids) for row in rows]}
+        if rows[0].type_ids is not None:
+            columns["token_type_ids"] = [list(row.type_ids or ()) for row in rows]
+        return dict(self.tokenizer.pad(columns, return_tensors="pt"))
+
+    def encoded(self, texts: Sequence[Any], pairs: Sequence[str] | None = None) -> list[Row]:
+        """Return the rows of texts or of pairs of texts. The longer one of a pair is cut if they do not fit."""
+        if not texts:
+            return []
+        encoding = self.tokenizer(
+            list(texts),
+            list(pairs) if pairs is not None else None,
+            truncation="longest_first",
+            max_length=self.max_length,
+        )
+        return rows_of(encoding)
+
+
+def rows_of(encoding: Any) -> list[Row]:
+    """Return the rows of what a tokenizer returned."""
+    type_ids = encoding.get("token_type_ids")
+    if type_ids is None:
+        return [Row(ids, None) for ids in encoding["input_ids"]]
+    return [Row(ids, types) for ids, types in zip(encoding["input_ids"], type_ids, strict=True)]
+
+
+def host(tensor: Tensor) -> Floats:
+    """Return a tensor as float32 on the host."""
+    return tensor.detach().to("cpu", torch.float32).numpy()

@@ -1,0 +1,194 @@
+"""Spans: the part of a context that answers a question, as in SQuAD 1.1 and 2.0.
+
+A context that is too long for a row is read in windows that share `stride` tokens. A window without the answer, or of
+an unanswerable question, points at the row's classification token. The answer is the best span of any window: the
+highest sum of a start's and an end's logit, no longer than max_answer_tokens. With unanswerable questions it counts only
+if it exceeds the best sum at the classification token by more than a threshold (Devlin et al., arXiv:1810.04805,
+section 4.3, and google-research/bert's run_squad.py).
+
+Shape suffixes: B features of a batch, T tokens of a row, N candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.finetune.examples import SpanExample
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
+
+MAX_QUESTION_TOKENS = 64
+"""A longer question is cut, as BERT's script does."""
+
+CANDIDATES = 20
+"""Starts and ends of a window that are paired: the likeliest ones."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window over a context: the characters of each token, None for those that are not of the context.
+
+    classification: the place of the token that stands for "no answer here".
+    """
+
+    characters: tuple[tuple[int, int] | None, ...]
+    classification: int
+
+
+class Answer(NamedTuple):
+    """The best span of an example: its text, and by how much it exceeds "no answer"."""
+
+    text: str
+    margin: float
+
+
+class Spans(Kind[SpanExample, Answer]):
+    """The text of the best span."""
+
+    model_class = "AutoModelForQuestionAnswering"
+
+    @property
+    def outputs(self) -> int:
+        return 2
+
+    def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
+        questions = [self._shortened(example.question.strip()) for example in examples]
+        encoding = self.tokenizer(
+            questions,
+            [example.context for example in examples],
+            truncation="only_second",
+            max_length=self.max_length,
+            stride=self._stride(),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+
+        features = []
+        for place, row in enumerate(rows_of(encoding)):
+            number = encoding["overflow_to_sample_mapping"][place]
+            is_context = [part == 1 for part in encoding.sequence_ids(place)]
+            offsets = encoding["offset_mapping"][place]
+            window = Window(
+                tuple((begin, end) if inside else None for inside, (begin, end) in zip(is_context, offsets, strict=True)),
+                list(row.ids).index(self.tokenizer.cls_token_id),
+            )
+            features.append(Feature(number, (row,), target_of(examples[number], window), window))
+        return features
+
+    def _shortened(self, question: str) -> str:
+        """Return a question of at most MAX_QUESTION_TOKENS tokens, or a quarter of a row if that is less."""
+        most = min(MAX_QUESTION_TOKENS, self.max_length // 4)
+        offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return question if len(offsets) <= most else question[: offsets[most - 1][1]]
+
+    def _stride(self) -> int:
+        """Return the tokens that windows share: fewer than asked if rows are so short that no window would advance."""
+        room = self.max_length - self.max_length // 4 - self.tokenizer.num_special_tokens_to_add(pair=True)
+        return max(0, min(self.task.training.stride, room // 2))
+
+    def weight(self, feature: Feature) -> int:
+        return 1
+
+    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        starts_BT = output.start_logits.float()
+        ends_BT = output.end_logits.float()
+        shifts = self._shifts(features, starts_BT.shape[1])
+        targets_B2 = torch.tensor(
+            [[place + shift for place in feature.target] for feature, shift in zip(features, shifts, strict=True)],
+            device=starts_BT.device,
+        )
+        at_starts = F.cross_entropy(starts_BT, targets_B2[:, 0], reduction="sum")
+        at_ends = F.cross_entropy(ends_BT, targets_B2[:, 1], reduction="sum")
+        return (at_starts + at_ends) / 2
+
+    def _shifts(self, features: Sequence[Feature], longest: int) -> list[int]:
+        """Return how far padding moves the tokens of each feature."""
+        if self.tokenizer.padding_side != "left":
+            return [0] * len(features)
+        return [longest - feature.length for feature in features]
+
+    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
+        """Return (2, T) for each window: the logits of starts and of ends."""
+        logits_B2T = host(torch.stack([output.start_logits, output.end_logits], dim=1))
+        shifts = self._shifts(features, logits_B2T.shape[2])
+        return [
+            logits_2T[:, shift : shift + feature.length]
+            for logits_2T, feature, shift in zip(logits_B2T, features, shifts, strict=True)
+        ]
+
+    def predictions(
+        self, examples: Sequence[SpanExample], features: Sequence[Feature], scores: Sequence[Floats]
+    ) -> list[Answer]:
+        best = [Answer("", float("-inf")) for _ in examples]
+        null = [float("inf")] * len(examples)
+        for feature, scores_2T in zip(features, scores, strict=True):
+            number = feature.example
+            null_score = float(scores_2T[:, feature.part.classification].sum())
+            null[number] = min(null[number], null_score)
+
+            found = best_span(scores_2T, feature.part, self.task.training.max_answer_tokens)
+            if found is not None and found.score > best[number].margin:
+                best[number] = Answer(examples[number].context[found.begin : found.end], found.score)
+
+        # Until here a margin was the span's own score.
+        return [Answer(answer.text, answer.margin - null[i]) for i, answer in enumerate(best)]
+
+    def references(self, examples: Sequence[SpanExample]) -> list[Any]:
+        return [[answer.text for answer in example.answers] for example in examples]
+
+    def written(self, prediction: Answer) -> Any:
+        return {"text": prediction.text, "margin": round(prediction.margin, 6)}
+
+
+def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
+    """Return the first and the last token of the first answer, or the classification token if it is not inside."""
+    nowhere = (window.classification, window.classification)
+    if not example.answers:
+        return nowhere
+
+    answer = example.answers[0]
+    begin, end = answer.start, answer.start + len(answer.text)
+    inside = [(place, span) for place, span in enumerate(window.characters) if span is not None and span[0] < span[1]]
+    if not inside or inside[0][1][0] > begin or inside[-1][1][1] < end:
+        return nowhere
+
+    touched = [place for place, span in inside if span[0] < end and span[1] > begin]
+    return (touched[0], touched[-1]) if touched else nowhere
+
+
+class FoundSpan(NamedTuple):
+    """A span of the context in characters, and the sum of its two logits."""
+
+    begin: int
+    end: int
+    score: float
+
+
+def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan | None:
+    """Return the best span of a window, None if no token of it is of the context. Of equal ones the first."""
+    places_N = np.array([place for place, span in enumerate(window.characters) if span is not None], dtype=np.int64)
+    if not len(places_N):
+        return None
+
+    starts = _likeliest(scores_2T[0], places_N)
+    ends = _likeliest(scores_2T[1], places_N)
+    pairs = [(start, end) for start in starts for end in ends if start <= end < start + max_tokens]
+    if not pairs:
+        return None
+
+    start, end = max(pairs, key=lambda pair: (scores_2T[0, pair[0]] + scores_2T[1, pair[1]], -pair[0], -pair[1]))
+    first, last = window.characters[start], window.characters[end]
+    assert first is not None and last is not None
+    return FoundSpan(first[0], last[1], float(scores_2T[0, start]) + float(scores_2T[1, end]))
+
+
+def _likeliest(logits_T: Floats, places_N: np.ndarray) -> list[int]:
+    """Return the places with the highest logits."""
+    order = np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]
+    return [int(place) for place in places_N[order]]

@@ -1,0 +1,30 @@
+"""Which class serves which kind of task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from trainer.finetune.kinds.choice import Choice
+from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.kinds.span import Spans
+from trainer.finetune.kinds.tags import Tags
+from trainer.finetune.kinds.text import Classification, Regression
+from trainer.finetune.task import Task
+
+KINDS: dict[str, type[Kind[Any, Any]]] = {
+    "sentence": Classification,
+    "pair": Classification,
+    "choice": Choice,
+    "tags": Tags,
+    "span": Spans,
+}
+
+
+def kind_of(task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Kind[Any, Any]:
+    """Return the kind of a task, for its labels and the encoder's tokenizer."""
+    if task.is_regression:
+        return Regression(task, labels, tokenizer)
+    return KINDS[task.kind](task, labels, tokenizer)

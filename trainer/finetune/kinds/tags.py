@@ -1,0 +1,121 @@
+"""Tags: a label for each word, from the vector of its first piece (Devlin et al., arXiv:1810.04805, section 5.3).
+
+A sentence that is longer than a row is cut into parts between words, so that every word gets a tag. A word of which the
+tokenizer keeps nothing (some control characters) gets the tag "O", or the first label if there is no "O".
+
+Shape suffixes: B features of a batch, T tokens of a row, W words of a feature, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.finetune.examples import TagExample
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
+
+
+@dataclass(frozen=True)
+class Words:
+    """Which words of its example a feature tags, and where their first pieces lie in its row, without padding."""
+
+    words: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+class Tags(Kind[TagExample, list[str]]):
+    """The most likely tag of each word."""
+
+    model_class = "AutoModelForTokenClassification"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def features(self, examples: Sequence[TagExample]) -> list[Feature]:
+        special = self.tokenizer.num_special_tokens_to_add(pair=False)
+        pieces_of = self._pieces_of_words(examples)
+
+        features = []
+        for number, example in enumerate(examples):
+            pieces = [pieces_of[word] for word in example.words]
+            for first, last in parts(pieces, self.max_length - special):
+                features.append(self._feature(number, example, first, last))
+        return features
+
+    def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
+        """Return the number of pieces of each word."""
+        words = sorted({word for example in examples for word in example.words})
+        encoding = self.tokenizer([[word] for word in words], is_split_into_words=True, add_special_tokens=False)
+        return {word: len(ids) for word, ids in zip(words, encoding["input_ids"], strict=True)}
+
+    def _feature(self, number: int, example: TagExample, first: int, last: int) -> Feature:
+        """Return the feature of the words from `first` to before `last`."""
+        encoding = self.tokenizer(
+            [list(example.words[first:last])],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=self.max_length,
+        )
+        place_of: dict[int, int] = {}
+        for place, word in enumerate(encoding.word_ids(0)):
+            if word is not None:
+                place_of.setdefault(first + word, place)
+
+        words = Words(tuple(place_of), tuple(place_of.values()))
+        target = None if example.tags is None else [example.tags[word] for word in words.words]
+        return Feature(number, tuple(rows_of(encoding)), target, words)
+
+    def weight(self, feature: Feature) -> int:
+        return len(feature.part.words)
+
+    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        logits_WC = torch.cat(self._logits_of_words(output.logits.float(), features))
+        targets_W = torch.tensor([tag for feature in features for tag in feature.target], dtype=torch.int64)
+        return F.cross_entropy(logits_WC, targets_W.to(logits_WC.device), reduction="sum")
+
+    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
+        return [host(logits_WC) for logits_WC in self._logits_of_words(output.logits, features)]
+
+    def _logits_of_words(self, logits_BTC: Tensor, features: Sequence[Feature]) -> list[Tensor]:
+        """Return (W, C) for each feature."""
+        pads_left = self.tokenizer.padding_side == "left"
+        logits = []
+        for logits_TC, feature in zip(logits_BTC, features, strict=True):
+            shift = len(logits_TC) - feature.length if pads_left else 0
+            logits.append(logits_TC[[place + shift for place in feature.part.places]])
+        return logits
+
+    def predictions(
+        self, examples: Sequence[TagExample], features: Sequence[Feature], scores: Sequence[Floats]
+    ) -> list[list[str]]:
+        outside = "O" if "O" in self.labels else self.labels[0]
+        tags = [[outside] * len(example.words) for example in examples]
+        for feature, scores_WC in zip(features, scores, strict=True):
+            for word, best in zip(feature.part.words, np.argmax(scores_WC, axis=-1), strict=True):
+                tags[feature.example][word] = self.labels[best]
+        return tags
+
+    def references(self, examples: Sequence[TagExample]) -> list[Any]:
+        return [[self.labels[tag] for tag in example.tags or ()] for example in examples]
+
+
+def parts(pieces: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Cut a sentence into as few parts as fit: yields (first word, end). pieces: of each word; room: pieces of a part.
+
+    A word that does not fit alone has a part of its own, which is cut; its first piece is there.
+    """
+    first = 0
+    used = 0
+    for word, count in enumerate(pieces):
+        if word > first and used + count > room:
+            yield first, word
+            first, used = word, 0
+        used += count
+    yield first, len(pieces)

@@ -1,0 +1,74 @@
+"""Sentences and pairs of sentences: a class, or a number, for each.
+
+Shape suffixes: B features of a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.finetune.examples import TextExample
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, host
+
+
+class Classification(Kind[TextExample, int]):
+    """The most likely class of a sentence or a pair."""
+
+    model_class = "AutoModelForSequenceClassification"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def features(self, examples: Sequence[TextExample]) -> list[Feature]:
+        pairs = [example.text_pair for example in examples if example.text_pair is not None]
+        rows = self.encoded([example.text for example in examples], pairs or None)
+        return [Feature(i, (row,), example.label) for i, (example, row) in enumerate(zip(examples, rows, strict=True))]
+
+    def weight(self, feature: Feature) -> int:
+        return 1
+
+    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        logits_BC = output.logits.float()
+        targets_B = torch.tensor([feature.target for feature in features], device=logits_BC.device)
+        return F.cross_entropy(logits_BC, targets_B, reduction="sum")
+
+    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
+        return list(host(output.logits))
+
+    def predictions(
+        self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
+    ) -> list[int]:
+        return [int(scores_C.argmax()) for scores_C in scores]
+
+    def references(self, examples: Sequence[TextExample]) -> list[Any]:
+        return [example.label for example in examples]
+
+    def written(self, prediction: int) -> str:
+        return self.labels[prediction]
+
+
+class Regression(Classification):
+    """A number for a sentence or a pair, by the mean squared error."""
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        values_B = output.logits.float()[:, 0]
+        targets_B = torch.tensor([feature.target for feature in features], dtype=torch.float32, device=values_B.device)
+        return F.mse_loss(values_B, targets_B, reduction="sum")
+
+    def predictions(
+        self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
+    ) -> list[Any]:
+        return [float(score[0]) for score in scores]
+
+    def written(self, prediction: float) -> Any:
+        return prediction

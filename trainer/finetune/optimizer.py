@@ -1,0 +1,81 @@
+"""AdamW for fine-tuning, and its learning rate: warmup, then linearly to 0 (Devlin et al., arXiv:1810.04805, A.3).
+
+With layer-wise decay each layer learns more slowly than the one above it: the head at the full rate, the embeddings at
+the lowest one (Clark et al., ELECTRA, arXiv:2003.10555, appendix B).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.finetune.task import TaskTrainingSection
+
+LAYER = re.compile(r"\.(?:layers?|h)\.(\d+)\.")
+"""Where transformers' classes have the number of a layer in a parameter's name."""
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+def build_optimizer(model: Any, training: TaskTrainingSection) -> torch.optim.AdamW:
+    """Return AdamW over all parameters. Vectors (biases and norms) have no weight decay."""
+    depths = depths_of(model)
+    head = max(depths.values())
+
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[depths[name], parameter.ndim > 1].append(parameter)
+
+    settings = []
+    for (depth, is_matrix), parameters in sorted(groups.items(), key=lambda item: item[0]):
+        full_rate = training.lr * training.layer_decay ** (head - depth)
+        decay = training.weight_decay if is_matrix else 0.0
+        settings.append({"params": parameters, "lr": full_rate, "full_rate": full_rate, "weight_decay": decay})
+    return torch.optim.AdamW(settings, betas=BETAS, eps=EPSILON)
+
+
+def depths_of(model: Any) -> dict[str, int]:
+    """Return how deep each parameter lies: 0 for embeddings, i + 1 for layer i, and one more for the head.
+
+    What lies in the encoder outside its layers and is no embedding (a last norm, a pooler) counts as the last layer.
+    ALBERT's shared layers have one depth together.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    numbers = [int(found[1]) for name in names if (found := LAYER.search(name))]
+    layers = 1 if hasattr(model.config, "num_hidden_groups") else max(numbers, default=0) + 1
+
+    encoder = f"{model.base_model_prefix}."
+    depths = {}
+    for name in names:
+        found = LAYER.search(name)
+        if not name.startswith(encoder):
+            depths[name] = layers + 1
+        elif "embedding" in name:
+            depths[name] = 0
+        elif found:
+            depths[name] = min(int(found[1]) + 1, layers)
+        else:
+            depths[name] = layers
+    return depths
+
+
+def set_rate(optimizer: torch.optim.Optimizer, step: int, steps: int, warmup_ratio: float) -> float:
+    """Set the rates for step 1 to `steps`. Returns the share of the full rate."""
+    share = rate_share(step, steps, warmup_ratio)
+    for group in optimizer.param_groups:
+        group["lr"] = group["full_rate"] * share
+    return share
+
+
+def rate_share(step: int, steps: int, warmup_ratio: float) -> float:
+    """Return the share of the full rate at a step: up to 1 over the warmup, and down to 0 just after the last step."""
+    warmup = int(warmup_ratio * steps)
+    if step <= warmup:
+        return step / warmup
+    return (steps + 1 - step) / (steps + 1 - warmup)

@@ -1,0 +1,79 @@
+"""Writes what a fine-tuning found: predictions of each seed, the results of all seeds, the report and the best model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas import storage
+from trainer.finetune.job import Job
+from trainer.finetune.kinds.span import Answer
+from trainer.finetune.model import build_model
+from trainer.finetune.output import write_model
+from trainer.finetune.report import write_report
+from trainer.finetune.results import RESULTS_FILE, SeedResult, best_of, summary_of
+from trainer.finetune.training import BEST_FILE
+from trainer.logs import logger
+from trainer.metrics.presentation import keep_running
+
+
+def write_predictions(
+    folder: Path, name: str, job: Job, predictions: Sequence[Any], threshold: float | None
+) -> None:
+    """Write predictions_NAME.jsonl: `id` and `prediction` of each example, in the order of the file.
+
+    threshold: the margin above which a question is answered; None for other kinds.
+    """
+    lines = []
+    for example, prediction in zip(job.others[name].examples, predictions, strict=True):
+        line = {"id": example.id, "prediction": job.kind.written(prediction)}
+        if isinstance(prediction, Answer) and threshold is not None:
+            line["prediction"] = prediction.text if prediction.margin > threshold else ""
+            line["margin"] = round(prediction.margin, 6)
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    storage.publish(str(folder / f"predictions_{name}.jsonl"), "".join(lines).encode(), durable=False)
+
+
+def write_outcome(job: Job, results: list[SeedResult]) -> None:
+    """Write OUTPUT/hf, results.json and report.html, and remove the weights of all seeds."""
+    best = best_of(results, job.task.metrics[0])
+    weights = job.folder_of_seed(best.seed) / BEST_FILE
+    if weights.exists():
+        model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
+        model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        write_model(job.output, model, job.folder)
+
+    content = {
+        "task": job.task.name,
+        "kind": job.task.kind,
+        "metrics": list(job.task.metrics),
+        "encoder": job.folder,
+        "random_weights": job.random_weights,
+        "best_seed": best.seed,
+        "summary": summary_of(results),
+        "seeds": [asdict(result) for result in results],
+    }
+    storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    with keep_running("report.html"):
+        write_report(job.output, content)
+
+    # hf has the best weights now. If more seeds are asked for later, it is replaced only by a better one.
+    for result in results:
+        (job.folder_of_seed(result.seed) / BEST_FILE).unlink(missing_ok=True)
+
+    for name, scores in summary_of(results).items():
+        for metric, spread in scores.items():
+            logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
+    logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
+
+
+def shown(spread: dict[str, float], seeds: int) -> str:
+    """Return a score as a line shows it."""
+    if seeds == 1:
+        return f"{spread['mean']:.4f}"
+    return f"{spread['mean']:.4f} ± {spread['interval']:.4f} (95%, {seeds} seeds), median {spread['median']:.4f}"

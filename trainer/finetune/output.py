@@ -1,0 +1,111 @@
+"""The folder of a fine-tuning: who may write into it, and the model it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from schemas import storage
+from schemas.errors import StorageError, UsageError
+from trainer.checkpoint.run_lock import hold
+from trainer.finetune.examples import TaskData
+from trainer.finetune.model import fingerprint_of
+from trainer.finetune.seed_state import states_of
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import task_as_toml
+
+IDENTITY_FILE = "identity.json"
+TASK_FILE = "task.toml"
+MODEL_FOLDER = "hf"
+
+WHAT = {"task": "another task", "encoder": "another encoder", "weights": "other first weights", "data": "other data"}
+
+
+def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
+    """Return hashes of everything that results depend on, but the seed."""
+    examples = [data.train, data.dev, data.test, sorted(data.extra.items()), data.labels]
+    return {
+        "task": _hash(task_as_toml(task)),
+        "encoder": fingerprint_of(folder),
+        "weights": "random" if random_weights else "of the encoder",
+        "data": _hash(repr(examples)),
+    }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None]:
+    """Hold the folder for this process. Creates it if there is none.
+
+    Raises UsageError if a live process holds it, or if it belongs to something else, and StorageError if nothing can be
+    written there.
+    """
+    check_owner(output, identity)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        lock = hold(str(output))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"--output {output} cannot be a folder: {error.strerror}. Choose another path.") from error
+    except OSError as error:
+        raise StorageError(
+            f"--output {output} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
+            "another folder."
+        ) from error
+
+    with contextlib.closing(lock):
+        storage.publish(str(output / IDENTITY_FILE), (json.dumps(identity, indent=1) + "\n").encode())
+        storage.publish(str(output / TASK_FILE), task_as_toml(task).encode())
+        yield
+
+
+def check_owner(output: Path, identity: dict[str, str]) -> None:
+    """Raise UsageError if a folder is not empty and holds something else than this fine-tuning."""
+    names = [name for name in storage.names(str(output)) if not name.startswith(".")]
+    if not names:
+        return
+
+    try:
+        found = json.loads((output / IDENTITY_FILE).read_text())
+    except (OSError, ValueError):
+        if set(names) <= {"lock", "lock.owner"}:
+            return
+        raise UsageError(f"--output {output} holds files that are of no fine-tuning. Choose another folder.") from None
+
+    differs = [WHAT[name] for name in identity if found.get(name) != identity[name]]
+    if differs:
+        raise UsageError(
+            f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."
+        )
+
+
+def remove_states(folder: Path) -> None:
+    """Remove what a seed needs no longer once it is finished."""
+    for state in states_of(folder):
+        state.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def write_model(output: Path, model: Any, folder: str) -> None:
+    """Write OUTPUT/hf: the model with its labels, and the encoder's tokenizer."""
+    final = output / MODEL_FOLDER
+    partial = output / f".{MODEL_FOLDER}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        model.save_pretrained(partial)
+        AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(partial, final)
+    except OSError as error:
+        raise StorageError(f"{final} cannot be written: {error.strerror}. Free some space and start again.") from error

@@ -1,0 +1,96 @@
+"""report.html of a fine-tuning: its scores over all seeds, and how each seed came there.
+
+This module computes what the page says; templates/finetune.html says it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from schemas import storage
+from schemas.pages import render
+from trainer.metrics.charts import Chart, Color, Line, chart
+from trainer.metrics.number_text import duration, short
+
+REPORT_FILE = "report.html"
+COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
+
+
+def write_report(output: Path, results: dict[str, Any]) -> None:
+    """Write OUTPUT/report.html from the content of results.json."""
+    task = (output / "task.toml").read_text()
+    storage.publish(str(output / REPORT_FILE), report(results, task).encode(), durable=False)
+
+
+def report(results: dict[str, Any], task: str) -> str:
+    """Return the page. task: the task file's text."""
+    seeds = results["seeds"]
+    return render(
+        "trainer.finetune",
+        "finetune.html",
+        title=results["task"],
+        kind=results["kind"],
+        encoder=Path(results["encoder"]).name,
+        random_weights=results["random_weights"],
+        figures=figures(results),
+        scores=rows_of_scores(results["summary"]),
+        charts=[drawn for drawn in charts(results) if drawn is not None],
+        seeds=rows_of_seeds(seeds, results["metrics"][0]),
+        task=task,
+    )
+
+
+def figures(results: dict[str, Any]) -> dict[str, str]:
+    """Return the figures that people quote, as texts by name."""
+    main = results["metrics"][0]
+    spread = results["summary"]["dev"][main]
+    seeds = results["seeds"]
+    return {
+        f"{main}, dev": with_interval(spread, len(seeds)),
+        "median": f"{spread['median']:.4f}",
+        "seeds": str(len(seeds)),
+        "time": duration(sum(seed["seconds"] for seed in seeds)),
+    }
+
+
+def with_interval(spread: dict[str, float], seeds: int) -> str:
+    """Return a mean, and half of its 95% interval if there are several values."""
+    return f"{spread['mean']:.4f}" if seeds == 1 else f"{spread['mean']:.4f} ± {spread['interval']:.4f}"
+
+
+def rows_of_scores(summary: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
+    """Return set, metric, mean, half of its interval, and the quartiles."""
+    rows = []
+    for name, scores in summary.items():
+        for metric, spread in scores.items():
+            names = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
+            rows.append([name, metric, *(f"{spread[column]:.4f}" for column in names)])
+    return rows
+
+
+def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
+    """Return each seed: its best epoch, the dev score, and its time."""
+    return [
+        [str(seed["seed"]), str(seed["epoch"]), f"{seed['scores']['dev'][main]:.4f}", duration(seed["seconds"])]
+        for seed in seeds
+    ]
+
+
+def charts(results: dict[str, Any]) -> list[Chart | None]:
+    """Return the charts of the training loss and of the main metric, a line for each seed."""
+    main = results["metrics"][0]
+    return [
+        chart_of("Loss on the training set, by step", results["seeds"], "loss"),
+        chart_of(f"{main} on the dev set, by step", results["seeds"], main),
+    ]
+
+
+def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
+    """Return a chart of one value of each epoch."""
+    lines = []
+    for seed, color in zip(seeds, COLORS, strict=False):
+        points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]
+        lines.append(Line(f"seed {seed['seed']}", color, points))
+    last_step = int(seeds[0]["epochs"][-1]["step"])
+    return chart(title, lines, last_step, [], short)

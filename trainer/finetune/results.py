@@ -1,0 +1,62 @@
+"""What a fine-tuning found: the scores of each seed, and of all of them together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from schemas import storage
+from trainer.finetune.metrics.summary import mean_with_interval, quartiles
+
+RESULT_FILE = "result.json"
+RESULTS_FILE = "results.json"
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One seed. epoch: the best one, from 1. epochs: the loss and the dev scores of each.
+
+    scores: by set, then by metric, of the best epoch's weights. threshold: the margin above which questions are
+    answered; None for other kinds. seconds: of training.
+    """
+
+    seed: int
+    epoch: int
+    epochs: list[dict[str, float]]
+    scores: dict[str, dict[str, float]]
+    threshold: float | None
+    seconds: float
+
+
+def write_seed_result(folder: Path, result: SeedResult) -> None:
+    """Write a seed's result. It is finished once the file is there."""
+    storage.publish(str(folder / RESULT_FILE), (json.dumps(asdict(result), indent=1) + "\n").encode())
+
+
+def read_seed_result(folder: Path) -> SeedResult | None:
+    """Return a seed's result, None if it is not finished."""
+    try:
+        return SeedResult(**json.loads((folder / RESULT_FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def best_of(results: list[SeedResult], metric: str) -> SeedResult:
+    """Return the seed with the best dev score, of equal ones the first."""
+    return max(results, key=lambda result: (result.scores["dev"][metric], -result.seed))
+
+
+def summary_of(results: list[SeedResult]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return by set and metric: mean, half of its 95% interval, median and quartiles over the seeds."""
+    summary: dict[str, dict[str, dict[str, float]]] = {}
+    for name, scores in results[0].scores.items():
+        summary[name] = {metric: spread([result.scores[name][metric] for result in results]) for metric in scores}
+    return summary
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return what a table shows of some values."""
+    mean, half = mean_with_interval(values)
+    lower, median, upper = quartiles(values)
+    return {"mean": mean, "interval": half, "lower_quartile": lower, "median": median, "upper_quartile": upper}

@@ -1,0 +1,133 @@
+"""Fine-tunes an encoder on a task with several seeds; `finetune` is where it begins.
+
+    OUTPUT/task.toml                 the task with all its values
+    OUTPUT/identity.json             what the folder belongs to: the task, the encoder and the data
+    OUTPUT/seed-0/metrics.jsonl      a line for each epoch
+    OUTPUT/seed-0/predictions_*.jsonl
+    OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
+    OUTPUT/report.html
+    OUTPUT/hf                        the best seed's best epoch, as a folder of transformers
+
+A seed that is finished is kept, so the same command continues what was stopped, and one with more seeds adds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.preemption import StopRequest
+from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.watchdog import Watchdog
+from trainer.finetune.evaluation import ExampleSet, predict
+from trainer.finetune.examples import TaskData
+from trainer.finetune.files.read import read_task_data
+from trainer.finetune.job import DEV, TEST, Job
+from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.model import check_folder, open_tokenizer
+from trainer.finetune.outcome import write_outcome, write_predictions
+from trainer.finetune.output import claimed, identity_of, remove_states
+from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
+from trainer.finetune.scores import all_labeled, score, threshold_of
+from trainer.finetune.task import Task
+from trainer.finetune.training import STATE_FOLDER, SeedTraining
+from trainer.run_context import watch_ranks
+
+TIMEOUT_SECONDS = 600.0
+"""Of a rank that does not advance."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for. data: the folder that the task's files lie in; None: the task file's."""
+
+    folder: str
+    task: Task
+    data: str
+    output: str
+    seeds: Sequence[int]
+    random_weights: bool = False
+
+
+def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
+    """Train and measure all seeds. A collective call; every rank gets the results.
+
+    Raises DataError, UsageError and StorageError before any training, PreemptedError after everything is saved, and
+    DivergedError.
+    """
+    check_folder(order.folder, order.task.kind)
+    tokenizer = open_tokenizer(order.folder, order.task.kind)
+    data = read_task_data(order.task, order.data)
+
+    start_distributed(TIMEOUT_SECONDS)
+    with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
+        run_on_rank_0(lambda: claim(order, data, resources))
+        stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
+        stop.training_begins()
+
+        job = open_job(order, tokenizer, data, stop, watchdog)
+        results = [finished_seed(job, seed) for seed in order.seeds]
+        watchdog.at("writing the results")
+        run_on_rank_0(lambda: write_outcome(job, results))
+    return results
+
+
+def claim(order: Order, data: TaskData, resources: contextlib.ExitStack) -> None:
+    """Hold the output folder until `resources` are closed. Raises UsageError and StorageError."""
+    identity = identity_of(order.task, order.folder, data, order.random_weights)
+    resources.enter_context(claimed(Path(order.output), identity, order.task))
+
+
+def open_job(order: Order, tokenizer: Any, data: TaskData, stop: StopAgreement, watchdog: Watchdog) -> Job:
+    """Turn all examples into features."""
+    kind = kind_of(order.task, data.labels, tokenizer)
+    sets: dict[str, Any] = {DEV: data.dev, **data.extra}
+    if data.test is not None:
+        sets[TEST] = data.test
+    return Job(
+        task=order.task,
+        folder=order.folder,
+        output=Path(order.output),
+        random_weights=order.random_weights,
+        kind=kind,
+        train=ExampleSet(data.train, kind.features(data.train)),
+        others={name: ExampleSet(examples, kind.features(examples)) for name, examples in sets.items()},
+        device=device_of_rank(),
+        stop=stop,
+        watchdog=watchdog,
+    )
+
+
+def finished_seed(job: Job, seed: int) -> SeedResult:
+    """Return a seed's result; train it if it is not finished. A collective call."""
+    folder = job.folder_of_seed(seed)
+    before = run_on_rank_0(lambda: read_seed_result(folder))
+    if before is not None:
+        return before
+
+    training = SeedTraining(job, seed)
+    training.train()
+    model = training.load_best()
+
+    progress = training.progress
+    assert progress.best is not None
+    scores: dict[str, dict[str, float]] = {}
+    threshold: float | None = None
+    for name, examples in job.others.items():
+        job.watchdog.at(f"seed {seed}, predicting {name}")
+        predictions = predict(model, job.kind, examples, job.watchdog.progress)
+        if job.task.kind == "span" and threshold is None:
+            threshold = threshold_of(job.kind, examples.examples, predictions)  # chosen on the dev set, the first
+        if all_labeled(examples.examples):
+            scores[name] = score(job.kind, examples.examples, predictions, threshold)
+        run_on_rank_0(lambda: write_predictions(folder, name, job, predictions, threshold))
+
+    result = SeedResult(seed, progress.best + 1, progress.epochs, scores, threshold, progress.seconds)
+    run_on_rank_0(lambda: write_seed_result(folder, result))
+    run_on_rank_0(lambda: remove_states(folder / STATE_FOLDER))
+    return result

@@ -1,0 +1,248 @@
+"""Trains one seed: its steps, the score of each epoch on the dev set, and the weights of the best epoch.
+
+Every random choice is a function of (seed, step), so a training that was stopped anywhere continues to the same result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from schemas import storage
+from schemas.errors import ClozelineError, PreemptedError
+from schemas.randomness import key
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.finetune.batches import training_batches
+from trainer.finetune.evaluation import autocast, predict
+from trainer.finetune.job import DEV, Job
+from trainer.finetune.kinds.kind import Feature
+from trainer.finetune.model import build_model
+from trainer.finetune.optimizer import build_optimizer, set_rate
+from trainer.finetune.scores import score
+from trainer.finetune.seed_state import Progress, load_state, read_state, save_state, write_atomically
+from trainer.logs import logger
+
+MAX_GRADIENT_NORM = 1.0
+
+SECONDS_BETWEEN_LINES = 10.0
+
+METRICS_FILE = "metrics.jsonl"
+BEST_FILE = "best.pt"
+STATE_FOLDER = "state"
+
+
+class DivergedError(ClozelineError):
+    """The loss is no number any more, and no later step can mend that."""
+
+    everywhere = True
+
+
+class SeedTraining:
+    """The training of one seed, from its newest state."""
+
+    def __init__(self, job: Job, seed: int):
+        """Build the model and fill in the newest state. A collective call."""
+        self.job = job
+        self.seed = seed
+        self.folder = job.folder_of_seed(seed)
+        self.model = build_model(job.folder, job.task, job.kind, seed, job.random_weights).to(job.device)
+        self.optimizer = build_optimizer(self.model, job.task.training)
+
+        state = run_on_rank_0(lambda: read_state(self.folder / STATE_FOLDER))
+        self.progress = load_state(state, self.model, self.optimizer)
+
+        self.steps_an_epoch = -(-len(job.train.features) // job.task.training.batch)
+        self.steps = self.steps_an_epoch * job.task.training.epochs
+        own_sum = own_share(self.progress.loss_sums)
+        self._loss_sum = torch.tensor(own_sum, dtype=torch.float64, device=job.device)
+        self._started = self._last_line = perf_counter()
+
+    def train(self) -> None:
+        """Train to the end. A collective call.
+
+        Raises PreemptedError once a state is saved, if any rank was asked to stop, and DivergedError.
+        """
+        if 0 < self.progress.step < self.steps:
+            logger.info("Seed %d continues at step %d of %d.", self.seed, self.progress.step, self.steps)
+
+        while self.progress.step < self.steps:
+            epoch, first = divmod(self.progress.step, self.steps_an_epoch)
+            batches = training_batches(self.job.train.features, self.job.task.training.batch, self.seed, epoch)
+            for batch in batches[first:]:
+                self._stop_if_asked()
+                self._take_step([self.job.train.features[number] for number in batch])
+                self._log_and_save(epoch)
+            self._end_epoch(epoch)
+
+    def load_best(self) -> Any:
+        """Return the model with the weights of the best epoch. A collective call."""
+        path = self.folder / BEST_FILE
+        weights = run_on_rank_0(lambda: torch.load(path, map_location="cpu", weights_only=True))
+        self.model.load_state_dict(weights)
+        return self.model
+
+    # ---- Steps ----
+
+    def _take_step(self, features: Sequence[Feature]) -> None:
+        """Update the weights by a batch, of which each rank computes a part."""
+        training = self.job.task.training
+        step = self.progress.step + 1
+        self.job.watchdog.at(f"seed {self.seed}, step {step}")
+
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        own = features[rank::ranks]
+        weight = sum(self.job.kind.weight(feature) for feature in features)
+        self.model.train()
+        if own:
+            # Dropout's draws depend on the step alone, not on where a training was continued.
+            torch.manual_seed(key("finetune", "dropout", self.seed, step, rank) >> 1)
+            loss_sum = self._loss_of(own)
+            (loss_sum / max(weight, 1)).backward()
+            self._loss_sum += loss_sum.detach()
+
+        add_up_gradients(self.model)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
+        set_rate(self.optimizer, step, self.steps, training.warmup_ratio)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+        self.progress.step = step
+        self.progress.loss_weight += weight
+
+    def _loss_of(self, features: Sequence[Feature]) -> Tensor:
+        """Return the summed loss of some features."""
+        kind = self.job.kind
+        columns = {name: values.to(self.job.device) for name, values in kind.batch(features).items()}
+        with autocast(self.job.device, self.job.task.training.precision):
+            output = self.model(**columns)
+        return kind.loss_sum(output, features)
+
+    def _log_and_save(self, epoch: int) -> None:
+        """Say where the training is from time to time, and save a state as often as the task asks."""
+        step = self.progress.step
+        if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = perf_counter()
+            logger.info("seed %d, epoch %d: step %d of %d", self.seed, epoch + 1, step, self.steps)
+        if step % self.job.task.training.save_every == 0 and step % self.steps_an_epoch != 0:
+            self._save()
+
+    def _stop_if_asked(self) -> None:
+        """Save a state and raise PreemptedError on all ranks if any of them was asked to stop. A collective call."""
+        if not self.job.stop.leaves_step():
+            return
+        self._save()
+        error = PreemptedError(
+            f"Stopped in seed {self.seed} after step {self.progress.step} of {self.steps}, which is saved. The same "
+            "command continues."
+        )
+        error.everywhere = True
+        raise error
+
+    def _save(self) -> None:
+        """Save a state. A collective call. Raises DivergedError on all ranks if the loss is no number any more."""
+        self._read_loss()
+        self.progress.seconds += perf_counter() - self._started
+        self._started = perf_counter()
+        run_on_rank_0(lambda: save_state(self.folder / STATE_FOLDER, self.progress, self.model, self.optimizer))
+
+    def _read_loss(self) -> None:
+        """Note in the progress what each rank has summed. A collective call.
+
+        Sums are kept apart and go on growing, so that their rounding does not depend on when they were read.
+        """
+        sums: list[float] = [0.0] * dist.get_world_size()
+        dist.all_gather_object(sums, float(self._loss_sum))
+        if not isfinite(sum(sums)):
+            raise DivergedError(
+                f"The loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which is "
+                f"{self.job.task.training.lr}, or raise training.warmup_ratio."
+            )
+        self.progress.loss_sums = sums
+
+    # ---- Epochs ----
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Score the dev set, keep the weights if they are the best so far, and save a state. A collective call."""
+        self._read_loss()
+        progress = self.progress
+        scores = self._scores_of_dev()
+        main = self.job.task.metrics[0]
+        is_best = progress.best is None or scores[main] > progress.epochs[progress.best][main]
+
+        loss = sum(progress.loss_sums) / max(progress.loss_weight, 1)
+        progress.epochs.append({"epoch": epoch + 1, "step": progress.step, "loss": loss, **scores})
+        progress.loss_weight = 0
+        self._loss_sum.zero_()
+        if is_best:
+            progress.best = epoch
+            run_on_rank_0(lambda: save_weights(self.model, self.folder))
+
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        logger.info(
+            "seed %d, epoch %d of %d: loss %.4f, dev %s%s",
+            self.seed,
+            epoch + 1,
+            self.job.task.training.epochs,
+            loss,
+            shown,
+            " (best)" if is_best else "",
+        )
+        self._last_line = perf_counter()
+        self._save()
+        run_on_rank_0(lambda: write_metrics(self.folder, progress))
+
+    def _scores_of_dev(self) -> dict[str, float]:
+        examples = self.job.others[DEV]
+        predictions = predict(self.model, self.job.kind, examples, self.job.watchdog.progress)
+        return score(self.job.kind, examples.examples, predictions)
+
+
+def own_share(sums: Sequence[float]) -> float:
+    """Return what this rank has summed before a stop; all of it on rank 0 if there was another number of ranks."""
+    if len(sums) == dist.get_world_size():
+        return sums[dist.get_rank()]
+    return sum(sums) if dist.get_rank() == 0 else 0.0
+
+
+def add_up_gradients(model: Any) -> None:
+    """Replace each gradient by its sum over all ranks. A collective call.
+
+    Parameters without a gradient on any rank stay without one; AdamW would let them decay otherwise.
+    """
+    if dist.get_world_size() == 1:
+        return
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.float32)
+    has_gradient = has_gradient.to(parameters[0].device)
+    dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
+
+    used = [parameter for parameter, flag in zip(parameters, has_gradient.tolist(), strict=True) if flag]
+    for parameter in used:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+    flat = torch.cat([parameter.grad.flatten() for parameter in used])
+    dist.all_reduce(flat)
+    for parameter, summed in zip(used, flat.split([parameter.numel() for parameter in used]), strict=True):
+        parameter.grad.copy_(summed.view_as(parameter))
+
+
+def save_weights(model: Any, folder: Path) -> None:
+    """Write the weights of the best epoch so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / BEST_FILE, lambda partial: torch.save(model.state_dict(), partial))
+
+
+def write_metrics(folder: Path, progress: Progress) -> None:
+    """Write a line for each epoch that is done."""
+    lines = "".join(f"{json.dumps(epoch)}\n" for epoch in progress.epochs)
+    storage.publish(str(folder / METRICS_FILE), lines.encode(), durable=False)
