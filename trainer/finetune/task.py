@@ -1,0 +1,179 @@
+"""The task file: what to fine-tune on and how, as strict tables of a TOML file.
+
+task_file.py reads and writes it, and task_checks.py checks the keys that must fit each other. What is left out gets
+the default of the task's kind, so a Task always holds every value that training uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from trainer.config.section import Section
+from trainer.finetune.task_defaults import fill_defaults
+
+Kind = Literal["sentence", "pair", "choice", "tags", "span"]
+Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
+
+Column = str | int
+Columns = Column | list[Column]
+
+NUMBER: Literal["number"] = "number"
+"""The value of data.labels that makes a task a regression."""
+
+
+class ColumnsSection(Section):
+    """Which columns of a file hold what.
+
+    A column of TSV and CSV files is a name of the header, or a number from 0 (from the end: -1); of CoNLL files a
+    number; of JSON files a key, with dots for keys inside ("passage.text"). A list inside a JSON object, such as the
+    questions of a passage, makes one example of each element. Several columns become one text, with spaces between.
+    """
+
+    id: Columns | None = Field(
+        default=None, description="Where an example's id is. If unset, its position in the file, from 0."
+    )
+    text: Columns | None = Field(default=None, description="The text (kind sentence), or the first of two (pair).")
+    text_pair: Columns | None = Field(default=None, description="The second text (kind pair).")
+    label: Column | None = Field(
+        default=None, description="The label (sentence and pair), or which choice is right (choice)."
+    )
+    context: Columns | None = Field(default=None, description="What all choices follow (kind choice).")
+    prefix: Columns | None = Field(
+        default=None, description="A text that is put before each choice (kind choice), such as a question."
+    )
+    choices: Columns | None = Field(
+        default=None, description="One column for each choice, or one JSON key that holds a list (kind choice)."
+    )
+    words: Column | None = Field(
+        default=None, description="The words of a sentence (kind tags): a JSON list, or a CoNLL column."
+    )
+    tags: Column | None = Field(
+        default=None, description="The tag of each word (kind tags): a JSON list, or a CoNLL column."
+    )
+
+
+class TaskDataSection(Section):
+    """The files of a task and how they are read.
+
+    Paths are relative to `--data`, or else to the task file's folder; URLs are read where they are.
+    """
+
+    train: str | list[str] = Field(description="The training file, or several that are read one after another.")
+    dev: str | list[str] = Field(description="The file, or files, that the best epoch is chosen by.")
+    test: str | list[str] | None = Field(
+        default=None, description="The file, or files, that gets predictions. Labels may be absent or placeholders."
+    )
+    extra: dict[str, str | list[str]] = Field(
+        default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
+    )
+    format: Format = Field(
+        description="How the files are written. If unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
+        '.txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
+    )
+    header: bool = Field(
+        default=True, description="Whether the first line of TSV and CSV files names the columns. If not: numbers."
+    )
+    quotes: bool = Field(
+        description="Whether quotes in TSV and CSV files enclose fields. If unset, true for csv and false for tsv, "
+        "whose quotes are then characters like all others, as in GLUE's files."
+    )
+    columns: ColumnsSection = Field(default=ColumnsSection(), description="Which columns hold what.")
+    test_header: bool | None = Field(default=None, description="header of the test file. If unset, that of the others.")
+    test_columns: ColumnsSection | None = Field(
+        default=None, description="All columns of the test file. If unset, those of the other files."
+    )
+    labels: tuple[str, ...] | Literal["number"] | None = Field(
+        default=None,
+        description='The names of all labels, whose positions become ids. "number": a regression. If unset, the '
+        "sorted labels of the training file.",
+    )
+    skip_labels: tuple[str, ...] = Field(
+        default=(), description='Labels whose examples are left out of training and dev sets, such as "-" in CMNLI.'
+    )
+    replace: dict[str, dict[str, str]] = Field(
+        default={}, description="Values of a column that are read as other texts, by the column's name."
+    )
+    bad_rows: Literal["error", "drop"] = Field(
+        default="error",
+        description="What happens to a line with too few or too many fields, an example whose text is empty, and an "
+        'answer that is not in its context. "drop" leaves them out of training and dev sets and logs how many; test '
+        "sets keep them, with empty texts.",
+    )
+    find_answers: bool = Field(
+        default=False,
+        description="Move an answer that is not at its answer_start to the nearest place where its text is (kind "
+        "span). Without it such an answer is an error.",
+    )
+
+    @field_validator("labels", "skip_labels", mode="before")
+    @classmethod
+    def _names_of_labels(cls, value: Any) -> Any:
+        """Labels may be written as numbers or as booleans: a file has the same text for them."""
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(label_name(label) for label in value)
+
+
+class TaskTrainingSection(Section):
+    """The values of fine-tuning."""
+
+    epochs: int = Field(default=3, gt=0, description="Passes over the training set.")
+    batch: int = Field(default=32, gt=0, description="Examples per update.")
+    lr: float = Field(default=2e-5, gt=0, description="The highest learning rate, reached after the warmup.")
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1, description="Factor between the rates of one layer and of the next higher. 1 is off."
+    )
+    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's decay of weights; not of biases and norms.")
+    warmup_ratio: float = Field(
+        default=0.1, ge=0, le=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
+    )
+    max_length: int = Field(default=128, gt=2, description="Tokens of a sequence, special tokens included.")
+    stride: int = Field(default=64, ge=0, description="Tokens that two windows of a context share (kind span).")
+    max_answer_tokens: int = Field(default=30, gt=0, description="Tokens of the longest answer (kind span).")
+    null_threshold: float | Literal["best"] = Field(
+        default=0.0,
+        description="A question is answered if the best span's score is above that of no answer by more than this "
+        '(kind span). "best": chosen on the dev set.',
+    )
+    dropout: float | None = Field(
+        default=None, ge=0, lt=1, description="Dropout of the encoder and the head. If unset, the folder's own."
+    )
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Number format of the computation.")
+    save_every: int = Field(
+        default=500, gt=0, description="Steps between two states to resume from; each epoch's end is saved too."
+    )
+
+
+class Task(Section):
+    """A whole task: its kind, its files and the values of its training."""
+
+    name: str = Field(min_length=1, description="The name of the task in reports.")
+    kind: Kind = Field(
+        description="sentence: a text gets a label. pair: two texts get a label. choice: one of several texts is "
+        "right. tags: each word gets a label. span: the answer is a part of the context."
+    )
+    metrics: tuple[str, ...] = Field(
+        min_length=1, description="What predictions are scored by; the first decides the best epoch."
+    )
+    source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")
+    data: TaskDataSection = Field(description="The files of the task.")
+    training: TaskTrainingSection = Field(default=TaskTrainingSection(), description="The values of fine-tuning.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, content: Any) -> Any:
+        return fill_defaults(content) if isinstance(content, dict) else content
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the label is a number to predict."""
+        return self.data.labels == NUMBER
+
+
+def label_name(value: Any) -> str:
+    """Return the name of a label that a file writes as text, number or boolean: 1 -> "1", True -> "true"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,62 @@
+"""What a task file may leave out, by the kind of its task."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+METRICS = {
+    "sentence": ["accuracy"],
+    "pair": ["accuracy"],
+    "choice": ["accuracy"],
+    "tags": ["span_f1"],
+    "span": ["f1", "exact_match"],
+}
+REGRESSION_METRICS = ["pearson_and_spearman"]
+
+TRAINING: dict[str, dict[str, Any]] = {
+    # run_squad.py of https://github.com/google-research/bert
+    "span": {"max_length": 384, "stride": 128},
+}
+"""Values that are unlike those of the other kinds, which are in the schema."""
+
+FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
+FORMATS_OF_KIND = {"span": {".json": "squad"}, "tags": {".txt": "conll"}}
+
+
+def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a task file with what it leaves out. Wrong values stay for the schema to name."""
+    kind = content.get("kind")
+    data = content.get("data")
+    if kind not in METRICS or not isinstance(data, dict):
+        return content
+
+    regression = data.get("labels") == "number"
+    filled = {"metrics": REGRESSION_METRICS if regression else METRICS[kind], **content}
+    filled["data"] = fill_data(data, kind)
+
+    training = content.get("training", {})
+    if isinstance(training, dict):
+        filled["training"] = {**TRAINING.get(kind, {}), **training}
+    return filled
+
+
+def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return [data] with the format of its files and whether quotes enclose fields."""
+    filled = dict(data)
+    file_format = data.get("format") or format_of(data.get("train"), kind)
+    if file_format is not None:
+        filled["format"] = file_format
+
+    filled.setdefault("quotes", file_format == "csv")
+    return filled
+
+
+def format_of(train: Any, kind: str) -> str | None:
+    """Return the format that the ending of the training file stands for, None if it stands for none."""
+    first = train[0] if isinstance(train, list) and train else train
+    if not isinstance(first, str):
+        return None
+
+    ending = posixpath.splitext(first)[1].lower()
+    return FORMATS_OF_KIND.get(kind, {}).get(ending) or FORMATS.get(ending)
