@@ -76,7 +76,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument("--seeds", type=_positive, default=1, help="how often to train, with other draws (default: 1)")
     flags.add_argument("--first_seed", type=int, default=0, help="the first of these seeds (default: 0)")
     flags.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the task, as training.lr=5e-5"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value, as training.lr=5e-5",
     )
     flags.add_argument(
         "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.evaluation import ExampleSet
 from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.scores import threshold_for
 from trainer.finetune.task import Task
 
 DEV = "dev"
@@ -36,6 +38,10 @@ class Job:
     device: torch.device
     stop: StopAgreement
     watchdog: Watchdog
+
+    def threshold(self, predictions: Sequence[Any]) -> float | None:
+        """Return the null score above which questions get no answer, given the predictions of the dev set."""
+        return threshold_for(self.task, self.train.examples, self.kind, self.others[DEV].examples, predictions)
 
     def folder_of_seed(self, seed: int) -> Path:
         """Return where the files of a seed lie."""

@@ -23,6 +23,7 @@ from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
 
+
 def check_folder(folder: str, kind: str) -> None:
     """Raise UsageError if a folder is no encoder in the Hugging Face format, or its family cannot serve the kind."""
     config = read_config(folder)
@@ -103,7 +104,9 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
             )
         except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
             reason = str(error).splitlines()[0]
-            raise DataError(f"The weights in {folder} cannot be read: {reason}. Export or download them again.") from error
+            raise DataError(
+                f"The weights in {folder} cannot be read: {reason}. Export or download them again."
+            ) from error
 
     check_weights(folder, model, told["missing_keys"])
     return model

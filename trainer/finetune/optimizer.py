@@ -56,10 +56,10 @@ def depths_of(model: Any) -> dict[str, int]:
         found = LAYER.search(name)
         if not name.startswith(encoder):
             depths[name] = layers + 1
-        elif "embedding" in name:
-            depths[name] = 0
         elif found:
             depths[name] = min(int(found[1]) + 1, layers)
+        elif "embed" in name:
+            depths[name] = 0
         else:
             depths[name] = layers
     return depths

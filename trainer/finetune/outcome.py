@@ -1,4 +1,4 @@
-"""Writes what a fine-tuning found: predictions of each seed, the results of all seeds, the report and the best model."""
+"""Writes what a fine-tuning found: predictions of each seed, results of all seeds, the report and the best model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 
 from schemas import storage
 from trainer.finetune.job import Job
-from trainer.finetune.kinds.span import Answer
 from trainer.finetune.model import build_model
 from trainer.finetune.output import write_model
 from trainer.finetune.report import write_report
@@ -22,19 +21,11 @@ from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 
 
-def write_predictions(
-    folder: Path, name: str, job: Job, predictions: Sequence[Any], threshold: float | None
-) -> None:
-    """Write predictions_NAME.jsonl: `id` and `prediction` of each example, in the order of the file.
-
-    threshold: the margin above which a question is answered; None for other kinds.
-    """
+def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
+    """Write predictions_NAME.jsonl: `id` and `prediction` of each example, in the order of the file."""
     lines = []
-    for example, prediction in zip(job.others[name].examples, predictions, strict=True):
+    for example, prediction in zip(job.others[name].examples, final, strict=True):
         line = {"id": example.id, "prediction": job.kind.written(prediction)}
-        if isinstance(prediction, Answer) and threshold is not None:
-            line["prediction"] = prediction.text if prediction.margin > threshold else ""
-            line["margin"] = round(prediction.margin, 6)
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     storage.publish(str(folder / f"predictions_{name}.jsonl"), "".join(lines).encode(), durable=False)
 

@@ -17,8 +17,8 @@ RESULTS_FILE = "results.json"
 class SeedResult:
     """One seed. epoch: the best one, from 1. epochs: the loss and the dev scores of each.
 
-    scores: by set, then by metric, of the best epoch's weights. threshold: the margin above which questions are
-    answered; None for other kinds. seconds: of training.
+    scores: by set, then by metric, of the best epoch's weights. threshold: the null score above which questions get no
+    answer; None for other kinds, and where all have one. seconds: of training.
     """
 
     seed: int
@@ -56,7 +56,13 @@ def summary_of(results: list[SeedResult]) -> dict[str, dict[str, dict[str, float
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Return what a table shows of some values."""
-    mean, half = mean_with_interval(values)
-    lower, median, upper = quartiles(values)
-    return {"mean": mean, "interval": half, "lower_quartile": lower, "median": median, "upper_quartile": upper}
+    """Return what a table shows of some values. interval: half of the 95% interval of the mean, 0 for one value."""
+    mean = mean_with_interval(values)
+    middle = quartiles(values)
+    return {
+        "mean": mean.mean,
+        "interval": 0.0 if mean.high is None else mean.high - mean.mean,
+        "lower_quartile": middle.lower,
+        "median": middle.median,
+        "upper_quartile": middle.upper,
+    }

@@ -16,6 +16,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from trainer.finetune.model import check_folder, open_tokenizer
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import claimed, identity_of, remove_states
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
-from trainer.finetune.scores import all_labeled, score, threshold_of
+from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.task import Task
 from trainer.finetune.training import STATE_FOLDER, SeedTraining
 from trainer.run_context import watch_ranks
@@ -121,13 +123,21 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     for name, examples in job.others.items():
         job.watchdog.at(f"seed {seed}, predicting {name}")
         predictions = predict(model, job.kind, examples, job.watchdog.progress)
-        if job.task.kind == "span" and threshold is None:
-            threshold = threshold_of(job.kind, examples.examples, predictions)  # chosen on the dev set, the first
+        if name == DEV:
+            threshold = job.threshold(predictions)  # the first set, so that the others use what was chosen on it
+        final = finished(predictions, threshold)
         if all_labeled(examples.examples):
-            scores[name] = score(job.kind, examples.examples, predictions, threshold)
-        run_on_rank_0(lambda: write_predictions(folder, name, job, predictions, threshold))
+            scores[name] = score(job.kind, examples.examples, final)
+        run_on_rank_0(partial(write_predictions, folder, name, job, final))
 
-    result = SeedResult(seed, progress.best + 1, progress.epochs, scores, threshold, progress.seconds)
+    result = SeedResult(
+        seed=seed,
+        epoch=progress.best + 1,
+        epochs=progress.epochs,
+        scores=scores,
+        threshold=threshold if threshold is not None and isfinite(threshold) else None,
+        seconds=progress.seconds,
+    )
     run_on_rank_0(lambda: write_seed_result(folder, result))
     run_on_rank_0(lambda: remove_states(folder / STATE_FOLDER))
     return result

@@ -3,41 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
-from trainer.finetune.examples import Example, is_labeled
+from trainer.finetune.examples import Example, SpanExample, is_labeled
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.kinds.span import Answer
-from trainer.finetune.metrics.squad import best_threshold
+from trainer.finetune.kinds.span import Prediction
+from trainer.finetune.metrics.null_threshold import apply_threshold, choose_threshold
+from trainer.finetune.metrics.squad import f1_scores
 from trainer.finetune.metrics.table import METRICS
+from trainer.finetune.task import Task
 
 
-def score(
-    kind: Kind[Any, Any], examples: Sequence[Example], predictions: Sequence[Any], threshold: float | None = None
-) -> dict[str, float]:
-    """Return the task's metrics, in its order. All examples have labels.
-
-    threshold: the margin above which a question is answered; if None, the task's, or the best for these examples.
-    """
+def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
+    """Return the task's metrics, in its order. All examples have labels. final: what `finished` returned."""
     references = kind.references(examples)
-    if kind.task.kind == "span":
-        if threshold is None:
-            threshold = threshold_of(kind, examples, predictions)
-        predictions = answered(predictions, threshold)
-    return {name: METRICS[name].compute(predictions, references) for name in kind.task.metrics}
+    return {name: METRICS[name].function(final, references, kind.labels) for name in kind.task.metrics}
 
 
-def threshold_of(kind: Kind[Any, Any], examples: Sequence[Example], answers: Sequence[Answer]) -> float:
-    """Return the margin above which a question is answered: the task's, or the best one for labeled examples."""
-    threshold = kind.task.training.null_threshold
-    if threshold != "best":
-        return threshold
-    return best_threshold([answer.text for answer in answers], [answer.margin for answer in answers], kind.references(examples))
+def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
+    """Return predictions as metrics take them: of spans their texts, empty where the threshold says so.
+
+    threshold: None for other kinds.
+    """
+    if threshold is None:
+        return list(predictions)
+    texts = [prediction.text for prediction in predictions]
+    return apply_threshold(texts, [prediction.null_score for prediction in predictions], threshold)
 
 
-def answered(answers: Sequence[Answer], threshold: float) -> list[str]:
-    """Return the text of each answer, empty where its margin is not above the threshold."""
-    return [answer.text if answer.margin > threshold else "" for answer in answers]
+def threshold_for(
+    task: Task, train: Sequence[Example], kind: Kind[Any, Any], dev: Sequence[Example], predictions: Sequence[Any]
+) -> float | None:
+    """Return the null score above which a question gets no answer; None if the task's kind has no questions.
+
+    It is infinite if all questions of the training set have an answer, as in SQuAD 1.1. Otherwise it is the task's, or
+    the best one for these predictions of the dev set.
+    """
+    if task.kind != "span":
+        return None
+    if not any(isinstance(example, SpanExample) and example.is_impossible for example in train):
+        return inf
+    if task.training.null_threshold != "best":
+        return task.training.null_threshold
+    return best_threshold(kind.references(dev), predictions)
+
+
+def best_threshold(references: Sequence[Any], predictions: Sequence[Prediction]) -> float:
+    """Return the threshold with the best F1 on some questions, of several the lowest."""
+    texts = [prediction.text for prediction in predictions]
+    null_scores = [prediction.null_score for prediction in predictions]
+    return choose_threshold(texts, references, null_scores, f1_scores(texts, references)).value
 
 
 def all_labeled(examples: Sequence[Example]) -> bool:

@@ -26,7 +26,7 @@ from trainer.finetune.job import DEV, Job
 from trainer.finetune.kinds.kind import Feature
 from trainer.finetune.model import build_model
 from trainer.finetune.optimizer import build_optimizer, set_rate
-from trainer.finetune.scores import score
+from trainer.finetune.scores import finished, score
 from trainer.finetune.seed_state import Progress, load_state, read_state, save_state, write_atomically
 from trainer.logs import logger
 
@@ -162,8 +162,8 @@ class SeedTraining:
         dist.all_gather_object(sums, float(self._loss_sum))
         if not isfinite(sum(sums)):
             raise DivergedError(
-                f"The loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which is "
-                f"{self.job.task.training.lr}, or raise training.warmup_ratio."
+                f"The loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which "
+                f"is {self.job.task.training.lr}, or raise training.warmup_ratio."
             )
         self.progress.loss_sums = sums
 
@@ -202,7 +202,8 @@ class SeedTraining:
     def _scores_of_dev(self) -> dict[str, float]:
         examples = self.job.others[DEV]
         predictions = predict(self.model, self.job.kind, examples, self.job.watchdog.progress)
-        return score(self.job.kind, examples.examples, predictions)
+        final = finished(predictions, self.job.threshold(predictions))
+        return score(self.job.kind, examples.examples, final)
 
 
 def own_share(sums: Sequence[float]) -> float:

@@ -109,8 +109,8 @@ class Kind(ABC, Generic[Example, Prediction]):
     def references(self, examples: Sequence[Example]) -> list[Any]:
         """Return what the metrics compare predictions with. All examples have labels."""
 
-    def written(self, prediction: Prediction) -> Any:
-        """Return a prediction as the file of predictions shows it."""
+    def written(self, prediction: Any) -> Any:
+        """Return what the metrics got as a prediction in the form that the file of predictions has."""
         return prediction
 
     # ---- The same for all kinds ----

@@ -2,9 +2,9 @@
 
 A context that is too long for a row is read in windows that share `stride` tokens. A window without the answer, or of
 an unanswerable question, points at the row's classification token. The answer is the best span of any window: the
-highest sum of a start's and an end's logit, no longer than max_answer_tokens. With unanswerable questions it counts only
-if it exceeds the best sum at the classification token by more than a threshold (Devlin et al., arXiv:1810.04805,
-section 4.3, and google-research/bert's run_squad.py).
+highest sum of a start's and an end's logit, no longer than max_answer_tokens. If questions may be unanswerable, there
+is no answer where the sum at the classification token, the lowest of all windows, exceeds that of the best span by more
+than a threshold (Devlin et al., arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
 
 Shape suffixes: B features of a batch, T tokens of a row, N candidates.
 """
@@ -26,6 +26,9 @@ from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut, as BERT's script does."""
 
+CONTEXT = 1
+"""What a tokenizer calls the second text of a row; the question is 0."""
+
 CANDIDATES = 20
 """Starts and ends of a window that are paired: the likeliest ones."""
 
@@ -41,14 +44,14 @@ class Window:
     classification: int
 
 
-class Answer(NamedTuple):
-    """The best span of an example: its text, and by how much it exceeds "no answer"."""
+class Prediction(NamedTuple):
+    """The best span of an example: its text, and by how much the logits of "no answer" exceed its own."""
 
     text: str
-    margin: float
+    null_score: float
 
 
-class Spans(Kind[SpanExample, Answer]):
+class Spans(Kind[SpanExample, Prediction]):
     """The text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
@@ -72,14 +75,21 @@ class Spans(Kind[SpanExample, Answer]):
         features = []
         for place, row in enumerate(rows_of(encoding)):
             number = encoding["overflow_to_sample_mapping"][place]
-            is_context = [part == 1 for part in encoding.sequence_ids(place)]
+            parts = encoding.sequence_ids(place)
             offsets = encoding["offset_mapping"][place]
-            window = Window(
-                tuple((begin, end) if inside else None for inside, (begin, end) in zip(is_context, offsets, strict=True)),
-                list(row.ids).index(self.tokenizer.cls_token_id),
+            characters = tuple(
+                (begin, end) if part == CONTEXT else None for part, (begin, end) in zip(parts, offsets, strict=True)
             )
+            window = Window(characters, list(row.ids).index(self.classification_id))
             features.append(Feature(number, (row,), target_of(examples[number], window), window))
         return features
+
+    @property
+    def classification_id(self) -> int:
+        """The id of the row's classification token, which XLNet has at the end."""
+        found = self.tokenizer.cls_token_id
+        assert isinstance(found, int)
+        return found
 
     def _shortened(self, question: str) -> str:
         """Return a question of at most MAX_QUESTION_TOKENS tokens, or a quarter of a row if that is less."""
@@ -124,26 +134,28 @@ class Spans(Kind[SpanExample, Answer]):
 
     def predictions(
         self, examples: Sequence[SpanExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[Answer]:
-        best = [Answer("", float("-inf")) for _ in examples]
-        null = [float("inf")] * len(examples)
+    ) -> list[Prediction]:
+        best: list[FoundSpan | None] = [None] * len(examples)
+        nowhere = [float("inf")] * len(examples)
         for feature, scores_2T in zip(features, scores, strict=True):
             number = feature.example
-            null_score = float(scores_2T[:, feature.part.classification].sum())
-            null[number] = min(null[number], null_score)
+            nowhere[number] = min(nowhere[number], float(scores_2T[:, feature.part.classification].sum()))
 
             found = best_span(scores_2T, feature.part, self.task.training.max_answer_tokens)
-            if found is not None and found.score > best[number].margin:
-                best[number] = Answer(examples[number].context[found.begin : found.end], found.score)
+            former = best[number]
+            if found is not None and (former is None or found.score > former.score):
+                best[number] = found
 
-        # Until here a margin was the span's own score.
-        return [Answer(answer.text, answer.margin - null[i]) for i, answer in enumerate(best)]
+        predictions = []
+        for example, found, score_of_none in zip(examples, best, nowhere, strict=True):
+            if found is None:
+                predictions.append(Prediction("", 0.0))
+            else:
+                predictions.append(Prediction(example.context[found.begin : found.end], score_of_none - found.score))
+        return predictions
 
     def references(self, examples: Sequence[SpanExample]) -> list[Any]:
         return [[answer.text for answer in example.answers] for example in examples]
-
-    def written(self, prediction: Answer) -> Any:
-        return {"text": prediction.text, "margin": round(prediction.margin, 6)}
 
 
 def target_of(example: SpanExample, window: Window) -> tuple[int, int]:

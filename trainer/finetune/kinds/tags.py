@@ -29,7 +29,7 @@ class Words:
     places: tuple[int, ...]
 
 
-class Tags(Kind[TagExample, list[str]]):
+class Tags(Kind[TagExample, list[int]]):
     """The most likely tag of each word."""
 
     model_class = "AutoModelForTokenClassification"
@@ -94,16 +94,19 @@ class Tags(Kind[TagExample, list[str]]):
 
     def predictions(
         self, examples: Sequence[TagExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[list[str]]:
-        outside = "O" if "O" in self.labels else self.labels[0]
+    ) -> list[list[int]]:
+        outside = self.labels.index("O") if "O" in self.labels else 0
         tags = [[outside] * len(example.words) for example in examples]
         for feature, scores_WC in zip(features, scores, strict=True):
             for word, best in zip(feature.part.words, np.argmax(scores_WC, axis=-1), strict=True):
-                tags[feature.example][word] = self.labels[best]
+                tags[feature.example][word] = int(best)
         return tags
 
     def references(self, examples: Sequence[TagExample]) -> list[Any]:
-        return [[self.labels[tag] for tag in example.tags or ()] for example in examples]
+        return [list(example.tags or ()) for example in examples]
+
+    def written(self, prediction: list[int]) -> list[str]:
+        return [self.labels[tag] for tag in prediction]
 
 
 def parts(pieces: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,49 @@
+"""Batches hold each feature once, are a function of seed and epoch, and hardly pad."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.finetune.batches import evaluation_batches, training_batches
+from trainer.finetune.kinds.kind import Feature, Row
+
+
+def features_of(lengths: list[int]) -> list[Feature]:
+    return [Feature(i, (Row([1] * length, None),)) for i, length in enumerate(lengths)]
+
+
+LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=300)
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 10**9), st.integers(0, 50))
+def test_each_feature_is_in_one_batch(lengths: list[int], size: int, seed: int, epoch: int) -> None:
+    features = features_of(lengths)
+    batches = training_batches(features, size, seed, epoch)
+
+    assert sorted(number for batch in batches for number in batch) == list(range(len(features)))
+    assert max(map(len, batches)) <= size
+    assert len(batches) == -(-len(features) // size), "as many as without pools, in every epoch"
+    assert batches == training_batches(features, size, seed, epoch)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    features = features_of(list(range(1, 200)))
+    orders = [training_batches(features, 8, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({str(order) for order in orders}) == 4
+
+
+def test_rows_of_a_batch_are_about_as_long_as_each_other() -> None:
+    lengths = [1 + (7919 * i) % 128 for i in range(3200)]
+    padded = sum(
+        len(batch) * max(lengths[number] for number in batch)
+        for batch in training_batches(features_of(lengths), 32, 0, 0)
+    )
+    assert padded < 1.05 * sum(lengths)
+
+
+@given(LENGTHS, st.integers(1, 40))
+def test_evaluation_begins_with_the_longest(lengths: list[int], size: int) -> None:
+    batches = evaluation_batches(features_of(lengths), size)
+    seen = [lengths[number] for batch in batches for number in batch]
+    assert seen == sorted(lengths, reverse=True)
