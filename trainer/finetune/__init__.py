@@ -1,0 +1,1 @@
+"""Fine-tunes an encoder on a labeled task."""
