@@ -38,7 +38,7 @@ def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
 
     span = {"name": "squad", "kind": "span", "data": {"train": "train.json", "dev": "dev.json"}}
     task = read_task(task_file(tmp_path, span), ["training.stride=100"])
-    assert (task.metrics, task.data.format) == (("f1", "exact_match"), "squad")
+    assert (task.metrics, task.data.format) == (("answer_f1", "exact_match"), "squad")
     assert (task.training.max_length, task.training.stride) == (384, 100)
 
     task = read_task(task_file(tmp_path, PAIR), ["data.labels=number"])
