@@ -42,7 +42,7 @@ def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
     assert (task.training.max_length, task.training.stride) == (384, 100)
 
     task = read_task(task_file(tmp_path, PAIR), ["data.labels=number"])
-    assert task.metrics == ("pearson_and_spearman",)
+    assert task.metrics == ("pearson_and_spearman", "pearson", "spearman")
 
 
 def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
@@ -99,8 +99,11 @@ def test_every_default_is_written_out() -> None:
         ("data.find_answers=true", "data.find_answers is for the kind span"),
         ("data.extra.test=a.tsv", 'data.extra has a set "test"'),
         ("data.replace.three.a=b", 'data.replace has "three", which is none of data.columns'),
-        ('metrics=["acuracy"]', 'metrics has "acuracy", but the kind pair is measured by'),
-        ('metrics=["pearson"]', 'metrics has "pearson", but the kind pair is measured by'),
+        (
+            'metrics=["acuracy"]',
+            'metrics has "acuracy", which is not a metric; a task of kind "pair" can have: accuracy,',
+        ),
+        ('metrics=["pearson"]', 'metrics has "pearson", which does not serve a task of kind "pair"'),
         ("training.lr=0", "training.lr: input should be greater than 0, found 0"),
         ("training.lr=nan", "training.lr: input should be a finite number"),
         ("training.layer_decay=1.1", "training.layer_decay: input should be less than or equal to 1"),

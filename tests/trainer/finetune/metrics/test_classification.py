@@ -10,9 +10,8 @@ import pytest
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from tests.trainer.finetune.metrics.cases import CASES
 from trainer.finetune.metrics import classification
-
-CASES = 1000
 
 
 def random_case(rng: np.random.Generator, number: int, classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import get_entities
 
+from tests.trainer.finetune.metrics.cases import CASES
 from trainer.finetune.metrics.conll import Chunk, ChunkScores, chunk_f1, chunk_scores, chunk_scores_by_type, chunks
 
-CASES = 1000
 Sentences = list[list[str]]
 
 TYPES = ("PER", "LOC", "A-B", "名")

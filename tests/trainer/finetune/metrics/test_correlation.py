@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, rankdata, spearmanr
 
+from tests.trainer.finetune.metrics.cases import CASES
 from trainer.finetune.metrics.correlation import pearson, pearson_and_spearman, ranks, spearman
-
-CASES = 1000
 
 
 def random_case(rng: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.finetune.metrics import plain_squad
+from tests.trainer.finetune.metrics.cases import CASES
 from trainer.finetune.metrics.null_threshold import apply_threshold, best_threshold, choose_threshold
 from trainer.finetune.metrics.squad import (
     answer_f1,
@@ -16,8 +17,6 @@ from trainer.finetune.metrics.squad import (
     normalized_words,
     squad_scores,
 )
-
-CASES = 1000
 
 # Articles in all cases and inside of words, beside every sort of punctuation, with letters that grow in lower case.
 WORDS = [
