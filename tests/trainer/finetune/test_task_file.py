@@ -101,7 +101,7 @@ def test_every_default_is_written_out() -> None:
         ("data.replace.three.a=b", 'data.replace has "three", which is none of data.columns'),
         (
             'metrics=["acuracy"]',
-            'metrics has "acuracy", which is not a metric; a task of kind "pair" can have: accuracy,',
+            'metrics has "acuracy", which is not a metric; a task of kind "pair" can have:',
         ),
         ('metrics=["pearson"]', 'metrics has "pearson", which does not serve a task of kind "pair"'),
         ("training.lr=0", "training.lr: input should be greater than 0, found 0"),
