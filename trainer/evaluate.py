@@ -24,7 +24,6 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
-from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import needs_draws, open_folder
 from trainer.data.dataset import PairFolder
@@ -234,14 +233,6 @@ def check_enough_rows(folder: PairFolder, share: RankShare) -> None:
             f"{share.micro_batches_per_step} micro-batches of a step. Hold out more text, or use fewer ranks or "
             "larger micro-batches."
         )
-
-
-def is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Return whether held-out pairs are evaluated after `step`: every evaluation.every steps, and between phases."""
-    section = run_recipe.evaluation
-    if section.pairs is None or step == 0:
-        return False
-    return step % section.every == 0 or step in (phase.steps_before, phase.last_step)
 
 
 def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:

@@ -21,10 +21,9 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
-from trainer.loop import TrainingText
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
-from trainer.metrics.unigram import WordFrequencies, open_frequencies
+from trainer.metrics.unigram import TrainingText, open_frequencies, training_text
 from trainer.metrics.utilization import utilization_of
 from trainer.run_context import RunContext
 
@@ -53,13 +52,6 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
         resources.callback(evaluation.close)
 
     return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
-
-
-def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
-    """Return what is known of the rows of some folders, None without word frequencies."""
-    if frequencies is None:
-        return None
-    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
 
 
 def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
