@@ -82,17 +82,30 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         staging=staging,
         held_out=held_out,
     )
-    work = Work("split-", len(splits), input_bytes)
+    return execute(_execution(graph, files, splits, inputs, options), "shard")
+
+
+def _execution(
+    graph: ShardCorpora, files: list[InputFile], splits: list[Split], inputs: list[Input], options: PipelineOptions
+) -> Execution:
+    """Return what the graph needs to run. The lists of its splits and inputs are written just before it does."""
+    staging = graph.staging
 
     def prepare() -> None:
         write_splits(splits, staging)
         write_inputs(inputs, staging)
 
-    size = _estimate(job, files, len(splits))
-    execution = Execution("text", "Shard corpora", graph, options, staging, work, size, prepare)
-    if held_out is not None:
-        execution = replace(execution, published_first=(held_out,))
-    return execute(execution, "shard")
+    return Execution(
+        kind="text",
+        label="Shard corpora",
+        graph=graph,
+        options=options,
+        staging=staging,
+        work=Work("split-", len(splits), graph.input_bytes),
+        estimate=_estimate(graph.job, files, len(splits)),
+        prepare=prepare,
+        published_first=() if graph.held_out is None else (graph.held_out,),
+    )
 
 
 def _recorded(job: ShardJob) -> dict[str, Any]:
