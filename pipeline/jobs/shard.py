@@ -62,15 +62,12 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = _recorded(job)
     wanted = Wanted("text", Provenance(recorded, inputs, job.seed), job.overwrite)
     held_out = _held_out_staging(job, files, output)
-    if is_finished(wanted, staging, is_dry_run(options)):
+    dry_run = is_dry_run(options)
+    if is_finished(wanted, staging, dry_run):
         _check_held_out_of_finished(wanted, held_out)
-        return finished_manifest(wanted, staging, is_dry_run(options))
+        return finished_manifest(wanted, staging, dry_run)
 
-    if held_out is None:
-        _check_no_held_out(output)
-    else:
-        is_finished(_of_held_out(wanted), held_out, is_dry_run(options))
-
+    _check_place_of_held_out(wanted, held_out, output, dry_run)
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
     graph = ShardCorpora(
         splits=len(splits),
@@ -136,6 +133,15 @@ def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> Non
             f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
             "published. Move them back, or give --overwrite to make both folders again."
         )
+
+
+def _check_place_of_held_out(wanted: Wanted, held_out: Staging | None, output: str, dry_run: bool) -> None:
+    """Raises UsageError if documents that were held out before are in the way of this command."""
+    if held_out is None:
+        _check_no_held_out(output)
+    else:
+        # Called for what it raises if another result is there; this command's own is in nobody's way.
+        is_finished(_of_held_out(wanted), held_out, dry_run)
 
 
 def _check_no_held_out(output: str) -> None:
