@@ -34,11 +34,7 @@ HISTORY = "recipe_history.jsonl"
 
 
 def resume(
-    engine: DeepSpeedEngine,
-    recipe: Recipe,
-    phase: Phase,
-    folders: list[PairFolder],
-    found: FoundCheckpoint | None,
+    engine: DeepSpeedEngine, recipe: Recipe, phase: Phase, folders: list[PairFolder], found: FoundCheckpoint | None
 ) -> TrainingState:
     """Load a checkpoint into the engine and return the state that training starts from. A collective call.
 

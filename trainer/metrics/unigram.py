@@ -15,6 +15,7 @@ Shape suffixes: V vocabulary, T tokens.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -59,6 +60,14 @@ class WordFrequencies:
         return float(self.counts_V @ self.losses_V / self.counts_V.sum())
 
 
+@dataclass(frozen=True)
+class TrainingText:
+    """What is known of the rows of a phase: how often each token occurs, and how many tokens all rows have."""
+
+    frequencies: WordFrequencies
+    tokens: int
+
+
 def open_frequencies(recipe: Recipe, folders: list[PairFolder]) -> WordFrequencies | None:
     """Return the frequencies of a phase's training text, None if none of it can be read. A collective call.
 
@@ -67,6 +76,13 @@ def open_frequencies(recipe: Recipe, folders: list[PairFolder]) -> WordFrequenci
     """
     counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders))
     return WordFrequencies(counts_V) if counts_V.any() else None
+
+
+def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
+    """Return what is known of the rows of some folders, None without word frequencies."""
+    if frequencies is None:
+        return None
+    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
 
 
 def recorded_counts(recipe: Recipe, folders: list[PairFolder]) -> Ints:

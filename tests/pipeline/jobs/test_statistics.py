@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.steps.statistics import StatisticsPlan, stride_of
+from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
 from schemas.cooccurrences import Counting
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, read_manifest
