@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics as means
 import subprocess
 import sys
@@ -135,18 +136,33 @@ def train_rival(name: str, seconds: float, seed: int, folder: Path, options: arg
 
 
 def train_ours(name: str, seconds: float, seed: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count."""
-    before = trained_for(TIMED_STEPS[0], name, seed, folder / "timed_short", options)
-    after = trained_for(TIMED_STEPS[1], name, seed, folder / "timed_long", options)
-    seconds_a_step = (after - before) / (TIMED_STEPS[1] - TIMED_STEPS[0])
+    """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count.
+
+    A run that an interrupted benchmark left is started again: it may have another number of steps.
+    """
+    seconds_a_step = timed_step(name, seed, folder, options)
     steps = int(seconds / seconds_a_step)
 
+    shutil.rmtree(folder / "run", ignore_errors=True)
     trained_for(steps, name, seed, folder / "run", options, evaluate_every=max(1, steps // EVALUATIONS))
     small_runs.export(folder / "run", folder / "hf")
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     evaluated = [line for line in lines if "eval_mlm_loss_masked" in line]
     curve = [(line["step"] * seconds_a_step, line["eval_mlm_loss_masked"]) for line in evaluated]
     return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
+
+
+def timed_step(name: str, seed: int, folder: Path, options: argparse.Namespace) -> float:
+    """Return the seconds of one step: the difference of a long and a short run, so that the start does not count."""
+    seconds = []
+    for steps in TIMED_STEPS:
+        run = folder / f"timed_{steps}"
+        # A run that an interrupted benchmark left would resume, and take no time.
+        shutil.rmtree(run, ignore_errors=True)
+        seconds.append(trained_for(steps, name, seed, run, options))
+
+    short, long = seconds
+    return (long - short) / (TIMED_STEPS[1] - TIMED_STEPS[0])
 
 
 def trained_for(
