@@ -127,7 +127,7 @@ def rehearse_run(context: RunContext) -> Speed:
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=True)
 
         context.watchdog.at("building the engine, to measure the speed")
         engine = open_engine(context, phase, data, begins=True)
@@ -212,7 +212,7 @@ def run_phase(
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
         engine = open_engine(context, phase, data, begins=checkpoint is None)
@@ -237,14 +237,14 @@ def run_phase(
             return loop.run(state, min(phase.last_step, context.last_step))
 
 
-def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack) -> PhaseData:
-    """Open the training and evaluation data of a phase until `resources` close."""
+def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
+    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint."""
     share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
 
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     resources.callback(stream.close)
 
-    frequencies = open_frequencies(phase.recipe, folders)
+    frequencies = open_frequencies(phase.recipe, folders, begins)
     evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
     if evaluation is not None:
         resources.callback(evaluation.close)
