@@ -39,14 +39,14 @@ class PhaseData:
     text: TrainingText | None
 
 
-def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack) -> PhaseData:
-    """Open the training and evaluation data of a phase until `resources` close."""
+def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
+    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint."""
     share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
 
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     resources.callback(stream.close)
 
-    frequencies = open_frequencies(phase.recipe, folders)
+    frequencies = open_frequencies(phase.recipe, folders, begins)
     evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
     if evaluation is not None:
         resources.callback(evaluation.close)

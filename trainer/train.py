@@ -81,7 +81,7 @@ def rehearse_run(context: RunContext) -> Speed:
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=True)
 
         context.watchdog.at("building the engine, to measure the speed")
         engine = open_engine(context, phase, data, begins=True)
@@ -147,7 +147,7 @@ def run_phase(
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
         engine = open_engine(context, phase, data, begins=checkpoint is None)
