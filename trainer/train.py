@@ -64,6 +64,7 @@ def with_fixed_steps(context: RunContext, started: float) -> RunContext:
     if checkpoint is not None:
         recipe = with_steps(recipe, steps_of_checkpoint(recipe, checkpoint))
     else:
+        logger.info("%s: measuring how many steps fit into run.max_hours %g.", recipe.run.output, recipe.run.max_hours)
         speed = rehearse_run(context)
         elapsed = run_on_rank_0(lambda: perf_counter() - started)
         recipe = with_steps(recipe, fixed_steps(recipe, speed, elapsed))

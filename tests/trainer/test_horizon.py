@@ -169,6 +169,7 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     done = training.warm(1, tmp_path / "run", run__max_hours=1e-6)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
+    assert "measuring how many steps fit into run.max_hours 1e-06." in done.stdout, "the rehearsal is not silent"
     assert line.startswith("clozeline: run.max_hours 1e-06 is too short: starting and measuring take ")
     assert not (tmp_path / "run").exists()
 

@@ -82,6 +82,8 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
     evaluations = _evaluations(lines)
     if evaluations:
         figures["held-out loss"] = or_dash(evaluations[-1]["eval_mlm_loss"], "{:.4f}".format)
+        if evaluations[-1].get("eval_mlm_loss_masked") is not None:
+            figures["held-out loss at [MASK]"] = f"{evaluations[-1]['eval_mlm_loss_masked']:.4f}"
 
     step_of_best = best_step(run)
     if step_of_best is not None:
