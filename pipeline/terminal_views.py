@@ -179,7 +179,7 @@ def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None)
     """Yield a line for each of the pairs of tokens with the largest weights: its weight and the two, as above."""
     order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
     # A file has up to 50 million pairs, of which only these become Python objects.
-    largest = table.take(pc.select_k_unstable(table, rows, sort_keys=order))
+    largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
     for row in largest.to_pylist():
         yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"
 
