@@ -38,7 +38,9 @@ FILES = (
     RUN_LOCK_FILE,
     OWNER,
 )
-FOLDERS = (layout.CHECKPOINTS_FOLDER, tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
+WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
+"""Folders that training writes: `claim` makes none of them."""
+FOLDERS = (layout.CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""
@@ -79,8 +81,8 @@ def remove_beginnings(run: str) -> None:
     The process must still hold the folder: its lock file is removed as well, and another process that is about to lock
     it looks again (run_lock.py).
     """
-    # Written when training begins, or brought from the run's URL.
-    if Path(run, RECIPE).exists():
+    # Written when training begins, or brought from the run's URL. A folder that only one node sees may have none.
+    if Path(run, RECIPE).exists() or any(Path(run, name).exists() for name in WRITTEN_FOLDERS):
         return
 
     with contextlib.suppress(OSError):
