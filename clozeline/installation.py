@@ -29,6 +29,17 @@ OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
     "trainer": ("deepspeed", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "finetune": (
+        "deepspeed",
+        "psutil",
+        "safetensors",
+        "scipy",
+        "tensorboard",
+        "tomli_w",
+        "torch",
+        "tqdm",
+        "transformers",
+    ),
     "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),

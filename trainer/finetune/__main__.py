@@ -16,4 +16,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_explained(run, "trainer"))
+    raise SystemExit(run_explained(run, "finetune"))

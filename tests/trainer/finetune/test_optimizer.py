@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -10,7 +12,7 @@ from trainer.finetune.optimizer import build_optimizer, depths_of, rate_share, s
 from trainer.finetune.task import TaskTrainingSection
 
 
-def model_of(encoder, family: str) -> torch.nn.Module:
+def model_of(encoder, family: str) -> Any:
     return AutoModelForSequenceClassification.from_pretrained(encoder(family))
 
 
