@@ -20,6 +20,7 @@ from tests.conftest import Command, made
 from tests.docs.conftest import SMALL_RUN, Sandbox
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, prose
 from tests.object_store import ObjectStore
+from tests.trainer.finetune.tasks import write_task
 from tests.small_models import random_model, write_hf
 from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
@@ -67,7 +68,7 @@ LAUNCHER_FLAGS = {
 
 def test_every_page_with_commands_is_tested() -> None:
     tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
-    assert {page for page in PAGES if commands(page)} == tested | {"docs/proteins.md"}
+    assert {page for page in PAGES if commands(page)} == tested | {"docs/proteins.md", "docs/finetune.md"}
 
 
 @pytest.mark.timeout(600)
@@ -111,6 +112,15 @@ def test_proteins_become_pairs(sandbox: Sandbox) -> None:
         shutil.copy(f"letters/{name}", f"out/hf/{name}")
     sandbox.run_page("docs/proteins.md")
     assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
+
+
+@pytest.mark.timeout(600)
+def test_fine_tuning(sandbox: Sandbox, vocab: Path) -> None:
+    put_published_model(sandbox.folder / "models/encoder", vocab)
+    write_task(sandbox.folder / "review", "sentence")
+    Path("review/task.toml").write_text(next(text for text in blocks("docs/finetune.md", "toml")))
+    sandbox.run_page("docs/finetune.md")
+    assert Path("out/reviews/hf/model.safetensors").exists()
 
 
 def put_published_model(folder: Path, vocab: Path) -> None:
