@@ -26,6 +26,7 @@ from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
 from trainer.metrics.number_text import duration, or_dash, percent, short
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
 from trainer.metrics.read import CAUSE, read_metrics
+from trainer.metrics.suite_scores import charts_over_hours
 
 REPORT_FILE = "report.html"
 COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
@@ -142,6 +143,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         ranks=_rows_of_ranks(read_ranks(run)),
         changes=_rows_of_changes(changes_without_secrets(changes)),
         recipe=tomli_w.dumps(without_secrets(recipe)),
+        charts_over_hours=charts_over_hours(run, lines),
     )
 
 
