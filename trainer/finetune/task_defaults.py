@@ -9,8 +9,8 @@ METRICS = {
     "sentence": ["accuracy"],
     "pair": ["accuracy"],
     "choice": ["accuracy"],
-    "tags": ["span_f1"],
-    "span": ["f1", "exact_match"],
+    "tags": ["chunk_f1"],
+    "span": ["answer_f1", "exact_match"],
 }
 REGRESSION_METRICS = ["pearson_and_spearman"]
 
@@ -26,6 +26,17 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "c3": {"context": "context", "prefix": "prefix", "choices": "choices", "label": "label"},
 }
 """Columns of formats that do not name them."""
+
+ROLES = {
+    "sentence": ["text", "label"],
+    "pair": ["text", "text_pair", "label"],
+    "choice": ["context", "choices", "label"],
+    "tags": ["words", "tags"],
+    "span": [],
+}
+"""What columns hold. A file whose columns have these names needs no [data.columns]."""
+
+NAMED_COLUMNS = {"jsonl", "json", "tsv", "csv"}
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
 FORMATS_OF_KIND = {"span": {".json": "squad"}, "tags": {".txt": "conll"}}
@@ -62,6 +73,8 @@ def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
         filled["columns"] = {**COLUMNS[file_format], **data.get("columns", {})}
 
     filled.setdefault("quotes", file_format == "csv")
+    if file_format in NAMED_COLUMNS and data.get("header", True) is True:
+        filled.setdefault("columns", {role: role for role in ROLES[kind]})
     return filled
 
 
@@ -69,7 +82,7 @@ def format_of(train: Any, kind: str) -> str | None:
     """Return the format that the ending of the training file stands for, None if it stands for none."""
     first = train[0] if isinstance(train, list) and train else train
     if not isinstance(first, str):
-        return "jsonl"  # any: the schema names the wrong file
+        return None
 
     ending = posixpath.splitext(first)[1].lower()
     return FORMATS_OF_KIND.get(kind, {}).get(ending) or FORMATS.get(ending)

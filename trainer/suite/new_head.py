@@ -71,7 +71,8 @@ def write_encoder(folder: Path, output: Path) -> None:
 
 def prefix_of(folder: Path) -> str:
     """Return what the names of an encoder's weights begin with when there is a head: "bert", "roberta", "model"."""
-    return MODEL_MAPPING[type(read_config(str(folder)))].base_model_prefix
+    model_class: Any = MODEL_MAPPING[type(read_config(str(folder)))]
+    return model_class.base_model_prefix
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

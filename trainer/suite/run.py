@@ -22,7 +22,6 @@ from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of, write_scores
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.identity import claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
@@ -67,6 +66,8 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
             write_outcome(order.plan.output, content)
 
         if order.run is not None:
+            from trainer.suite.checkpoints import write_scores
+
             write_scores(order.run, order.steps, order.plan, content)
 
     logger.info("%s", markdown(content))
@@ -95,6 +96,9 @@ def order_of(options: argparse.Namespace) -> Order:
     if options.checkpoints is None:
         encoders, exports = encoders_of(options.folders, options.random_weights), []
     else:
+        # Reading checkpoints loads torch, which a suite of folders leaves to its jobs.
+        from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of
+
         run = run_of(options)
         steps = steps_of(run, options.checkpoints)
         encoders, exports = encoders_of_run(steps, options.output), export_jobs(run, steps, options.output)

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
-from trainer.finetune.model import read_config, without_advice
+from trainer.finetune.model import quiet_transformers, read_config
 
 WHY_NOT = {
     "xlnet": "XLNet predicts tokens in a random order and reads no mask token in their place, so the likelihood of a "
@@ -37,7 +37,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     if random_weights:
         model = AutoModelForMaskedLM.from_config(config)
     else:
-        with without_advice():
+        with quiet_transformers():
             model = _with_its_weights(folder, config)
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

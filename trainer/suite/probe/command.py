@@ -86,11 +86,11 @@ def open_encoder(folder: str, random_weights: bool) -> Any:
     import torch
     from transformers import AutoModel
 
-    from trainer.finetune.model import read_config, without_advice
+    from trainer.finetune.model import quiet_transformers, read_config
 
     config = read_config(folder)
     torch.manual_seed(key("probe", "weights") >> 1)
-    with without_advice():
+    with quiet_transformers():
         if random_weights:
             model = AutoModel.from_config(config)
         else:
