@@ -124,6 +124,29 @@ def start_export(arguments: list[str]) -> int:
     return export_main(arguments, prog="clozeline export")
 
 
+def start_finetune(arguments: list[str]) -> int:
+    """Run `python -m trainer.finetune`."""
+    from trainer.distributed.preemption import StopRequest
+
+    # The imports below take seconds. A signal during them must be noticed, too.
+    stop = StopRequest().listen()
+
+    from trainer.finetune.cli import main as finetune_main
+
+    return finetune_main(arguments, stop, prog="clozeline finetune")
+
+
+def start_suite(arguments: list[str]) -> int:
+    """Run `python -m trainer.suite`."""
+    from trainer.suite.stop import Stop
+
+    stop = Stop().listen()
+
+    from trainer.suite.cli import main as suite_main
+
+    return suite_main(arguments, stop, prog="clozeline suite")
+
+
 def start_doctor(arguments: list[str]) -> int:
     """Run `python -m trainer.doctor`."""
     from trainer.doctor.command import main as doctor_main
@@ -165,6 +188,8 @@ COMMANDS = {
     "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),
     "train": Command("pair shards -> checkpoints; resumes automatically", "trainer", start_trainer),
     "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
+    "finetune": Command("encoder and task -> scores, predictions and a fine-tuned folder", "finetune", start_finetune),
+    "suite": Command("encoders and many tasks -> one table with intervals", "finetune", start_suite),
     "doctor": Command("what this machine will do, and what to do about what is not well", "trainer", start_doctor),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
 }

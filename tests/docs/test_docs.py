@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -20,8 +21,16 @@ from tests.conftest import Command, made
 from tests.docs.conftest import SMALL_RUN, Sandbox
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, prose
 from tests.object_store import ObjectStore
-from tests.trainer.finetune.tasks import write_task
 from tests.small_models import random_model, write_hf
+from tests.trainer.finetune.tasks import write_task as write_task_of_kind
+from tests.trainer.suite.conftest import (
+    minimal_pairs,
+    subject_lines,
+    tag_lines,
+    verb_lines,
+    write_lines,
+    write_task,
+)
 from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
 from trainer.config.schema import PhaseSection, Recipe
@@ -29,6 +38,8 @@ from trainer.config.section import Section
 from trainer.config.shipped import recipe_names
 from trainer.doctor import command as doctor_command
 from trainer.export import convert
+from trainer.finetune import cli as finetune_cli
+from trainer.suite import cli as suite_cli
 
 LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}}
 DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "timeout"}
@@ -68,7 +79,8 @@ LAUNCHER_FLAGS = {
 
 def test_every_page_with_commands_is_tested() -> None:
     tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
-    assert {page for page in PAGES if commands(page)} == tested | {"docs/proteins.md", "docs/finetune.md"}
+    tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md"}
+    assert {page for page in PAGES if commands(page)} == tested
 
 
 @pytest.mark.timeout(600)
@@ -117,10 +129,40 @@ def test_proteins_become_pairs(sandbox: Sandbox) -> None:
 @pytest.mark.timeout(600)
 def test_fine_tuning(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/encoder", vocab)
-    write_task(sandbox.folder / "review", "sentence")
+    write_task_of_kind(sandbox.folder / "review", "sentence")
     Path("review/task.toml").write_text(next(text for text in blocks("docs/finetune.md", "toml")))
     sandbox.run_page("docs/finetune.md")
     assert Path("out/reviews/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(900)
+def test_suites_of_folders_and_of_a_run(sandbox: Sandbox, vocab: Path, pairs: Path) -> None:
+    for name in ("out/hf", "models/other"):
+        put_published_model(sandbox.folder / name, vocab)
+    sandbox.put(pairs, "out/pairs")
+    train = ["clozeline", "train", "--config", "tiny", "--set", "data.pairs=out/pairs", "--set", "run.output=out/run"]
+    done = sandbox.run(sandbox.shrunk(train))
+    assert done.returncode == 0, done.stderr
+
+    folder = sandbox.folder / "suites"
+    folder.mkdir()
+    write_task(folder, "subjects", "sentence", subject_lines)
+    write_task(folder, "verbs", "sentence", verb_lines)
+    write_task(folder, "tags", "tags", tag_lines)
+    write_lines(folder / "pairs/order.jsonl", minimal_pairs(12, 3))
+    [suite] = [text for text in indented_blocks("docs/suites.md") if "[[tasks]]" in text]
+    (folder / "nouns.toml").write_text(suite)
+
+    sandbox.run_page("docs/suites.md")
+    assert "| verbs | accuracy |" in Path("out/nouns/table.md").read_text()
+    assert "Linear probe of each layer: tags" in Path("out/probe/report.html").read_text()
+    assert "Scores of nouns over hours" in Path("out/run/report.html").read_text()
+
+
+def indented_blocks(page: str) -> list[str]:
+    """Return the content of a page's blocks of indented lines."""
+    found = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGES[page], re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]
 
 
 def put_published_model(folder: Path, vocab: Path) -> None:
@@ -205,6 +247,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
 
 def test_flags_in_the_text_exist() -> None:
     parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor_command.parser("clozeline doctor")]
+    parsers += [finetune_cli.parser("clozeline finetune"), suite_cli.parser("clozeline suite")]
     helps = "".join(parser.format_help() for parser in parsers) + Path(convert.__file__).read_text()
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (

@@ -7,7 +7,6 @@ head's weights, which the folder does not have, are drawn from the seed.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,15 +141,3 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(before)
         transformers_logging.enable_progress_bar()
-
-
-def fingerprint_of(folder: str) -> str:
-    """Return a hash of the files of a folder that decide what is trained: configuration, tokenizer and weights."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix not in {".json", ".safetensors", ".bin", ".txt", ".model"}:
-            continue
-        digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]

@@ -17,7 +17,8 @@ from schemas import storage
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.run_lock import hold
 from trainer.finetune.examples import TaskData
-from trainer.finetune.model import fingerprint_of, quiet_transformers
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.model import quiet_transformers
 from trainer.finetune.seed_state import states_of
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task

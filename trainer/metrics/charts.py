@@ -1,4 +1,4 @@
-"""Lays out line charts over a run's steps; templates/chart.html draws them as SVG.
+"""Lays out line charts over a run's steps, or its hours; schemas/pages/chart.html draws them as SVG.
 
 Across, the SVG goes in percent, up and down in pixels, so that letters keep their size on a phone. The points of a line
 cannot be given in percent, so lines lie in an inner SVG that is 1000 units wide and stretched.
@@ -7,7 +7,7 @@ cannot be given in percent, so lines lie in an inner SVG that is 1000 units wide
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 from typing import Literal, NamedTuple
 
@@ -26,17 +26,20 @@ MAX_DOTS = 60
 """A line of at most this many points has a dot at each, which says its value."""
 
 Color = Literal["blue", "orange", "green", "purple", "gray", "red"]
+COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
+"""The colors of a chart's lines, in order."""
+
 TextOf = Callable[[float], str]
 """Words a value."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A named line: (step, value) in order of steps."""
+    """A named line: (step, value), or (hours, value), in order of steps."""
 
     name: str
     color: Color
-    points: Sequence[tuple[int, float]]
+    points: Sequence[tuple[float, float]]
 
 
 class PointGroup(NamedTuple):
@@ -54,7 +57,7 @@ class Dot:
 
     x: float
     y: float
-    step: int
+    step: float
     text: str
 
 
@@ -79,13 +82,18 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its title, lines over steps 0 to `last_step`, and axes."""
+    """A chart with its title, lines over steps 0 to `last_step`, and axes.
+
+    unit: what goes across, in words. digits: after the point of its numbers.
+    """
 
     title: str
     lines: list[DrawnLine]
     levels: list[Level]
     marks: list[Mark]
-    last_step: int
+    last_step: float
+    unit: str = "step"
+    digits: int = 0
     height: int = CHART_HEIGHT
     inner_width: int = INNER_WIDTH
 
@@ -94,7 +102,7 @@ class Chart:
 class Scale:
     """Where steps and values lie in a chart that reaches from step 0 to `last_step` and from `low` to `high`."""
 
-    last_step: int
+    last_step: float
     low: float
     high: float
 
@@ -110,7 +118,7 @@ class Scale:
         return f"{INNER_WIDTH * step / self.last_step:.1f},{self.y(value):.1f}"
 
 
-def chart(title: str, lines: Sequence[Line], last_step: int, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
+def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
     """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. `text_of` words values."""
     values = [value for line in lines for _, value in line.points]
     levels = round_levels(min(values), max(values))
@@ -123,6 +131,19 @@ def chart(title: str, lines: Sequence[Line], last_step: int, resumed_at: Sequenc
         marks=[Mark(step, scale.percent(step)) for step in resumed_at],
         last_step=last_step,
     )
+
+
+def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Chart:
+    """Lay out lines whose points are (hours, value), over 0 hours to the last point."""
+    last = max(hours for line in lines for hours, _ in line.points)
+    # Of a run of some seconds only the first digit of an hour that is not 0 says anything.
+    digits = 0 if last >= 10 else max(1, 1 - floor(log10(max(last, 1e-6))))
+
+    rounded = [
+        replace(line, points=[(round(hours, digits + 1), value) for hours, value in line.points]) for line in lines
+    ]
+    drawn = chart(title, rounded, max(round(last, digits + 1), 1e-6), [], text_of)
+    return replace(drawn, unit="hour", digits=digits + 1)
 
 
 def round_levels(low: float, high: float) -> list[float]:
@@ -141,7 +162,7 @@ def round_levels(low: float, high: float) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def thinned(points: Sequence[tuple[int, float]], max_groups: int) -> list[PointGroup]:
+def thinned(points: Sequence[tuple[float, float]], max_groups: int) -> list[PointGroup]:
     """Return at most `max_groups` groups of neighboring points, all of equal size but the last."""
     size = ceil(len(points) / max_groups)
 

@@ -24,6 +24,7 @@ from trainer.metrics.number_text import duration, or_dash, short
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
 from trainer.metrics.read import CAUSE, Metrics, read_metrics
 from trainer.metrics.run_charts import run_charts
+from trainer.metrics.suite_scores import charts_over_hours
 
 REPORT_FILE = "report.html"
 
@@ -58,6 +59,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         ranks=_rows_of_ranks(read_ranks(run)),
         changes=_rows_of_changes(changes_without_secrets(changes)),
         recipe=tomli_w.dumps(without_secrets(recipe)),
+        charts_over_hours=charts_over_hours(run, lines),
     )
 
 

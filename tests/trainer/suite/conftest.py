@@ -1,0 +1,130 @@
+"""A small suite of three tasks and minimal pairs from the tests' own sentences, and encoders to run it on."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+import transformers
+from transformers import AutoConfig
+
+from tests.conftest import NOUNS, PLACES, VERBS
+from tests.trainer.finetune.conftest import write_encoder
+
+Lines = list[dict[str, Any]]
+
+TRAINING = {"epochs": 2, "batch": 8, "lr": 1e-3, "max_length": 32}
+
+
+@pytest.fixture(scope="session")
+def masked_lm(vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Folders of small BERTs with a masked-LM head, one for each seed of their weights."""
+    shape = tmp_path_factory.mktemp("shape")
+    write_encoder("bert", vocab, shape)
+    made: dict[int, Path] = {}
+
+    def folder_of(seed: int) -> Path:
+        if seed not in made:
+            folder = tmp_path_factory.mktemp("encoder") / f"bert{seed}"
+            torch.manual_seed(seed)
+            transformers.AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(shape)).save_pretrained(folder)
+            transformers.AutoTokenizer.from_pretrained(shape).save_pretrained(folder)
+            made[seed] = folder
+        return made[seed]
+
+    return folder_of
+
+
+def parts(count: int, seed: int) -> list[tuple[str, str, str, str]]:
+    """Subject, verb, object and place of sentences."""
+    rng = random.Random(seed)
+    return [(rng.choice(NOUNS), rng.choice(VERBS), rng.choice(NOUNS), rng.choice(PLACES)) for _ in range(count)]
+
+
+def subject_lines(count: int, seed: int) -> Lines:
+    """Is the subject one of the first nouns?"""
+    return [
+        {"text": f"The {subject} {verb} the {thing} {place}.", "label": str(NOUNS.index(subject) < 7)}
+        for subject, verb, thing, place in parts(count, seed)
+    ]
+
+
+def verb_lines(count: int, seed: int) -> Lines:
+    """Is the verb one of the first ones?"""
+    return [
+        {"text": f"The {subject} {verb} the {thing} {place}.", "label": str(VERBS.index(verb) < 6)}
+        for subject, verb, thing, place in parts(count, seed)
+    ]
+
+
+def tag_lines(count: int, seed: int) -> Lines:
+    """Who does it, and to what?"""
+    lines = []
+    for subject, verb, thing, place in parts(count, seed):
+        words = ["The", subject, verb, "the", thing, *place.split()]
+        tags = ["O", "B-WHO", "O", "O", "B-WHAT", *["O"] * len(place.split())]
+        lines.append({"words": words, "tags": tags})
+    return lines
+
+
+def minimal_pairs(count: int, seed: int) -> Lines:
+    """Sentences, and the same ones with two words in the wrong order."""
+    return [
+        {
+            "sentence_good": f"The {subject} {verb} the {thing}.",
+            "sentence_bad": f"The {verb} {subject} the {thing}.",
+            "UID": f"order_{number % 2}",
+            "linguistics_term": "word order",
+        }
+        for number, (subject, verb, thing, _) in enumerate(parts(count, seed))
+    ]
+
+
+def write_lines(path: Path, lines: Lines) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_task(folder: Path, name: str, kind: str, lines: Callable[[int, int], Lines], **training: Any) -> None:
+    """Write a task's files and its task file."""
+    write_lines(folder / name / "train.jsonl", lines(40, 1))
+    write_lines(folder / name / "dev.jsonl", lines(24, 2))
+    content = {
+        "name": name,
+        "kind": kind,
+        "source": f"https://example.org/{name}",
+        "data": {"train": f"{name}/train.jsonl", "dev": f"{name}/dev.jsonl"},
+        "training": TRAINING | training,
+    }
+    (folder / f"{name}.toml").write_text(tomli_w.dumps(content))
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path) -> Path:
+    """A suite with its files. The task "verbs" starts from the encoder of "subjects"."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    write_task(folder, "subjects", "sentence", subject_lines)
+    write_task(folder, "verbs", "sentence", verb_lines)
+    write_task(folder, "tags", "tags", tag_lines)
+    write_lines(folder / "pairs/order.jsonl", minimal_pairs(12, 3))
+    write_lines(folder / "pairs/swaps.jsonl", minimal_pairs(6, 4))
+
+    content = {
+        "name": "small",
+        "tasks": [
+            {"name": "subjects", "file": "subjects.toml"},
+            {"name": "tags", "file": "tags.toml"},
+            {"name": "verbs", "file": "verbs.toml", "starts_from": "subjects"},
+        ],
+        "minimal_pairs": [{"name": "order", "files": "pairs/*.jsonl", "source": "https://example.org/pairs"}],
+    }
+    path = folder / "small.toml"
+    path.write_text(tomli_w.dumps(content))
+    return path

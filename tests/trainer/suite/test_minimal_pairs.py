@@ -1,0 +1,140 @@
+"""Minimal pairs: the likelihood is what its papers say, and folders without one are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from schemas.errors import DataError, UsageError
+from tests.trainer.finetune.conftest import write_encoder
+from tests.trainer.suite.conftest import minimal_pairs, write_lines
+from trainer.suite.minimal_pairs.command import main
+from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods
+from trainer.suite.minimal_pairs.model import open_masked_lm
+from trainer.suite.minimal_pairs.pairs_file import read_pairs
+
+SENTENCES = ["The captain remembers the mountain.", "A bookkeeper's unthinkable winter!", "Go."]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "modernbert"])
+@pytest.mark.parametrize("within_words", [True, False])
+def test_the_score_is_the_sum_over_masked_tokens(
+    family: str, within_words: bool, vocab: Path, byte_vocab: Path, tmp_path: Path
+) -> None:
+    write_encoder(family, byte_vocab if family == "roberta" else vocab, tmp_path)
+    model, tokenizer = open_masked_lm(str(tmp_path), random_weights=True)
+    found = log_likelihoods(model, tokenizer, SENTENCES, within_words)
+    assert found == pytest.approx([plain_score(model, tokenizer, text, within_words) for text in SENTENCES], rel=1e-4)
+
+
+@torch.inference_mode()
+def plain_score(model: torch.nn.Module, tokenizer: object, text: str, within_words: bool) -> float:
+    """One token at a time, with all logits."""
+    encoding = tokenizer(text)  # type: ignore[operator]
+    words = encoding.word_ids(0)
+    total = 0.0
+    for place, word in enumerate(words):
+        if word is None:
+            continue
+        masked = list(encoding["input_ids"])
+        for other in range(place, len(words)):
+            if other == place or (within_words and words[other] == word):
+                masked[other] = tokenizer.mask_token_id  # type: ignore[attr-defined]
+        logits = model(input_ids=torch.tensor([masked])).logits[0, place]
+        total += float(logits.log_softmax(-1)[encoding["input_ids"][place]])
+    return total
+
+
+def test_a_word_ends_before_the_next_one() -> None:
+    words = [None, 0, 1, 1, 1, 2, None]
+    assert [end_of_word(words, place) for place in range(1, 6)] == [1, 4, 4, 4, 5]
+
+
+def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Path) -> None:
+    write_encoder("xlnet", xlnet_vocab, tmp_path / "xlnet")
+    with pytest.raises(UsageError, match="XLNet predicts tokens in a random order"):
+        open_masked_lm(str(tmp_path / "xlnet"), random_weights=False)
+
+    write_encoder("electra", vocab, tmp_path / "electra")
+    with pytest.raises(
+        UsageError, match=r"tells which tokens were replaced .* Its generator does: .*/electra/generator"
+    ):
+        open_masked_lm(str(tmp_path / "electra"), random_weights=False)
+
+    write_encoder("bert", vocab, tmp_path / "bert")
+    with pytest.raises(UsageError, match="it has no head that predicts masked tokens"):
+        open_masked_lm(str(tmp_path / "bert"), random_weights=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: '{' is not JSON"),
+        ("[1]", r"line 2: '\[1\]' is no object"),
+        ('{"sentence_good": "A."}', "line 2: sentence_bad is None"),
+        ('{"sentence_good": " ", "sentence_bad": "A."}', "line 2: sentence_good is ' '"),
+    ],
+)
+def test_a_wrong_line_is_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f'{{"sentence_good": "A b.", "sentence_bad": "B a."}}\n{line}\n')
+    with pytest.raises(DataError, match=message):
+        read_pairs(str(path))
+    path.write_text("\n")
+    with pytest.raises(DataError, match="has no pairs"):
+        read_pairs(str(path))
+
+
+def test_a_file_without_names_is_its_own_paradigm(tmp_path: Path) -> None:
+    path = tmp_path / "agreement.jsonl"
+    path.write_text('{"sentence_good": "A b.", "sentence_bad": "B a."}\n')
+    [pair] = read_pairs(str(path))
+    assert (pair.paradigm, pair.phenomenon) == ("agreement", "agreement")
+
+
+def test_finished_files_are_kept_and_others_refused(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        write_lines(tmp_path / f"pairs/{name}.jsonl", minimal_pairs(6, seed))
+    words = [str(masked_lm(0)), "--data", str(tmp_path), "--files", "pairs/*.jsonl", "--output", str(tmp_path / "out")]
+    assert main(words, "test") == 0
+    first = json.loads((tmp_path / "out/results.json").read_text())
+    assert first["pairs"] == 12 and set(first["paradigms"]) == {"order_0", "order_1"}
+
+    (tmp_path / "out/files/b.jsonl.json").unlink()
+    (tmp_path / "out/results.json").unlink()
+    assert main(words, "test") == 0
+    second = json.loads((tmp_path / "out/results.json").read_text())
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+    capsys.readouterr()
+    assert main([str(masked_lm(1)), *words[1:]], "test") == 2
+    assert "holds scores of another encoder" in capsys.readouterr().err
+
+
+def test_a_model_that_has_learned_the_good_ones_judges_rightly(
+    masked_lm: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """A bias of the vocabulary's logits towards one word makes its sentence the likelier one."""
+    folder = tmp_path / "biased"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(masked_lm(0))
+    model = transformers.AutoModelForMaskedLM.from_pretrained(masked_lm(0))
+    liked = tokenizer("river", add_special_tokens=False)["input_ids"]
+    disliked = tokenizer("garden", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        for token in set(liked) - set(disliked):
+            model.get_output_embeddings().bias[token] += 30
+        for token in set(disliked) - set(liked):
+            model.get_output_embeddings().bias[token] -= 30
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+    opened, tokenizer = open_masked_lm(str(folder), random_weights=False)
+    good, bad = log_likelihoods(opened, tokenizer, ["the river", "the garden"], within_words=True)
+    assert good > bad

@@ -1,0 +1,64 @@
+"""Linear probes: the optimum of scikit-learn, and a score for every layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from schemas.errors import UsageError
+from tests.trainer.suite.conftest import subject_lines, tag_lines, write_task
+from trainer.finetune.task import Task
+from trainer.suite.probe.command import main
+from trainer.suite.probe.logistic import fit
+from trainer.suite.probe.tasks import check_probed
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_the_classifier_is_that_of_scikit_learn(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    vectors = random.normal(size=(300, 8)).astype(np.float32) * random.uniform(0.1, 10, size=8).astype(np.float32)
+    labels = (vectors @ random.normal(size=(8, classes)) + random.normal(size=(300, classes))).argmax(axis=1)
+    vectors[:, 3] = 1.0  # a feature that is always the same
+
+    ours = fit(vectors, labels, classes)
+    scaled = StandardScaler().fit_transform(vectors.astype(np.float64))
+    theirs = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(scaled, labels)
+    assert np.mean(ours.predict(vectors) == theirs.predict(scaled)) > 0.99
+    if classes > 2:  # with two classes theirs has one row of weights, and half the penalty
+        assert ours.weights_CH == pytest.approx(theirs.coef_, abs=2e-2)
+
+
+def test_a_class_without_examples_is_never_chosen() -> None:
+    vectors = np.array([[0.0], [1.0], [0.1], [0.9]], dtype=np.float32)
+    assert fit(vectors, np.array([0, 2, 0, 2]), 3).predict(vectors).tolist() == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("sentence", subject_lines), ("tags", tag_lines)])
+def test_every_layer_gets_a_score(kind: str, lines: Callable, masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
+    write_task(tmp_path, "task", kind, lines)
+    words = [str(masked_lm(0)), "--task", str(tmp_path / "task.toml"), "--data", str(tmp_path)]
+    found = []
+    for name in ("one", "two"):
+        assert main([*words, "--output", str(tmp_path / name)], "test") == 0
+        found.append(json.loads((tmp_path / name / "results.json").read_text()))
+
+    assert found[0]["layers"] == found[1]["layers"]
+    assert len(found[0]["layers"]) == 3  # embeddings and two layers
+    # The word itself is in its embedding, and says who and what it is far more often than not.
+    assert max(found[0]["layers"]) > 0.6
+
+
+def test_what_has_no_classes_is_refused() -> None:
+    data = {"train": "a.jsonl", "dev": "b.jsonl"}
+    for content in (
+        {"name": "x", "kind": "choice", "data": data},
+        {"name": "x", "kind": "pair", "data": {**data, "labels": "number"}},
+    ):
+        with pytest.raises(UsageError, match="--probe: x is a task"):
+            check_probed(Task.model_validate(content))

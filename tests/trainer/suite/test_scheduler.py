@@ -1,0 +1,144 @@
+"""The scheduler with real processes that only pretend to compute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from trainer.suite import scheduler
+from trainer.suite.scheduler import Job, Scheduler, Slot, last_error, slots
+from trainer.suite.stop import Stop, SuiteStoppedError
+
+CHILD = """\
+import pathlib, sys, time
+folder, name, what = sys.argv[1:]
+path = pathlib.Path(folder)
+with (path / "order").open("a") as file:
+    file.write(f"{name}\\n")
+if what == "fail":
+    print("clozeline: an older line")
+    sys.exit("clozeline: the file is missing")
+if what == "die":
+    import os, signal
+    os.kill(os.getpid(), signal.SIGKILL)
+if what == "wait":
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which `trainer.suite.child` is a small program that notes its start."""
+    package = tmp_path / "path/trainer/suite"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "child.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def job(folder: Path, name: str, what: str = "", needs: tuple[str, ...] = ()) -> Job:
+    return Job(name, (str(folder), name, what), needs)
+
+
+def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
+    jobs = [
+        job(program, "a/late", needs=("a/early",)),
+        job(program, "a/early"),
+        job(program, "b/bad", "fail"),
+        job(program, "b/after", needs=("b/bad",)),
+        job(program, "b/after_that", needs=("b/after",)),
+        job(program, "c/dies", "die"),
+    ]
+    found = Scheduler(jobs, [Slot({}), Slot({})], program / "logs", Stop())
+    found.run()
+    assert found.errors == {
+        "b/bad": "the file is missing",
+        "b/after": "not started, because b/bad failed",
+        "b/after_that": "not started, because b/after failed",
+        "c/dies": f"ended by SIGKILL; see {program / 'logs/c.dies.log'}",
+    }
+    started = (program / "order").read_text().split()
+    assert sorted(started) == ["a/early", "a/late", "b/bad", "c/dies"]
+    assert started.index("a/early") < started.index("a/late")
+
+
+def test_what_is_done_is_not_started_again(program: Path) -> None:
+    prepared: list[str] = []
+    jobs = [
+        Job("a", ("x", "a", ""), is_done=lambda: True, prepare=lambda: prepared.append("a")),
+        Job("b", (str(program), "b", ""), ("a",), prepare=lambda: prepared.append("b")),
+    ]
+    Scheduler(jobs, [Slot({})], program / "logs", Stop()).run()
+    assert (program / "order").read_text() == "b\n"
+    assert prepared == ["b"]
+
+
+def test_a_stop_ends_all_processes(program: Path) -> None:
+    stop = Stop()
+    jobs = [job(program, name, "wait") for name in "abc"]
+    found = Scheduler(jobs, [Slot({}), Slot({})], program / "logs", stop)
+
+    def ask_when_started() -> None:
+        while not (program / "order").exists() or len((program / "order").read_text().split()) < 2:
+            sleep(0.05)
+        stop._note(signal.SIGTERM, None)
+
+    thread = threading.Thread(target=ask_when_started)
+    thread.start()
+    began = monotonic()
+    with pytest.raises(SuiteStoppedError, match="0 of 3 jobs done") as error:
+        found.run()
+    thread.join()
+    assert error.value.exit_code == 75
+    assert monotonic() - began < 50
+    assert found.errors == {}
+
+
+def test_ctrl_c_has_its_own_exit_code_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("trainer.suite.stop.monotonic", lambda: now[0])
+    stop = Stop()
+    stop._note(signal.SIGINT, None)
+    stop._note(signal.SIGINT, None)
+    assert stop.asked and not stop.at_once
+    assert stop.error("").exit_code == 130
+    now[0] = 1.0
+    stop._note(signal.SIGINT, None)
+    assert stop.at_once
+
+
+def test_many_jobs_leave_no_file_open(program: Path) -> None:
+    jobs = [Job(str(number), ("x", "x", ""), is_done=lambda: True) for number in range(300)]
+    before = len(os.listdir("/proc/self/fd"))
+    Scheduler([*jobs, *[job(program, f"p{number}") for number in range(6)]], [Slot({})], program / "logs", Stop()).run()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_last_error_of_a_long_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("clozeline: first\n" + "x" * 20_000 + "\nclozeline: last\nafter it\n")
+    assert last_error(path) == "last"
+    path.write_text("nothing\n")
+    assert last_error(path) is None
+
+
+def test_slots_are_gpus_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(None)] == ["2", "5"]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(3)] == ["2", "5", "2"]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(scheduler, "available_cores", lambda: 3)
+    assert [slot.environment["OMP_NUM_THREADS"] for slot in slots(None)] == ["1", "1", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert slots(1)[0].environment["OMP_NUM_THREADS"] == "4"

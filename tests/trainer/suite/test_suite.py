@@ -1,0 +1,125 @@
+"""`clozeline suite` as a user runs it: one table, the same whether or not it was killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import psutil
+import pytest
+
+from trainer.suite.table import DETAIL_COLUMNS
+
+Finished = subprocess.CompletedProcess[str]
+
+
+def words(folder: Path, suite: Path, output: Path, *more: str) -> list[str]:
+    command = ["-m", "clozeline", "suite", f"first={folder}", "--suite", str(suite), "--output", str(output)]
+    return [sys.executable, *command, "--workers", "2", *more]
+
+
+def run_suite(arguments: list[str]) -> Finished:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=400, check=False)
+
+
+def without_hours(output: Path) -> tuple[str, dict[str, Any]]:
+    """Return table.md and results.json without hours."""
+    lines = (output / "table.md").read_text().splitlines()
+    columns = len(DETAIL_COLUMNS)
+    table = ["|".join(line.split("|")[:-2]) if line.count("|") == columns + 1 else line for line in lines]
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cleaned(inner) for key, inner in value.items() if key != "hours"}
+        return [cleaned(inner) for inner in value] if isinstance(value, list) else value
+
+    return "\n".join(table), cleaned(json.loads((output / "results.json").read_text()))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
+    end = monotonic() + seconds
+    while not condition():
+        assert monotonic() < end, "waited too long"
+        sleep(0.05)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_suite_ends_with_the_same_table(
+    masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path
+) -> None:
+    """Twice: first SIGKILL to the suite alone, whose jobs must end with it, then SIGTERM, after which they save."""
+    states = ["--set", "training.save_every=1", "--seeds", "2"]
+    straight = tmp_path / "straight"
+    done = run_suite(words(masked_lm(0), suite_file, straight, *states))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    broken = tmp_path / "broken"
+    command = words(masked_lm(0), suite_file, broken, *states)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    wait_for(lambda: list(broken.glob("folders/first/tags/seed-*/state/step-*.pt")))
+    jobs = psutil.Process(process.pid).children()
+    assert jobs
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs), 20)
+
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: list(broken.glob("folders/first/verbs/seed-*/state/step-*.pt")))
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, output
+    assert "The same command continues" in output
+    assert "not done" in (broken / "table.md").read_text()
+
+    done = run_suite(command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "first/subjects: done before" in done.stdout
+    assert without_hours(broken) == without_hours(straight)
+
+    table = (broken / "table.md").read_text()
+    assert re.search(r"\| subjects \| accuracy \| [\d.]+ ± [\d.]+ \|", table)
+    assert re.search(r"\| order \| accuracy \| [\d.]+ \|", table)
+    assert "| average | of 3 |" in table
+    page = (broken / "report.html").read_text()
+    assert "word order" in page and not re.search(r"https?:|src=|href=", page)
+
+
+@pytest.mark.timeout(600)
+def test_a_failing_task_ends_no_other(masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path) -> None:
+    damaged = suite_file.parent / "subjects" / "dev.jsonl"
+    damaged.write_text('{"text": "The cat sees.", "label": "neither"}\n')
+    output = tmp_path / "out"
+    done = run_suite(words(masked_lm(0), suite_file, output, "--seeds", "1"))
+    assert done.returncode == 1, done.stderr
+    assert "2 of 5 jobs failed" in done.stderr and "Traceback" not in done.stderr
+
+    table = (output / "table.md").read_text()
+    lines = [line for line in table.splitlines() if line.startswith("- ")]
+    assert len(lines) == 2
+    assert lines[0].startswith("- first/subjects: ") and "neither" in lines[0]
+    assert lines[1] == "- first/verbs: not started, because first/subjects failed"
+    assert re.search(r"\| tags \| chunk_f1 \| [\d.]+ \|", table)
+    assert "| average | of 3 | - |" in table
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_ends_everything(masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path) -> None:
+    command = words(masked_lm(0), suite_file, tmp_path / "out")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    jobs = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not any(psutil.pid_exists(job.pid) for job in jobs)

@@ -1,0 +1,135 @@
+"""Suites are read strictly, and what is missing is named before anything starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from schemas.errors import DataError, UsageError
+from trainer.suite.encoders import encoders_of, short_names
+from trainer.suite.needed_files import missing_files, without_missing
+from trainer.suite.suite_file import open_suite, suite_names
+
+
+def changed(path: Path, **changes: object) -> Path:
+    content = tomllib.loads(path.read_text()) | changes
+    path.write_text(tomli_w.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_shipped_suites_open(name: str) -> None:
+    suite = open_suite(name, [], [])
+    assert suite.entry.name == name
+    for task in suite.tasks:
+        assert task.metric in task.task.metrics
+        assert task.task.source
+
+
+def test_a_suite_opens_with_its_tasks(suite_file: Path) -> None:
+    suite = open_suite(str(suite_file), [], ["training.epochs=7", "tags:training.epochs=9"])
+    assert [task.entry.name for task in suite.tasks] == ["subjects", "tags", "verbs"]
+    assert [task.task.training.epochs for task in suite.tasks] == [7, 9, 7]
+    assert [task.metric for task in suite.tasks] == ["accuracy", "chunk_f1", "accuracy"]
+
+
+def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
+    suite = open_suite(str(suite_file), ["verbs"], [])
+    assert [task.entry.name for task in suite.tasks] == ["subjects", "verbs"]
+    assert suite.minimal_pairs == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": [{"name": "a"}]}, r"tasks\[0\]\.file is missing\. The task file"),
+        ({"tasks": [{"name": "a", "file": "tags.toml", "metrik": "x"}]}, r"unknown key tasks\[0\]\.metrik\..*metric"),
+        ({"tasks": [{"name": "a/b", "file": "tags.toml"}]}, r"tasks\[0\]\.name: .*found 'a/b'"),
+        (
+            {"tasks": [{"name": "a", "file": "tags.toml", "metric": "f2"}]},
+            "a counts f2, but .* has the metrics chunk_f1",
+        ),
+        ({"tasks": [{"name": "a", "file": "tags.toml", "sets": ["hard"]}]}, "counts the set hard, but .* has only dev"),
+        ({"tasks": [{"name": "a", "file": "none.toml"}]}, "none.toml does not exist"),
+        (
+            {"tasks": [{"name": "a", "file": "tags.toml", "starts_from": "b"}]},
+            "a starts from b, which is no earlier task",
+        ),
+        ({"tasks": [{"name": "order", "file": "tags.toml"}]}, "two parts of the suite have the name order"),
+        ({"tasks": [], "minimal_pairs": []}, "neither tasks nor minimal pairs"),
+        ({"nmae": "x"}, r"unknown key nmae\. Did you mean name\?"),
+    ],
+)
+def test_what_is_wrong_is_named(suite_file: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_suite(str(changed(suite_file, **changes)), [], [])
+
+
+def test_wrong_words_are_named(suite_file: Path) -> None:
+    with pytest.raises(UsageError, match=r"--only tag: .* Did you mean tags\?"):
+        open_suite(str(suite_file), ["tag"], [])
+    with pytest.raises(UsageError, match=r"no task verb\. Did you mean verbs\?"):
+        open_suite(str(suite_file), [], ["verb:training.lr=1"])
+    with pytest.raises(UsageError, match=r"--suite glu: .* Did you mean glue\? These ship with Clozeline: babylm"):
+        open_suite("glu", [], [])
+
+
+def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
+    folder = suite_file.parent
+    (folder / "subjects/dev.jsonl").unlink()
+    (folder / "tags/train.jsonl").unlink()
+    for path in (folder / "pairs").iterdir():
+        path.unlink()
+
+    suite = open_suite(str(suite_file), [], [])
+    missing = missing_files(suite, str(folder))
+    with pytest.raises(DataError) as error:
+        without_missing(suite, missing, skip=False)
+    assert str(error.value).splitlines() == [
+        "3 files of the suite small cannot be found in --data:",
+        "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
+        "  tags: tags/train.jsonl (from https://example.org/tags)",
+        "  order: pairs/*.jsonl (from https://example.org/pairs)",
+        "Put them there, or run the other tasks with --skip_missing or --only.",
+    ]
+    with pytest.raises(DataError, match="3 files"):
+        without_missing(suite, missing, skip=True)
+
+
+def test_a_task_is_skipped_with_the_one_that_it_starts_from(suite_file: Path) -> None:
+    (suite_file.parent / "subjects/dev.jsonl").unlink()
+    suite = open_suite(str(suite_file), [], [])
+    kept, skipped = without_missing(suite, missing_files(suite, str(suite_file.parent)), skip=True)
+    assert [task.entry.name for task in kept.tasks] == ["tags"]
+    assert [part.name for part in skipped] == ["subjects", "verbs"]
+    assert kept.entry.names == ["tags", "order"]
+
+
+def test_optional_parts_may_be_missing(suite_file: Path) -> None:
+    pairs = [{"name": "order", "files": "none/*.jsonl", "optional": True}]
+    suite = open_suite(str(changed(suite_file, minimal_pairs=pairs)), [], [])
+    kept, skipped = without_missing(suite, missing_files(suite, str(suite_file.parent)), skip=False)
+    assert kept.minimal_pairs == ()
+    assert [part.name for part in skipped] == ["order"]
+
+
+def test_folders_get_short_names(tmp_path: Path) -> None:
+    assert short_names(["/a/bert", "/b/roberta"]) == {"/a/bert": "bert", "/b/roberta": "roberta"}
+    assert short_names(["/a/x/hf", "/b/x/hf"]) == {"/a/x/hf": "a-x-hf", "/b/x/hf": "b-x-hf"}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+
+    found = encoders_of([str(tmp_path / "one"), f"mine={tmp_path / 'two'}"], random_weights=True)
+    assert [(encoder.label, encoder.random_weights) for encoder in found] == [
+        ("one", False),
+        ("mine", False),
+        ("random", True),
+    ]
+    with pytest.raises(UsageError, match="Two folders are called one"):
+        encoders_of([str(tmp_path / "one"), f"one={tmp_path / 'two'}"], random_weights=False)
+    with pytest.raises(UsageError, match=r"has no config\.json"):
+        encoders_of([str(tmp_path)], random_weights=False)

@@ -1,0 +1,20 @@
+"""The hash by which an encoder's folder is recognized. Loads no torch, so that a suite's process stays small."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model"}
+
+
+def fingerprint_of(folder: str) -> str:
+    """Return a hash of the files of a folder that decide what is trained: configuration, tokenizer and weights."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix not in SUFFIXES:
+            continue
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

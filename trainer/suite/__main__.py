@@ -1,0 +1,19 @@
+"""`python -m trainer.suite`. The command itself is in cli.py."""
+
+from clozeline.installation import run_explained
+
+
+def run() -> int:
+    """Run the suite and return the exit code."""
+    from trainer.suite.stop import Stop
+
+    # Importing the command line takes a second. Listen first, so that Ctrl-C during the import prints no traceback.
+    stop = Stop().listen()
+
+    from trainer.suite.cli import main
+
+    return main(stop=stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_explained(run, "trainer"))

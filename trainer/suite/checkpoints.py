@@ -1,0 +1,140 @@
+"""Quality over time: a run's checkpoints as encoders to score, and what the run's report shows of their scores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from schemas import storage
+from schemas.errors import ClozelineError, UsageError
+from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
+from trainer.cli import RecipeParser, print_error
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.read import read_metrics
+from trainer.metrics.report import write_report
+from trainer.metrics.suite_scores import SCORES_FILE, read_scores
+from trainer.suite.encoders import Encoder
+from trainer.suite.plan import Plan
+from trainer.suite.scheduler import Job
+
+ALL = "all"
+LAST = "last"
+
+
+def main(arguments: list[str], prog: str) -> int:
+    """Export one checkpoint into a folder that appears whole, and return the exit code."""
+    flags = RecipeParser(prog=prog)
+    flags.add_argument("run")
+    flags.add_argument("--step", type=int, required=True)
+    flags.add_argument("--output", required=True)
+    try:
+        options = flags.parse_args(arguments)
+        output = Path(options.output)
+        unfinished = output.with_name(f".{output.name}.partial")
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+        from trainer.export.convert import export
+
+        export(options.run, str(unfinished), options.step)
+        unfinished.rename(output)
+        return 0
+    except ClozelineError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def steps_of(run: str, which: str) -> list[int]:
+    """Return the steps of a run that --checkpoints asks for: "all", "last", or numbers with commas.
+
+    Raises UsageError if the run is not local or does not have them.
+    """
+    if not storage.is_local(run):
+        raise UsageError(
+            f"{run} is a URL. --checkpoints writes scores beside a run's report, so it needs a local folder."
+        )
+    saved = steps_saved(run)
+    if not saved:
+        raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+    if which == ALL:
+        return saved
+    if which == LAST:
+        return saved[-1:]
+
+    steps = []
+    for word in which.split(","):
+        if not word.strip().isdecimal() or int(word) not in saved:
+            raise UsageError(
+                f"--checkpoints {which}: {run} has no checkpoint {word.strip()!r}. It has "
+                f"{', '.join(map(str, saved))}; or write all, or last."
+            )
+        steps.append(int(word))
+    return sorted(set(steps))
+
+
+def encoders_of_run(steps: Sequence[int], output: Path) -> list[Encoder]:
+    """Return the encoders that the exports will be."""
+    return [Encoder(_label(step), str(export_folder(output, step)), needs=(_job_name(step),)) for step in steps]
+
+
+def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:
+    """Return the jobs that export checkpoints."""
+    jobs = []
+    for step in steps:
+        folder = export_folder(output, step)
+        words = ("export", run, "--step", str(step), "--output", str(folder))
+        jobs.append(Job(_job_name(step), words, is_done=partial(Path.exists, folder / "config.json")))
+    return jobs
+
+
+def export_folder(output: Path, step: int) -> Path:
+    """Return where a checkpoint is exported to."""
+    return output / "checkpoints" / _label(step)
+
+
+def _label(step: int) -> str:
+    return f"step-{step}"
+
+
+def _job_name(step: int) -> str:
+    return f"{_label(step)}/export"
+
+
+def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, Any]) -> None:
+    """Add the scores to RUN/suite_scores.json and draw the run's report again."""
+    if plan.suite is None:
+        return
+
+    hours = hours_of(run)
+    lines = []
+    for step in steps:
+        cells = content["scores"][_label(step)]
+        scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
+        average = content["averages"][_label(step)]
+        if average is not None:
+            scores = {"average": average["spread"]["mean"], **scores}
+        lines.append({"step": step, "hours": hours.get(step), "scores": scores})
+
+    everything = read_scores(run)
+    earlier = {line["step"]: line for line in everything.get(content["suite"], [])}
+    merged = earlier | {line["step"]: line for line in lines}
+    everything[content["suite"]] = [merged[step] for step in sorted(merged)]
+    storage.publish(str(Path(run) / SCORES_FILE), (json.dumps(everything, indent=1) + "\n").encode())
+
+    with keep_running("report.html"):
+        state = read_state(checkpoint_path(run, steps_saved(run)[-1]))
+        write_report(run, state.resumed_at, state.changes)
+
+
+def hours_of(run: str) -> dict[int, float]:
+    """Return how many hours a run had trained at each checkpoint: by the last line of its metrics up to there."""
+    lines = [line for line in read_metrics(run) if line.get("seconds") is not None]
+    hours = {}
+    for step in steps_saved(run):
+        before = [line["seconds"] for line in lines if line["step"] <= step]
+        if before:
+            hours[step] = max(before) / 3600
+    return hours

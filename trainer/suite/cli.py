@@ -1,0 +1,89 @@
+"""The command line of `clozeline suite` and `python -m trainer.suite`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from schemas.errors import ClozelineError
+from trainer.cli import RecipeParser, print_error
+from trainer.suite.stop import Stop
+
+EPILOG = """\
+examples:
+
+  clozeline suite out/hf bert=models/bert-base --suite glue --data glue --output out/glue --seeds 5
+  clozeline suite out/hf --suite blimp --data blimp/data --output out/blimp
+  clozeline suite out/run --checkpoints all --suite my_suite.toml --output out/over_time
+  clozeline suite out/hf --probe tags.toml --output out/probe
+
+docs/suites.md says what a suite's file looks like. The same command continues a suite that was stopped or killed.
+"""
+
+
+def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str = "python -m trainer.suite") -> int:
+    """Run the command line and return the process's exit code.
+
+    `stop` listens to signals; by default a new Stop does. `prog` is the program's name in help and errors.
+    """
+    if stop is None:
+        stop = Stop().listen()
+
+    try:
+        options = parser(prog).parse_args(arguments)
+
+        # Loads pydantic and the tasks' schema, after the flags are known to be valid.
+        from trainer.suite.run import run_suite
+
+        run_suite(options, stop)
+        return 0
+    except ClozelineError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    flags = RecipeParser(
+        prog=prog,
+        description="Measure encoders on many tasks, several seeds each, and write one table.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    flags.add_argument(
+        "folders", nargs="+", metavar="FOLDER", help="encoders in the Hugging Face format; NAME=FOLDER names a column"
+    )
+    flags.add_argument("--suite", metavar="SUITE", help="a suite that ships (glue, superglue, ...) or SUITE.toml")
+    flags.add_argument(
+        "--probe", metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
+    )
+    flags.add_argument("--output", required=True, type=Path, metavar="DIR", help="where everything is written")
+    flags.add_argument("--data", metavar="DIR", help="folder of the suite's files (default: that of SUITE.toml)")
+    flags.add_argument("--seeds", type=_positive, default=5, help="trainings of each task (default: 5)")
+    flags.add_argument(
+        "--workers", type=_positive, help="trainings at a time (default: one for each GPU, or for each core)"
+    )
+    flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="some tasks of the suite")
+    flags.add_argument("--skip_missing", action="store_true", help="leave out tasks whose files are missing")
+    flags.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value of every task, as training.epochs=2, or of one, as rte:training.epochs=2",
+    )
+    flags.add_argument(
+        "--checkpoints", metavar="STEPS", help="FOLDER is a run: score its checkpoints, all, last or 1000,2000"
+    )
+    flags.add_argument(
+        "--random_weights", action="store_true", help="add a column for random weights of the first folder's shape"
+    )
+    return flags
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number

@@ -1,0 +1,64 @@
+"""What the results in an output folder belong to (OUTPUT/suite.json), so that they are never mixed with others.
+
+Tasks and encoders may be added by a later start, and seeds; what is there already must be the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from schemas import storage
+from schemas.errors import UsageError
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.task_file import dump_task
+from trainer.suite.needed_files import files_of, joined, matching
+from trainer.suite.plan import Plan, read_json
+
+IDENTITY_FILE = "suite.json"
+
+FOREIGN = {"folders", "encoders", "checkpoints", "logs"}
+
+
+def identity_of(plan: Plan) -> dict[str, Any]:
+    """Return by name what decides the results: tasks with the sizes of their files, and encoders."""
+    parts: dict[str, Any] = {}
+    if plan.suite is not None:
+        for task in plan.suite.tasks:
+            text = dump_task(task.task) + repr(task.entry.starts_from)
+            parts[f"task {task.entry.name}"] = _hash(text, sizes_of(files_of(task.task.data), plan.data))
+        for pairs in plan.suite.minimal_pairs:
+            files = matching(plan.data, pairs.files)
+            parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, sizes_of(files, plan.data))
+
+    for encoder in plan.encoders:
+        # A checkpoint is not exported yet; its label is its step.
+        what = encoder.needs[0] if encoder.needs else fingerprint_of(encoder.folder)
+        parts[f"encoder {encoder.label}"] = f"{what}{' random' if encoder.random_weights else ''}"
+    return parts
+
+
+def sizes_of(files: list[str], data: str) -> list[tuple[str, int]]:
+    """Return files with their bytes."""
+    return [(name, storage.size(joined(data, name))) for name in files]
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def claim(output: Path, identity: dict[str, Any]) -> None:
+    """Note what an output folder belongs to. Raises UsageError if it holds something else."""
+    before = read_json(output / IDENTITY_FILE)
+    if not before and any(name in FOREIGN for name in storage.names(str(output))):
+        raise UsageError(f"--output {output} has folders of a suite, but no {IDENTITY_FILE}. Choose another folder.")
+
+    for name, value in identity.items():
+        if before.get(name, value) != value:
+            raise UsageError(
+                f"--output {output} holds results of another {name}: its values, its files or its weights have "
+                "changed. Choose another folder, or remove it."
+            )
+    storage.publish(str(output / IDENTITY_FILE), (json.dumps(before | identity, indent=1) + "\n").encode())

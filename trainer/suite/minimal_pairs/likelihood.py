@@ -1,0 +1,133 @@
+"""The pseudo-log-likelihood of a sentence under a masked language model.
+
+Each token in turn is masked, and the logarithms of the probabilities that the model gives it are added up (Salazar et
+al., Masked Language Model Scoring, arXiv:1910.14659). A word of several pieces then gets too high a score, since its
+other pieces give each piece away. So by default the pieces after it in its word are masked together with it (Kauf and
+Ivanova, A Better Way to Do Masked Language Model Scoring, arXiv:2305.10588, "PLL-word-l2r").
+
+Shape suffixes: R rows of a batch, T tokens of a row, H width, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOKENS_AT_ONCE = 8192
+"""Tokens of a batch, padding included."""
+
+ROWS_AT_ONCE = 512
+"""Rows of a batch at most: each has logits over the vocabulary, in float32."""
+
+
+@dataclass(frozen=True)
+class MaskedRow:
+    """A sentence with some tokens masked. sentence: its number. place: of the token to predict. target: that token."""
+
+    sentence: int
+    ids: tuple[int, ...]
+    place: int
+    target: int
+
+
+def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool) -> list[MaskedRow]:
+    """Return a row for each token of each sentence, special tokens excepted.
+
+    within_words: mask the tokens that follow in the same word as well. Which tokens are a word is what the tokenizer's
+    own cutting before the pieces says.
+    """
+    encoding = tokenizer(list(sentences), return_special_tokens_mask=True, truncation=True)
+    rows = []
+    for number in range(len(sentences)):
+        ids = encoding["input_ids"][number]
+        is_special = encoding["special_tokens_mask"][number]
+        words = encoding.word_ids(number)
+        for place, target in enumerate(ids):
+            if is_special[place]:
+                continue
+            last = end_of_word(words, place) if within_words else place
+            hidden = [tokenizer.mask_token_id] * (last - place + 1)
+            rows.append(MaskedRow(number, (*ids[:place], *hidden, *ids[last + 1 :]), place, target))
+    return rows
+
+
+def end_of_word(words: Sequence[int | None], place: int) -> int:
+    """Return the place of the last token of a token's word. words: the number of each token's word."""
+    last = place
+    while last + 1 < len(words) and words[last + 1] is not None and words[last + 1] == words[place]:
+        last += 1
+    return last
+
+
+def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:
+    """Yield the numbers of rows that are computed together: all of one length, so that there is no padding."""
+    by_length: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        by_length.setdefault(len(row.ids), []).append(number)
+
+    for length, numbers in sorted(by_length.items(), reverse=True):
+        size = max(1, min(ROWS_AT_ONCE, TOKENS_AT_ONCE // length))
+        for start in range(0, len(numbers), size):
+            yield numbers[start : start + size]
+
+
+@torch.inference_mode()
+def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within_words: bool) -> list[float]:
+    """Return the pseudo-log-likelihood of each sentence, in nats. The model is in evaluation mode."""
+    rows = masked_rows(sentences, tokenizer, within_words)
+    device = next(model.parameters()).device
+
+    found = [0.0] * len(rows)
+    for numbers in batches_by_length(rows):
+        batch = [rows[number] for number in numbers]
+        ids_RT = torch.tensor([row.ids for row in batch], device=device)
+        places_R = torch.tensor([row.place for row in batch], device=device)
+        targets_R = torch.tensor([row.target for row in batch], device=device)
+        logits_RV = logits_at(model, ids_RT, places_R)
+        log_probabilities_R = logits_RV.float().log_softmax(dim=-1).gather(1, targets_R[:, None])[:, 0]
+        for number, value in zip(numbers, log_probabilities_R.tolist(), strict=True):
+            found[number] = value
+
+    # Added up in the order of tokens, so that a sum does not depend on which rows were computed together.
+    sums = [0.0] * len(sentences)
+    for row, value in zip(rows, found, strict=True):
+        sums[row.sentence] += value
+    return sums
+
+
+def logits_at(model: Any, ids_RT: Tensor, places_R: Tensor) -> Tensor:
+    """Return the logits (R, V) at one place of each row."""
+    attention_RT = torch.ones_like(ids_RT)
+    with only_at(model, places_R) as is_cut:
+        logits = model(input_ids=ids_RT, attention_mask=attention_RT).logits
+    if is_cut:
+        return logits
+    return logits[torch.arange(len(places_R), device=logits.device), places_R]
+
+
+@contextlib.contextmanager
+def only_at(model: Any, places_R: Tensor) -> Iterator[bool]:
+    """Have the model compute the vocabulary's logits only at one place of each row; yields whether it will.
+
+    Logits at all places would be most of the memory, and of a small model most of the time. The last layer of the heads
+    of transformers is the one that `get_output_embeddings` returns; the hook gives it the rows (R, H) that count.
+    """
+    decoder = model.get_output_embeddings()
+    if not isinstance(decoder, torch.nn.Linear):
+        yield False
+        return
+
+    def cut(module: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden_RTH = arguments[0]
+        return (hidden_RTH[torch.arange(len(places_R), device=hidden_RTH.device), places_R],)
+
+    handle = decoder.register_forward_pre_hook(cut)
+    try:
+        yield True
+    finally:
+        handle.remove()

@@ -1,0 +1,58 @@
+"""Reads minimal pairs in BLiMP's format: JSON lines with sentence_good and sentence_bad (arXiv:1912.00582)."""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+from dataclasses import dataclass
+
+from schemas import storage
+from schemas.errors import DataError
+
+GOOD = "sentence_good"
+BAD = "sentence_bad"
+NAMES = ("UID", "linguistics_term")
+"""Keys for what a pair is about. A file without them is about what its own name says."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An acceptable sentence, one that is not, and what they are about: the paradigm, and the phenomenon it is of."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+
+
+def read_pairs(path: str) -> list[Pair]:
+    """Return the pairs of a file. Raises DataError that names the line and what is wrong with it."""
+    name = posixpath.splitext(posixpath.basename(path))[0]
+    pairs = []
+    with storage.open_input(path) as file:
+        for number, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig", errors="strict"), start=1):
+            if line.strip():
+                pairs.append(_pair(line, name, f"{path}, line {number}"))
+
+    if not pairs:
+        raise DataError(f"{path} has no pairs. Expected lines with {GOOD} and {BAD}.")
+    return pairs
+
+
+def _pair(line: str, name: str, place: str) -> Pair:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: {line.strip()[:60]!r} is not JSON. Expected an object on each line.") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{place}: {line.strip()[:60]!r} is no object. Expected one with {GOOD} and {BAD}.")
+
+    for key in (GOOD, BAD):
+        if not isinstance(content.get(key), str) or not content[key].strip():
+            raise DataError(f"{place}: {key} is {content.get(key)!r}. Expected a sentence.")
+
+    paradigm = content.get("UID")
+    phenomenon = content.get("linguistics_term")
+    paradigm = paradigm if isinstance(paradigm, str) else name
+    return Pair(content[GOOD], content[BAD], paradigm, phenomenon if isinstance(phenomenon, str) else paradigm)

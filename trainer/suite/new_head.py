@@ -1,0 +1,89 @@
+"""Takes the head off a fine-tuned folder, so that another task begins from its encoder with a head of its own.
+
+This is how RTE, MRPC and STS-B begin from MNLI (Liu et al., RoBERTa, arXiv:1907.11692, section 5.1). The weights are
+the encoder's in the same bits; transformers draws those that the folder does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from transformers import MODEL_MAPPING
+
+from schemas.errors import ClozelineError, DataError
+from trainer.cli import RecipeParser, print_error
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.model import read_config
+from trainer.suite.plan import SOURCE_FILE
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+KEYS_OF_HEAD = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
+"""Keys of config.json that belong to the task."""
+
+
+def main(arguments: list[str], prog: str) -> int:
+    """Run the command line and return the exit code."""
+    flags = RecipeParser(prog=prog)
+    flags.add_argument("folder")
+    flags.add_argument("--output", required=True)
+    try:
+        options = flags.parse_args(arguments)
+        write_encoder(Path(options.folder), Path(options.output))
+        return 0
+    except ClozelineError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def write_encoder(folder: Path, output: Path) -> None:
+    """Write the encoder of a fine-tuned folder, with its tokenizer, as a folder of its own that appears whole.
+
+    Raises DataError if the folder has no weights, or none of an encoder.
+    """
+    prefix = f"{prefix_of(folder)}."
+    weights = {name: tensor for name, tensor in read_weights(folder).items() if name.startswith(prefix)}
+    if not weights:
+        raise DataError(f"{folder} has no weights of an encoder (named {prefix}*). Fine-tune it again.")
+
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+
+    config = json.loads((folder / "config.json").read_text())
+    kept = {key: value for key, value in config.items() if key not in KEYS_OF_HEAD}
+    (partial / "config.json").write_text(json.dumps(kept, indent=2) + "\n")
+
+    for path in sorted(folder.iterdir()):
+        is_of_tokenizer = path.is_file() and path.suffix != ".safetensors" and path.name not in ("config.json", INDEX)
+        if is_of_tokenizer:
+            shutil.copyfile(path, partial / path.name)
+
+    (partial / SOURCE_FILE).write_text(json.dumps({"source": fingerprint_of(str(folder))}) + "\n")
+    shutil.rmtree(output, ignore_errors=True)
+    partial.rename(output)
+
+
+def prefix_of(folder: Path) -> str:
+    """Return what the names of an encoder's weights begin with when there is a head: "bert", "roberta", "model"."""
+    model_class: Any = MODEL_MAPPING[type(read_config(str(folder)))]
+    return model_class.base_model_prefix
+
+
+def read_weights(folder: Path) -> dict[str, Any]:
+    """Return all weights of a folder, which may lie in several files. Raises DataError if there are none."""
+    names = [WEIGHTS]
+    if (folder / INDEX).is_file():
+        names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+    if not (folder / names[0]).is_file():
+        raise DataError(f"{folder} has no {names[0]}. Fine-tune it again.")
+
+    weights: dict[str, Any] = {}
+    for name in names:
+        weights |= load_file(folder / name)
+    return weights

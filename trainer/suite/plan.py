@@ -1,0 +1,170 @@
+"""The jobs of a suite, and where each of them writes.
+
+    OUTPUT/folders/LABEL/TASK      what `clozeline finetune` writes, or the scores of minimal pairs
+    OUTPUT/folders/LABEL/probe     the scores of the linear probes
+    OUTPUT/encoders/LABEL/TASK     the encoder of a task that others start from
+    OUTPUT/checkpoints/step-N      a run's checkpoint, as a folder of transformers
+    OUTPUT/logs                    what each job printed
+
+A job is done once the results that it writes last are those of this encoder and of as many seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.results import RESULTS_FILE
+from trainer.logs import logger
+from trainer.suite.encoders import Encoder
+from trainer.suite.scheduler import Job
+from trainer.suite.schema import MinimalPairs
+from trainer.suite.suite_file import OpenSuite, OpenTask
+
+IDENTITY_FILE = "identity.json"
+SOURCE_FILE = "source.json"
+"""In the folder of an encoder that was taken from a fine-tuned one: the hash of that one."""
+
+PROBE = "probe"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured. data: the folder of the suite's files. probe: the path of a task file to probe."""
+
+    suite: OpenSuite | None
+    encoders: Sequence[Encoder]
+    data: str
+    output: Path
+    seeds: int
+    probe: str | None = None
+    changes: Sequence[str] = ()
+
+    def place(self, encoder: Encoder, name: str) -> Path:
+        """Return where the results of a task, of minimal pairs or of the probe are."""
+        return self.output / "folders" / encoder.label / name
+
+    def headless(self, encoder: Encoder, task: str) -> Path:
+        """Return where the encoder is that others start from after this task."""
+        return self.output / "encoders" / encoder.label / task
+
+
+def jobs_of(plan: Plan) -> list[Job]:
+    """Return the jobs of all encoders, task by task, so that a table fills up row by row."""
+    jobs: list[Job] = []
+    if plan.suite is not None:
+        for task in plan.suite.tasks:
+            for encoder in plan.encoders:
+                jobs += jobs_of_task(plan, task, encoder)
+        for pairs in plan.suite.minimal_pairs:
+            jobs += [job_of_pairs(plan, pairs, encoder) for encoder in plan.encoders]
+    if plan.probe is not None:
+        jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
+    return jobs
+
+
+def name_of(encoder: Encoder, part: str) -> str:
+    """Return the name of the job that measures an encoder by a part of the suite."""
+    return f"{encoder.label}/{part}"
+
+
+def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
+    """Return the job that fine-tunes, and the one that takes the head off if other tasks start from this one."""
+    name = task.entry.name
+    source = task.entry.starts_from
+    output = plan.place(encoder, name)
+    folder = encoder.folder if source is None else str(plan.headless(encoder, source))
+    needs = encoder.needs if source is None else (name_of(encoder, f"{source}-encoder"),)
+
+    words = ["finetune", folder, "--task", str(task.path), "--data", plan.data, "--output", str(output)]
+    words += ["--seeds", str(plan.seeds)]
+    words += [word for change in task.changes for word in ("--set", change)]
+    if encoder.random_weights and source is None:
+        words.append("--random_weights")
+
+    finetuning = Job(
+        name=name_of(encoder, name),
+        words=tuple(words),
+        needs=needs,
+        is_done=partial(is_finetuned, output, folder, plan.seeds),
+        prepare=partial(remove_if_of_another, output, folder) if source is not None else None,
+    )
+    assert plan.suite is not None
+    if all(other.entry.starts_from != name for other in plan.suite.tasks):
+        return [finetuning]
+
+    model, headless = output / "hf", plan.headless(encoder, name)
+    taking_off = Job(
+        name=name_of(encoder, f"{name}-encoder"),
+        words=("new_head", str(model), "--output", str(headless)),
+        needs=(finetuning.name,),
+        is_done=partial(is_taken_from, headless, model),
+    )
+    return [finetuning, taking_off]
+
+
+def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
+    """Return the job that scores minimal pairs."""
+    output = plan.place(encoder, pairs.name)
+    words = ["minimal_pairs", encoder.folder, "--data", plan.data, "--files", pairs.files, "--output", str(output)]
+    words += ["--variant", pairs.variant]
+    if encoder.random_weights:
+        words.append("--random_weights")
+    return Job(name_of(encoder, pairs.name), tuple(words), encoder.needs, _is_of(output, encoder))
+
+
+def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
+    """Return the job that probes all layers."""
+    assert plan.probe is not None
+    output = plan.place(encoder, PROBE)
+    words = ["probe", encoder.folder, "--task", plan.probe, "--data", plan.data, "--output", str(output)]
+    words += [word for change in plan.changes if ":" not in change for word in ("--set", change)]
+    if encoder.random_weights:
+        words.append("--random_weights")
+    return Job(name_of(encoder, PROBE), tuple(words), encoder.needs, _is_of(output, encoder))
+
+
+def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
+    return lambda: read_json(output / RESULTS_FILE).get("encoder") == fingerprint_of(encoder.folder)
+
+
+def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
+    """Return whether a task's folder holds the results of an encoder with this number of seeds."""
+    results = read_json(output / RESULTS_FILE)
+    finished = [seed["seed"] for seed in results.get("seeds", [])]
+    return finished == list(range(seeds)) and is_of_encoder(output, folder)
+
+
+def is_of_encoder(output: Path, folder: str) -> bool:
+    """Return whether what is in a task's folder was begun with an encoder."""
+    return read_json(output / IDENTITY_FILE).get("encoder") == fingerprint_of(folder)
+
+
+def is_taken_from(headless: Path, model: Path) -> bool:
+    """Return whether an encoder without its head is that of a fine-tuned folder."""
+    return read_json(headless / SOURCE_FILE).get("source") == fingerprint_of(str(model))
+
+
+def remove_if_of_another(output: Path, folder: str) -> None:
+    """Remove the results of a task whose first weights are no longer those that it started from.
+
+    They change if more seeds of the task before it are asked for, and another one of those is now the best.
+    """
+    if (output / IDENTITY_FILE).is_file() and not is_of_encoder(output, folder):
+        logger.info("%s: the encoder that it starts from has changed, so it begins again.", output)
+        shutil.rmtree(output)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file, an empty one if there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

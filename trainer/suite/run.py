@@ -1,0 +1,182 @@
+"""Runs a suite; `run_suite` is where it begins.
+
+OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   what it found
+OUTPUT/suite.json                                          what the folder belongs to
+OUTPUT/folders, encoders, checkpoints, logs                see plan.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas import storage
+from schemas.errors import ClozelineError, StorageError, UsageError
+from trainer.checkpoint.run_lock import hold
+from trainer.finetune.results import RESULTS_FILE
+from trainer.finetune.task_file import read_task
+from trainer.logs import logger
+from trainer.metrics.presentation import keep_running
+from trainer.suite.encoders import Encoder, encoders_of
+from trainer.suite.identity import claim, identity_of
+from trainer.suite.needed_files import Missing, missing_files, without_missing
+from trainer.suite.outcomes import outcome
+from trainer.suite.plan import Plan, jobs_of
+from trainer.suite.report import REPORT_FILE, report
+from trainer.suite.scheduler import Job, Scheduler, slots
+from trainer.suite.stop import Stop
+from trainer.suite.suite_file import OpenSuite, is_shipped, open_suite, path_of
+from trainer.suite.table import markdown
+
+TABLE_FILE = "table.md"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for: a plan, what was left out of it, and the jobs.
+
+    run: whose checkpoints are scored, None for folders. steps: of these checkpoints.
+    """
+
+    plan: Plan
+    skipped: list[Missing]
+    jobs: list[Job]
+    run: str | None = None
+    steps: Sequence[int] = ()
+
+
+def run_suite(options: argparse.Namespace, stop: Stop) -> None:
+    """Run all jobs and write the table.
+
+    Raises UsageError and DataError before anything is started, SuiteStoppedError once all jobs have saved, and
+    ClozelineError at the end if a job failed.
+    """
+    order = order_of(options)
+    with claimed(order.plan):
+        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / "logs", stop)
+        try:
+            scheduler.run()
+        finally:
+            content = outcome(order.plan, scheduler.errors, order.skipped)
+            write_outcome(order.plan.output, content)
+
+        if order.run is not None:
+            from trainer.suite.checkpoints import write_scores
+
+            write_scores(order.run, order.steps, order.plan, content)
+
+    logger.info("%s", markdown(content))
+    if scheduler.errors:
+        count = len(scheduler.errors)
+        raise ClozelineError(
+            f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. What is done is "
+            "kept, and the same command tries the others again."
+        )
+
+
+def order_of(options: argparse.Namespace) -> Order:
+    """Return what the command line asks for. Raises UsageError and DataError for everything that is wrong with it."""
+    if options.suite is None and options.probe is None:
+        raise UsageError("Give --suite, --probe or both.")
+
+    data = data_folder(options)
+    suite, skipped = None, []
+    if options.suite is not None:
+        opened = open_suite(options.suite, options.only, options.set)
+        suite, skipped = checked_files(opened, data, options.skip_missing)
+    if options.probe is not None:
+        check_probe(options)
+
+    run, steps = None, []
+    if options.checkpoints is None:
+        encoders, exports = encoders_of(options.folders, options.random_weights), []
+    else:
+        # Reading checkpoints loads torch, which a suite of folders leaves to its jobs.
+        from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of
+
+        run = run_of(options)
+        steps = steps_of(run, options.checkpoints)
+        encoders, exports = encoders_of_run(steps, options.output), export_jobs(run, steps, options.output)
+
+    plan = plan_of(options, suite, encoders, data)
+    return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
+
+
+def plan_of(options: argparse.Namespace, suite: OpenSuite | None, encoders: Sequence[Encoder], data: str) -> Plan:
+    """Return the plan."""
+    return Plan(
+        suite=suite,
+        encoders=encoders,
+        data=data,
+        output=options.output,
+        seeds=options.seeds,
+        probe=options.probe,
+        changes=options.set,
+    )
+
+
+def data_folder(options: argparse.Namespace) -> str:
+    """Return the folder that files are relative to: --data, or that of the suite's or the probe's own file."""
+    if options.data is not None:
+        return options.data
+    if options.suite is None:
+        return str(Path(options.probe).parent)
+    if is_shipped(options.suite):
+        raise UsageError(f"--suite {options.suite} ships without its files. Give their folder with --data.")
+    return str(path_of(options.suite).parent)
+
+
+def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
+    """Return the suite without what its files are missing for, and that. Raises DataError."""
+    kept, skipped = without_missing(suite, missing_files(suite, data), skip)
+    for part in skipped:
+        logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
+    return kept, skipped
+
+
+def check_probe(options: argparse.Namespace) -> None:
+    """Raise UsageError if the task to probe is none, or cannot be probed."""
+    from trainer.suite.probe.tasks import check_probed
+
+    check_probed(read_task(options.probe, [change for change in options.set if ":" not in change.partition("=")[0]]))
+
+
+def run_of(options: argparse.Namespace) -> str:
+    """Return the run whose checkpoints are scored. Raises UsageError if there are several folders."""
+    if len(options.folders) > 1 or options.random_weights:
+        raise UsageError("--checkpoints takes one run, and no --random_weights. Score other folders on their own.")
+    return options.folders[0]
+
+
+@contextlib.contextmanager
+def claimed(plan: Plan) -> Iterator[None]:
+    """Hold the output folder. Raises UsageError if it belongs to something else, StorageError if it refuses."""
+    try:
+        plan.output.mkdir(parents=True, exist_ok=True)
+        lock = hold(str(plan.output))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(
+            f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"--output {plan.output} cannot be written: {error.strerror}. Check the disk and your permissions, or "
+            "choose another folder."
+        ) from error
+
+    with contextlib.closing(lock):
+        claim(plan.output, identity_of(plan))
+        yield
+
+
+def write_outcome(output: Path, content: dict[str, Any]) -> None:
+    """Write results.json, table.md and report.html."""
+    storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    storage.publish(str(output / TABLE_FILE), markdown(content).encode())
+    with keep_running(REPORT_FILE):
+        storage.publish(str(output / REPORT_FILE), report(content).encode(), durable=False)

@@ -1,0 +1,97 @@
+"""The suite file: which tasks it has, which of them begin from another one's encoder, and what is averaged.
+
+suite_file.py reads it. Tasks have files of their own, beside the suite's (trainer/finetune/task.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from trainer.config.section import Section
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+"""A name is also the name of a folder."""
+
+Variant = Literal["word_l2r", "token"]
+
+
+class SuiteTask(Section):
+    """A task of a suite that encoders are fine-tuned on."""
+
+    name: str = Field(pattern=f"^{NAME}$", description="The name of the task in tables, and of its folder.")
+    file: str = Field(min_length=1, description="The task file, relative to the suite file.")
+    metric: str | None = Field(
+        default=None, description="The metric that counts, one of the task's own. If unset, the first one."
+    )
+    sets: tuple[str, ...] = Field(
+        default=("dev",),
+        min_length=1,
+        description='The sets whose scores are averaged: "dev", and names of the task\'s [data.extra].',
+    )
+    starts_from: str | None = Field(
+        default=None,
+        description="An earlier task of the suite. Its best fine-tuned encoder, with a new head, is where this task "
+        "begins. If unset, this task begins from the folder that is measured.",
+    )
+    in_average: bool = Field(default=True, description="Whether the score counts in the average over tasks.")
+
+
+class MinimalPairs(Section):
+    """Pairs of sentences of which an encoder should find one more likely, without any fine-tuning."""
+
+    name: str = Field(pattern=f"^{NAME}$", description="The name in tables, and of its folder.")
+    files: str = Field(min_length=1, description="The files, relative to --data; * stands for any name.")
+    source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")
+    variant: Variant = Field(
+        default="word_l2r",
+        description='"word_l2r": with each token, those after it in its word are masked too. "token": it alone.',
+    )
+    optional: bool = Field(default=False, description="Whether the suite is whole without these files.")
+    in_average: bool = Field(default=False, description="Whether the score counts in the average over tasks.")
+
+
+class Suite(Section):
+    """A whole suite."""
+
+    name: str = Field(min_length=1, description="The name of the suite in reports.")
+    tasks: tuple[SuiteTask, ...] = Field(default=(), description="The tasks, in the order of the table.")
+    minimal_pairs: tuple[MinimalPairs, ...] = Field(default=(), description="Minimal pairs, after the tasks.")
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_begin_from_earlier_ones(cls, tasks: tuple[SuiteTask, ...]) -> tuple[SuiteTask, ...]:
+        earlier: set[str] = set()
+        for task in tasks:
+            if task.starts_from is not None and task.starts_from not in earlier:
+                raise ValueError(
+                    f"{task.name} starts from {task.starts_from}, which is no earlier task of this suite; before it "
+                    f"are: {', '.join(sorted(earlier)) or 'none'}"
+                )
+            earlier.add(task.name)
+        return tasks
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Suite:
+        if not self.names:
+            raise ValueError("the suite has neither tasks nor minimal pairs")
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two parts of the suite have the name {twice[0]}")
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all parts, in the order of the table."""
+        return [part.name for part in (*self.tasks, *self.minimal_pairs)]
+
+    def only(self, names: Sequence[str]) -> Suite:
+        """Return the suite with some of its parts."""
+        return self.model_copy(
+            update={
+                "tasks": tuple(task for task in self.tasks if task.name in names),
+                "minimal_pairs": tuple(pairs for pairs in self.minimal_pairs if pairs.name in names),
+            }
+        )

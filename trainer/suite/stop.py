@@ -1,0 +1,51 @@
+"""Notes the signals that ask a suite to stop: SIGTERM, SIGUSR1 and Ctrl-C.
+
+The scheduler reads the note several times a second. It asks all its processes to save and end, waits for them, and the
+command ends with 75, or with 130 after Ctrl-C. A second Ctrl-C ends the processes at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from time import monotonic
+from typing import Any
+
+from schemas.errors import PreemptedError
+from trainer.distributed.preemption import INTERRUPTED, LISTENED, SAME_REQUEST
+
+
+class SuiteStoppedError(PreemptedError):
+    """A signal asked the suite to stop, and its processes have saved. `exit_code` depends on the signal."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Stop:
+    """Whether this process was asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.at_once = False
+        self._interrupted_at: float | None = None
+
+    def listen(self) -> Stop:
+        """From now on note the signals instead of ending the process. Call it from the main thread."""
+        for number in LISTENED:
+            signal.signal(number, self._note)
+        return self
+
+    def error(self, message: str) -> SuiteStoppedError:
+        """Return the error that the command ends with."""
+        was_interrupted = self._interrupted_at is not None
+        return SuiteStoppedError(message, INTERRUPTED if was_interrupted else PreemptedError.exit_code)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.asked = True
+        if number != signal.SIGINT:
+            return
+        if self._interrupted_at is None:
+            self._interrupted_at = monotonic()
+        elif monotonic() - self._interrupted_at >= SAME_REQUEST:
+            self.at_once = True

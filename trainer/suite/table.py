@@ -1,0 +1,182 @@
+"""The rows of a suite's tables as texts, and OUTPUT/table.md.
+
+The first table has the mean and its interval of each encoder side by side; the second one everything else. Nothing but
+the column of hours depends on when and where a suite ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.suite.outcomes import Cell, best_label
+
+AVERAGE = "average"
+DASH = "-"
+DETAIL_COLUMNS = ["task", "encoder", "median", "lower quartile", "upper quartile", "mean", "95% ±", "hours"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score in the first table. best: whether its interval lies above those of all others."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A row of the first table."""
+
+    name: str
+    metric: str
+    scores: list[Score]
+
+
+def score_rows(content: dict[str, Any]) -> list[ScoreRow]:
+    """Return the first table: a row for each task, and one for the average, with a score for each encoder."""
+    labels = labels_of(content)
+    rows = []
+    for row in content["rows"]:
+        cells = {label: content["scores"][label][row["name"]] for label in labels}
+        rows.append(ScoreRow(row["name"], row["metric"], scores_of(cells)))
+
+    counted = [row for row in content["rows"] if row["in_average"]]
+    if len(counted) > 1:
+        rows.append(ScoreRow(AVERAGE, f"of {len(counted)}", scores_of(content["averages"])))
+    return rows
+
+
+def scores_of(cells: dict[str, Cell | None]) -> list[Score]:
+    """Return the scores of one row."""
+    best = best_label(cells)
+    return [Score(text_of(cell), label == best) for label, cell in cells.items()]
+
+
+def text_of(cell: Cell | None) -> str:
+    """Return a mean, with half of its interval if there are several values."""
+    if cell is None or cell["spread"] is None:
+        return DASH
+    found = cell["spread"]
+    return f"{found['mean']:.4f}" if len(cell["values"]) == 1 else f"{found['mean']:.4f} ± {found['interval']:.4f}"
+
+
+def detail_rows(content: dict[str, Any]) -> list[list[str]]:
+    """Return the second table: median, quartiles, mean, interval and hours of each task and encoder."""
+    labels = labels_of(content)
+    rows = []
+    for row in content["rows"]:
+        for label in labels:
+            rows.append([row["name"], label, *details_of(content["scores"][label][row["name"]])])
+    for label in labels:
+        average = content["averages"][label]
+        if average is not None:
+            rows.append([AVERAGE, label, *details_of(average)])
+    return rows
+
+
+def details_of(cell: Cell) -> list[str]:
+    """Return the columns of the second table after the first two."""
+    if cell["spread"] is None:
+        return [DASH] * 6
+    names = ("median", "lower_quartile", "upper_quartile", "mean", "interval")
+    numbers = [f"{cell['spread'][name]:.4f}" for name in names]
+    if len(cell["values"]) == 1:
+        numbers[-1] = DASH
+    return [*numbers, f"{cell['hours']:.3f}"]
+
+
+def error_lines(content: dict[str, Any]) -> list[str]:
+    """Return a line for each score that is missing, and for each task that was left out."""
+    lines = []
+    for row in content["rows"]:
+        for label in labels_of(content):
+            error = content["scores"][label][row["name"]]["error"]
+            if error is not None:
+                lines.append(f"{label}/{row['name']}: {error}")
+    for label, probe in content["probes"].items():
+        if probe["error"] is not None:
+            lines.append(f"{label}/probe: {probe['error']}")
+
+    for part in content["skipped"]:
+        source = f" (from {part['source']})" if part["source"] else ""
+        lines.append(f"{part['name']}: left out, because files are missing: {', '.join(part['files'])}{source}")
+    return lines
+
+
+def phenomenon_rows(content: dict[str, Any]) -> list[list[str]]:
+    """Return the accuracy on minimal pairs by phenomenon: its name, and a score for each encoder."""
+    labels = labels_of(content)
+    names: list[tuple[str, str]] = []
+    for label in labels:
+        for part, phenomena in content["details"][label].items():
+            names += [(part, phenomenon) for phenomenon in phenomena]
+
+    rows = []
+    for part, phenomenon in dict.fromkeys(names):
+        found = [content["details"][label].get(part, {}).get(phenomenon) for label in labels]
+        rows.append([f"{part}: {phenomenon}", *(DASH if value is None else f"{value:.4f}" for value in found)])
+    return rows
+
+
+def probe_rows(content: dict[str, Any]) -> list[list[str]]:
+    """Return the scores of the linear probes: the layer, and a score for each encoder."""
+    probes = content["probes"]
+    layers = max((len(probe["layers"]) for probe in probes.values()), default=0)
+    rows = []
+    for layer in range(layers):
+        found = [probe["layers"][layer] if layer < len(probe["layers"]) else None for probe in probes.values()]
+        rows.append([str(layer), *(DASH if value is None else f"{value:.4f}" for value in found)])
+    return rows
+
+
+def probe_title(content: dict[str, Any]) -> str:
+    """Return the heading of the probes' table."""
+    told = next((probe for probe in content["probes"].values() if probe["error"] is None), None)
+    return f"Linear probe of each layer: {told['task']}, {told['metric']}" if told else "Linear probe of each layer"
+
+
+def labels_of(content: dict[str, Any]) -> list[str]:
+    """Return the names of the encoders, in the order of the columns."""
+    return [encoder["label"] for encoder in content["encoders"]]
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """Return table.md."""
+    labels = labels_of(content)
+    parts = [f"# {content['suite'] or 'Probe'}"]
+    if content["rows"]:
+        parts.append(legend(content))
+        bodies = []
+        for row in score_rows(content):
+            scores = [f"**{score.text}**" if score.best else score.text for score in row.scores]
+            bodies.append([row.name, row.metric, *scores])
+        parts.append(markdown_table(["task", "metric", *labels], bodies))
+        parts.append("## Quartiles and hours")
+        parts.append(markdown_table(DETAIL_COLUMNS, detail_rows(content)))
+
+    if phenomenon_rows(content):
+        parts += ["## Minimal pairs", markdown_table(["phenomenon", *labels], phenomenon_rows(content))]
+    if probe_rows(content):
+        parts += [f"## {probe_title(content)}", markdown_table(["layer", *labels], probe_rows(content))]
+    if error_lines(content):
+        parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
+    return "\n\n".join(parts) + "\n"
+
+
+def legend(content: dict[str, Any]) -> str:
+    """Return what the first table shows, in a sentence or two."""
+    seeds = content["seeds"]
+    if seeds == 1:
+        return "Scores of one seed, which say nothing about the next."
+    text = f"Mean of {seeds} seeds ± half of its 95% interval."
+    if len(labels_of(content)) > 1:
+        text += " A score is bold where its interval lies above those of all others."
+    return text
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, its columns after the first aligned to the right."""
+    lines = [list(columns), ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
