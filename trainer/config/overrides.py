@@ -1,4 +1,4 @@
-"""Applies `--set section.key=value` to the content of a recipe.
+"""Applies `--set section.key=value` to the content of a recipe, or of another file with a schema.
 
 The value is written as in TOML; a bare word is a string. `none` removes a key, so that its default holds, and
 `phases=none` removes all phases.
@@ -11,17 +11,19 @@ from typing import Any, Literal, get_args, get_origin
 
 from schemas.errors import UsageError
 from trainer.config.schema import Recipe
+from trainer.config.section import Section
 
 
-def apply_override(content: dict[str, Any], override: str) -> None:
-    """Change the content of a recipe in place. Raises UsageError unless `override` has the form section.key=value.
+def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe) -> None:
+    """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
 
+    schema: what the content is checked by later; a key of it that is no table may be set without a section.
     The one change of phases is `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
     """
     name, separator, value = override.partition("=")
     keys = name.split(".")
 
-    if separator and keys[0] == "phases":
+    if schema is Recipe and separator and keys[0] == "phases":
         if name != "phases" or value != "none":
             raise UsageError(
                 f"--set {override}: --set cannot change single phases. Edit [[phases]] in a copy of the recipe, which "
@@ -30,8 +32,9 @@ def apply_override(content: dict[str, Any], override: str) -> None:
         content.pop("phases", None)
         return
 
-    if not separator or len(keys) < 2:
-        raise UsageError(f"--set {override}: expected section.key=value, as in --set run.seed=7.")
+    if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
+        example = "run.seed=7" if schema is Recipe else "training.epochs=3"
+        raise UsageError(f"--set {override}: expected section.key=value, as in --set {example}.")
 
     table = content
     for key in keys[:-1]:
@@ -40,13 +43,20 @@ def apply_override(content: dict[str, Any], override: str) -> None:
             raise UsageError(f"--set {override}: {key} is a value, not a section.")
 
     # Unsets a key, unless it is one of the key's own values.
-    if value == "none" and "none" not in choices_of(keys):
+    if value == "none" and "none" not in choices_of(keys, schema):
         table.pop(keys[-1], None)
     else:
-        table[keys[-1]] = parse_value(keys, value)
+        table[keys[-1]] = parse_value(keys, value, schema)
 
 
-def parse_value(keys: list[str], value: str) -> Any:
+def _is_value(key: str, schema: type[Section]) -> bool:
+    """Return whether a key at the top of a file holds a value and not a table."""
+    annotation = annotation_of([key], schema)
+    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
+    return annotation is not None and not is_section and get_origin(annotation) is not dict
+
+
+def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> Any:
     """Return a value as TOML reads it, or the string itself if it is not TOML.
 
     A key that takes text gets text: `run.output=2026-11-21` names a folder, not a day.
@@ -60,20 +70,21 @@ def parse_value(keys: list[str], value: str) -> Any:
     if set(parsed) != {"value"}:
         return value
 
-    if takes_text(keys) and not isinstance(parsed["value"], str | list):
+    if takes_text(keys, schema) and not isinstance(parsed["value"], str | list):
         return value
     return parsed["value"]
 
 
-def takes_text(keys: list[str]) -> bool:
-    """Return whether a key of the recipe may be any string."""
-    annotation = annotation_of(keys)
-    return annotation is str or str in get_args(annotation)
+def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
+    """Return whether a key may be any string, and may not be a number."""
+    annotation = annotation_of(keys, schema)
+    alternatives = get_args(annotation)
+    return annotation is str or (str in alternatives and int not in alternatives)
 
 
-def choices_of(keys: list[str]) -> set[Any]:
-    """Return the values that a key of the recipe is limited to, as far as they are listed."""
-    annotation = annotation_of(keys)
+def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
+    """Return the values that a key is limited to, as far as they are listed."""
+    annotation = annotation_of(keys, schema)
     choices = set(get_args(annotation)) if get_origin(annotation) is Literal else set()
     for alternative in get_args(annotation):
         if get_origin(alternative) is Literal:
@@ -81,9 +92,9 @@ def choices_of(keys: list[str]) -> set[Any]:
     return choices
 
 
-def annotation_of(keys: list[str]) -> Any:
-    """Return the type of a key of the recipe, None if there is no such key."""
-    annotation: Any = Recipe
+def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
+    """Return the type of a key of a schema, None if there is no such key."""
+    annotation: Any = schema
     for key in keys:
         fields = getattr(annotation, "model_fields", {})
         if key not in fields:

@@ -1,4 +1,4 @@
-"""Turns the content of a recipe file into a Recipe, or into one error that names every wrong key.
+"""Turns the content of a TOML file into a Recipe or another schema, or into one error that names every wrong key.
 
 An unknown key is an error with the nearest known name: a typo that trains anyway would be the costliest mistake. For a
 wrong value the error quotes the key's description from the schema.
@@ -7,12 +7,15 @@ wrong value the error quotes the key's description from the schema.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import UsageError, nearest_name
 from trainer.config.schema import PhaseSection, Recipe
+from trainer.config.section import Section
+
+Schema = TypeVar("Schema", bound=Section)
 
 
 def parse_recipe(content: dict[str, Any], path: str) -> Recipe:
@@ -20,10 +23,18 @@ def parse_recipe(content: dict[str, Any], path: str) -> Recipe:
 
     path: what the error calls the recipe.
     """
+    return parse_section(Recipe, content, path)
+
+
+def parse_section(schema: type[Schema], content: dict[str, Any], path: str) -> Schema:
+    """Return TOML content as the schema of a whole file. Raises UsageError that names each wrong key.
+
+    path: what the error calls the file.
+    """
     try:
-        return Recipe.model_validate(content)
+        return schema.model_validate(content)
     except ValidationError as error:
-        explanations = [_explain(fault) for fault in error.errors()]
+        explanations = [_explain(fault, schema) for fault in error.errors()]
         raise UsageError(f"{path}: {' '.join(explanations)}") from error
 
 
@@ -53,9 +64,9 @@ class _WrongKey:
         return f" {field.description}" if field else ""
 
 
-def _explain(fault: Any) -> str:
-    """Return one of pydantic's findings as a sentence about the recipe."""
-    wrong = _locate(fault["loc"])
+def _explain(fault: Any, schema: type[BaseModel]) -> str:
+    """Return one of pydantic's findings as a sentence about the file."""
+    wrong = _locate(fault["loc"], schema)
 
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
@@ -70,21 +81,39 @@ def _explain(fault: Any) -> str:
     return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
 
 
-def _locate(location: tuple[Any, ...]) -> _WrongKey:
+def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:
     """Return the key that pydantic's location of a fault leads to.
 
     ("optimizer", "lr") is a key of a section, ("phases", 1, "steps") one of the second phase. What comes after the key
     is the position in a list or, where a key takes several types, the name of the type that was tried.
     """
-    first, *rest = location
-    if not rest:
-        return _WrongKey("", "", first, Recipe)
+    phase = ""
+    key, *rest = location
+    if schema is Recipe and key == "phases" and rest:
+        phase = f"phase {rest.pop(0) + 1}: "
+        if rest:
+            schema = PhaseSection
+            key = rest.pop(0)
 
-    if first == "phases":
-        number = rest[0] + 1
-        key = rest[1] if len(rest) > 1 else "phases"
-        return _WrongKey(f"phase {number}: ", "", key, PhaseSection if len(rest) > 1 else Recipe)
+    tables: list[str] = []
+    inner = _section_of(schema, key)
+    while rest and inner is not None:
+        tables.append(f"{key}.")
+        schema = inner
+        key, *rest = rest
+        inner = _section_of(schema, key)
 
-    section: Any = Recipe.model_fields[first].annotation
-    element = "".join(f"[{part}]" for part in rest[1:] if isinstance(part, int))
-    return _WrongKey("", f"{first}.", rest[0], section, element)
+    element = "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    return _WrongKey(phase, "".join(tables), key, schema, element)
+
+
+def _section_of(schema: type[BaseModel], key: Any) -> type[BaseModel] | None:
+    """Return the class of the table that a key of a schema holds, None if the key holds a value."""
+    field = schema.model_fields.get(key)
+    if field is None:
+        return None
+
+    for annotation in (field.annotation, *get_args(field.annotation)):
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            return annotation
+    return None

@@ -20,16 +20,26 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 """Values that are unlike those of the other kinds, which are in the schema."""
 
+COLUMNS: dict[str, dict[str, Any]] = {
+    "conll": {"words": 0, "tags": -1},
+    # what trainer/finetune/files/c3.py makes of the file
+    "c3": {"context": "context", "prefix": "prefix", "choices": "choices", "label": "label"},
+}
+"""Columns of formats that do not name them."""
+
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
 FORMATS_OF_KIND = {"span": {".json": "squad"}, "tags": {".txt": "conll"}}
 
 
 def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a task file with what it leaves out. Wrong values stay for the schema to name."""
-    kind = content.get("kind")
     data = content.get("data")
-    if kind not in METRICS or not isinstance(data, dict):
+    if not isinstance(data, dict):
         return content
+
+    # An unknown kind gets some kind's defaults, so that the schema names it alone.
+    kind = content.get("kind")
+    kind = kind if isinstance(kind, str) and kind in METRICS else "sentence"
 
     regression = data.get("labels") == "number"
     filled = {"metrics": REGRESSION_METRICS if regression else METRICS[kind], **content}
@@ -48,6 +58,9 @@ def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
     if file_format is not None:
         filled["format"] = file_format
 
+    if file_format in COLUMNS:
+        filled["columns"] = {**COLUMNS[file_format], **data.get("columns", {})}
+
     filled.setdefault("quotes", file_format == "csv")
     return filled
 
@@ -56,7 +69,7 @@ def format_of(train: Any, kind: str) -> str | None:
     """Return the format that the ending of the training file stands for, None if it stands for none."""
     first = train[0] if isinstance(train, list) and train else train
     if not isinstance(first, str):
-        return None
+        return "jsonl"  # any: the schema names the wrong file
 
     ending = posixpath.splitext(first)[1].lower()
     return FORMATS_OF_KIND.get(kind, {}).get(ending) or FORMATS.get(ending)

@@ -1,0 +1,124 @@
+"""Reads JSON files of rows: one object a line (JSON lines), or one list of objects.
+
+A column is a key. Dots lead into objects ("passage.text"), and a list of objects on the way makes one row of each of
+its elements: with the columns passage.text and passage.questions.question, a passage of four questions makes four rows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from schemas.errors import DataError, UsageError
+from trainer.finetune.files.records import Record, WantedColumns, missing_column
+from trainer.finetune.files.text import read_text, split_lines
+from trainer.finetune.task import Column
+
+
+def read_json_lines(path: str, wanted: WantedColumns) -> list[Record]:
+    """Return the rows of a file with one JSON object a line. Empty lines are passed over. Raises DataError."""
+    records = []
+    for number, line in enumerate(split_lines(read_text(path)), start=1):
+        if line.strip():
+            place = f"{path} line {number}"
+            records += _rows_of(parse_json(line, place), wanted, place)
+    return records
+
+
+def read_json_list(path: str, wanted: WantedColumns) -> list[Record]:
+    """Return the rows of a file that is a list of JSON objects, or an object with such a list as "data"."""
+    content = parse_json(read_text(path), path)
+    if isinstance(content, dict):
+        content = content.get("data")
+    if not isinstance(content, list):
+        raise DataError(f"{path} is no list of objects. Expected [{{...}}, ...], or one object a line (jsonl).")
+
+    records = []
+    for number, row in enumerate(content):
+        records += _rows_of(row, wanted, f"{path} element {number}")
+    return records
+
+
+def parse_json(text: str, place: str) -> Any:
+    """Return the value of a JSON text. Raises DataError that says where it is broken."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f" line {error.lineno}" if "\n" in text.strip() else ""
+        raise DataError(f"{place}{line}: broken JSON at column {error.colno}: {error.msg}.") from error
+    except ValueError as error:
+        raise DataError(f"{place}: the JSON has a number that cannot be read: {error}.") from error
+    except RecursionError as error:
+        raise DataError(f"{place}: the JSON is nested too deeply to be read.") from error
+
+
+def _rows_of(row: Any, wanted: WantedColumns, place: str) -> list[Record]:
+    if isinstance(row, list):
+        raise DataError(f'{place}: a JSON list, expected an object. If the file is one list, set data.format = "json".')
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected a JSON object, found {row!r:.60}.")
+
+    paths = {column: tuple(str(column).split(".")) for column in wanted.all}
+    rows = _expand(row, paths, place)
+    for values in rows:
+        for column in wanted.required:
+            if column not in values:
+                raise missing_column(place, column, _known_keys(row))
+    return [Record(place, values) for values in rows]
+
+
+def _expand(value: dict[str, Any], paths: dict[Column, tuple[str, ...]], place: str) -> list[dict[Column, Any]]:
+    """Return the rows inside an object, each with those of the columns that are there.
+
+    paths: the keys that lead from this object to each column.
+    """
+    row: dict[Column, Any] = {}
+    inner_rows: list[dict[Column, Any]] | None = None
+    inner_key = ""
+
+    for key in dict.fromkeys(keys[0] for keys in paths.values()):
+        if key not in value:
+            continue
+
+        found = value[key]
+        row |= {column: found for column, keys in paths.items() if keys == (key,)}
+        deeper = {column: keys[1:] for column, keys in paths.items() if keys[0] == key and len(keys) > 1}
+        if not deeper:
+            continue
+
+        if isinstance(found, dict):
+            rows_inside = _expand(found, deeper, place)
+        else:
+            rows_inside = []
+            for element in _objects(found, key, place):
+                rows_inside += _expand(element, deeper, place)
+
+        if len(rows_inside) == 1:
+            row |= rows_inside[0]
+        elif inner_rows is not None:
+            raise UsageError(f"{place}: both {inner_key} and {key} are lists of objects; columns can follow only one.")
+        else:
+            inner_rows = rows_inside
+            inner_key = key
+
+    if inner_rows is None:
+        return [row]
+    return [{**row, **inner} for inner in inner_rows]
+
+
+def _objects(found: Any, key: str, place: str) -> list[dict[str, Any]]:
+    if isinstance(found, list) and all(isinstance(element, dict) for element in found):
+        return found
+    raise DataError(f"{place}: {key} is {found!r:.60}, expected an object or a list of objects.")
+
+
+def _known_keys(row: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return the names of everything inside an object, as columns are written."""
+    names = []
+    for key, value in row.items():
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, dict):
+            names += _known_keys(first, f"{prefix}{key}.")
+        else:
+            names.append(f"{prefix}{key}")
+    return names

@@ -1,0 +1,101 @@
+"""Turns what a file has as a label into an id or a number, and refuses what is neither."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from schemas.errors import DataError, UsageError, nearest_name
+from trainer.finetune.files.records import listed
+from trainer.finetune.task import label_name
+
+PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
+"""What test files have instead of labels, in lower case, as far as the task has no label of that name."""
+
+MOST_DISTINCT = 100
+"""Different labels in a training file above which a column is suspected to be no label column."""
+
+
+def name_of(value: Any, place: str) -> str | None:
+    """Return the name of a label as a file has it, None if it is absent. Raises DataError for lists and objects."""
+    if value is None:
+        return None
+    if isinstance(value, list | dict):
+        raise DataError(f"{place}: the label is {value!r:.60}, expected text, a number or true/false.")
+    return label_name(value).strip() or None
+
+
+def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> int | None:
+    """Return the id of a label. In test files placeholders count as absent labels, for which the id is None."""
+    name = name_of(value, place)
+    if name in names:
+        return names[name]
+    if is_test and (name is None or name.lower() in PLACEHOLDERS):
+        return None
+
+    known = tuple(names)
+    if name is None:
+        raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}.")
+    raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')
+
+
+def number(value: Any, place: str, is_test: bool) -> float | None:
+    """Return the number that a regression predicts, None for an absent one in a test file."""
+    name = name_of(value, place)
+    if is_test and (name is None or name.lower() in PLACEHOLDERS - {"-1"}):
+        return None
+    if name is None:
+        raise DataError(f'{place}: the label is missing. Expected a number, because data.labels is "number".')
+
+    try:
+        found = math.nan if isinstance(value, bool) else float(name)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise DataError(f'{place}: the label "{name}" is no finite number, but data.labels is "number".')
+    return found
+
+
+def choice_position(value: Any, count: int, names: dict[str, int], place: str, is_test: bool) -> int | None:
+    """Return which of `count` choices a label means: a number from 0, or a name whose position it is."""
+    name = name_of(value, place)
+    position = names.get(name) if name is not None else None
+    if position is None and is_test and (name is None or name.lower() in PLACEHOLDERS):
+        return None
+
+    if name is None:
+        raise DataError(f"{place}: the label is missing. Expected which choice is right, from 0.")
+    if position is None and names:
+        known = tuple(names)
+        raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')
+    if position is None and (isinstance(value, bool | float) or not name.lstrip("-").isdecimal()):
+        raise DataError(
+            f'{place}: the label "{name}" is no position of a choice. Expected a number from 0, or set data.labels to '
+            "the names of the choices in order."
+        )
+
+    position = int(name) if position is None else position
+    if not 0 <= position < count:
+        raise DataError(f"{place}: the label {name} is out of range: there are {count} choices, 0 to {count - 1}.")
+    return position
+
+
+def infer_names(found: Iterable[str | None], examples: int, path: str) -> tuple[str, ...]:
+    """Return the labels of a training file in order: by number if all are whole numbers, otherwise by letters.
+
+    examples: how many there are. Raises DataError for fewer than two labels and for a column that holds no labels.
+    """
+    names = {name for name in found if name is not None}
+    if len(names) < 2:
+        shown = f"only {listed(sorted(names))}" if names else "none"
+        raise DataError(f"{path}: expected two different labels or more, found {shown}. Check data.columns.")
+    if len(names) > MOST_DISTINCT and len(names) > examples / 2:
+        raise UsageError(
+            f"{path}: {len(names):,} different labels in {examples:,} examples. Check data.columns; if the label is a "
+            'number to predict, set data.labels = "number".'
+        )
+
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))

@@ -1,0 +1,149 @@
+"""Reads the files of a task: every set as examples, or the first thing in them that is wrong.
+
+Nothing of training starts before all files are read, so a wrong line of the dev set is not found after an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schemas.errors import DataError
+from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
+from trainer.finetune.files.build import Building, example_of, tags_of
+from trainer.finetune.files.labels import infer_names, name_of
+from trainer.finetune.files.records import BadRowError, Record
+from trainer.finetune.files.sets import ExampleSet, example_sets, read_contents
+from trainer.finetune.files.squad import Question
+from trainer.finetune.files.values import columns_of
+from trainer.finetune.task import Task
+from trainer.logs import logger
+
+
+def read_task_data(task: Task, folder: str) -> TaskData:
+    """Return the examples of a task.
+
+    folder: what the paths of the task file are relative to.
+    Raises DataError or UsageError that names the file, the line, the value and what was expected.
+    """
+    sets = example_sets(task, folder)
+    contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
+    labels = _labels(task, sets[0], contents["train"])
+
+    # The task's labels of a choice name positions, and no example refers to them afterwards.
+    names = task.data.labels if task.kind == "choice" and isinstance(task.data.labels, tuple) else labels
+    positions = {name: position for position, name in enumerate(names)}
+
+    examples: dict[str, list[Example]] = {}
+    for example_set in sets:
+        building = Building(task, example_set, positions)
+        examples[example_set.name] = _examples(building, contents.pop(example_set.name))
+
+    extra = {name: examples[name] for name in task.data.extra}
+    return TaskData(examples["train"], examples["dev"], examples.get("test"), labels, extra)
+
+
+def _labels(task: Task, train: ExampleSet, contents: list[Record] | list[Question]) -> tuple[str, ...]:
+    """Return the names of a task's labels in the order of their ids: the task file's, or those of the training set."""
+    if task.kind in ("choice", "span") or task.is_regression:
+        return ()
+    if isinstance(task.data.labels, tuple):
+        return task.data.labels
+
+    found: list[str] = []
+    for record in contents:
+        if isinstance(record, Record) and record.fault is None:
+            found += _label_names(task, train, record)
+
+    kept = [name for name in found if name not in task.data.skip_labels]
+    return infer_names(kept, len(kept), train.paths[0])
+
+
+def _label_names(task: Task, train: ExampleSet, record: Record) -> list[str]:
+    """Return the label of a record, or the tags of its words, as far as there are any."""
+    columns = train.columns
+    if task.kind == "tags":
+        values = tags_of(record.values.get(columns.tags or 0), record.place)
+    else:
+        values = [record.values.get(columns.label or 0)]
+
+    names = [name_of(value, record.place) for value in values]
+    return [name for name in names if name is not None]
+
+
+def _examples(building: Building, contents: list[Record] | list[Question]) -> list[Example]:
+    """Return the examples of a set. Raises DataError for what is wrong in it."""
+    task = building.task
+    what = f"the {building.example_set.name} set of {task.name}"
+    may_drop = task.data.bad_rows == "drop" and not building.is_test
+
+    examples: list[Example] = []
+    dropped: list[BadRowError] = []
+    places: dict[str, str] = {}
+    for position, content in enumerate(contents):
+        if _is_skipped(building, content):
+            continue
+
+        try:
+            example = example_of(content, _id_of(building, content, position), building)
+        except BadRowError as error:
+            if not may_drop:
+                raise
+            dropped.append(error)
+            continue
+
+        if example.id in places:
+            raise DataError(f'{content.place}: the id "{example.id}" is already that of {places[example.id]}.')
+        places[example.id] = content.place
+        examples.append(example)
+
+    if dropped:
+        logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(contents), what, dropped[0])
+    if not examples:
+        raise DataError(f"{', '.join(building.example_set.paths)}: {what} has no examples.")
+    return _with_test_labels(building, examples) if building.is_test else examples
+
+
+def _is_skipped(building: Building, content: Record | Question) -> bool:
+    """Return whether an example of a training or dev set has a label of data.skip_labels."""
+    skipped = building.task.data.skip_labels
+    if not skipped or building.is_test or isinstance(content, Question):
+        return False
+    return name_of(building.value(content, building.columns.label), content.place) in skipped
+
+
+def _id_of(building: Building, content: Record | Question, position: int) -> str:
+    """Return the id that the file gives an example, or its position in the set."""
+    if isinstance(content, Question):
+        return str(content.content.get("id", position))
+
+    columns = columns_of(building.columns.id)
+    if not columns:
+        return str(position)
+
+    values = [content.values.get(column) for column in columns]
+    if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
+        raise DataError(f"{content.place}: the id {values!r:.60} is empty or no text. Leave data.columns.id out.")
+    return "-".join(str(value) for value in values)
+
+
+def _with_test_labels(building: Building, examples: list[Example]) -> list[Example]:
+    """Return the examples of a test set, whose labels are there for all of them or for none.
+
+    A regression's -1 is a placeholder if all examples have it, as in files converted from Hugging Face's datasets.
+    """
+    texts = [example for example in examples if isinstance(example, TextExample)]
+    if building.task.is_regression and all(example.label == -1 for example in texts):
+        return [replace(example, label=None) for example in texts]
+
+    if building.task.data.skip_labels:
+        return examples
+
+    labeled = [example.id for example in examples if is_labeled(example)]
+    unlabeled = [example.id for example in examples if not is_labeled(example)]
+    if labeled and unlabeled:
+        paths = ", ".join(building.example_set.paths)
+        raise DataError(
+            f"{paths}: {len(labeled)} examples have a label and {len(unlabeled)} have none, such as those with the ids "
+            f'"{labeled[0]}" and "{unlabeled[0]}". Expected labels for all or for none.'
+        )
+    return examples

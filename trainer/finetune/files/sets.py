@@ -1,0 +1,113 @@
+"""The sets of a task: which files each has, and their rows or questions as they stand there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas import storage
+from schemas.errors import DataError
+from trainer.finetune.files.c3 import read_c3
+from trainer.finetune.files.conll import read_conll
+from trainer.finetune.files.jsonl import read_json_lines, read_json_list
+from trainer.finetune.files.records import Record, WantedColumns
+from trainer.finetune.files.squad import Question, read_questions
+from trainer.finetune.files.tables import TableLayout, read_table
+from trainer.finetune.files.values import columns_of
+from trainer.finetune.task import Column, ColumnsSection, Task
+
+SEPARATORS = {"tsv": "\t", "csv": ","}
+
+TEXT_COLUMNS = ("id", "text", "text_pair", "context", "prefix", "choices", "words")
+LABEL_COLUMNS = ("label", "tags")
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """One set of a task: its name (train, dev, test or one of [data.extra]), its files and their columns."""
+
+    name: str
+    paths: list[str]
+    header: bool
+    columns: ColumnsSection
+
+    @property
+    def is_train(self) -> bool:
+        return self.name == "train"
+
+    @property
+    def is_test(self) -> bool:
+        """Whether every example gets a prediction, so that none is dropped and labels may be absent."""
+        return self.name not in ("train", "dev")
+
+
+def example_sets(task: Task, folder: str) -> list[ExampleSet]:
+    """Return the sets of a task, the training set first. folder: what their paths are relative to."""
+    test = ["test"] if task.data.test else []
+    names = ["train", "dev", *test, *task.data.extra]
+    return [_example_set(task, name, folder) for name in names]
+
+
+def missing_files(task: Task, folder: str) -> list[str]:
+    """Return the paths of a task's files that do not exist."""
+    paths = [path for example_set in example_sets(task, folder) for path in example_set.paths]
+    return [path for path in paths if not storage.exists(path)]
+
+
+def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
+    data = task.data
+    named = data.extra[name] if name in data.extra else getattr(data, name)
+    paths = named if isinstance(named, list) else [named]
+    located = [path if "://" in path or path.startswith("/") else storage.join(folder, path) for path in paths]
+
+    if name == "test":
+        header = data.header if data.test_header is None else data.test_header
+        return ExampleSet(name, located, header, data.test_columns or data.columns)
+    return ExampleSet(name, located, data.header, data.columns)
+
+
+def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Question]:
+    """Return the rows of a set's files, or their questions. Raises DataError for a file that cannot be read."""
+    contents: list = []
+    for path in example_set.paths:
+        if not storage.exists(path):
+            source = f" It comes from {task.source}." if task.source else ""
+            raise DataError(
+                f"{path}, the {example_set.name} set of {task.name}, does not exist.{source} Give the folder that "
+                "holds the task's files with --data."
+            )
+        contents += _read_file(task, example_set, path)
+    return contents
+
+
+def _read_file(task: Task, example_set: ExampleSet, path: str) -> list[Record] | list[Question]:
+    file_format = task.data.format
+    wanted = wanted_columns(example_set)
+
+    if file_format in SEPARATORS:
+        layout = TableLayout(SEPARATORS[file_format], task.data.quotes, example_set.header)
+        return read_table(path, layout, wanted)
+    if file_format == "jsonl":
+        return read_json_lines(path, wanted)
+    if file_format == "json":
+        return read_json_list(path, wanted)
+    if file_format == "conll":
+        return read_conll(path, wanted)
+    if file_format == "c3":
+        return read_c3(path)
+    return read_questions(path)
+
+
+def wanted_columns(example_set: ExampleSet) -> WantedColumns:
+    """Return the columns that the files of a set need. Those of labels may be absent in test sets."""
+    texts = _columns_named(example_set.columns, TEXT_COLUMNS)
+    labels = _columns_named(example_set.columns, LABEL_COLUMNS)
+    if example_set.is_test:
+        return WantedColumns(texts, labels)
+    return WantedColumns(texts + labels)
+
+
+def _columns_named(columns: ColumnsSection, keys: tuple[str, ...]) -> tuple[Column, ...]:
+    found: list[Column] = []
+    for key in keys:
+        found += columns_of(getattr(columns, key))
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""Reads TSV and CSV files: lines of fields, with or without a header.
+
+GLUE's TSV files know no quotes: a lone " is a character of the text. Where quotes enclose fields, as in CSV, a field
+may hold separators and line ends, and a quote that is never closed is an error instead of swallowing the rest.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from schemas.errors import DataError
+from trainer.finetune.files.records import Record, WantedColumns, missing_column
+from trainer.finetune.files.text import read_text, split_lines
+from trainer.finetune.task import Column
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """How a table is written. separator: one character. quotes: whether they enclose fields."""
+
+    separator: str
+    quotes: bool
+    header: bool
+
+
+def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Record]:
+    """Return the rows of a table, each with the wanted columns.
+
+    A row with too few or too many fields has a `fault`, and "" for fields that it lacks.
+    Raises DataError for a file without rows, a missing column and a quote that is never closed.
+    """
+    text = read_text(path)
+    numbered_rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout))
+    if not numbered_rows:
+        raise DataError(f"{path} is empty. Expected lines of fields.")
+
+    names = numbered_rows[0][1]
+    if not layout.header:
+        names = [str(position) for position in range(len(names))]
+    positions = _positions(path, names, wanted)
+
+    data_rows = numbered_rows[1:] if layout.header else numbered_rows
+    return [_record(f"{path} line {line}", fields, positions, len(names)) for line, fields in data_rows]
+
+
+def _plain_rows(text: str, layout: TableLayout) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number, from 1, and its fields."""
+    for number, line in enumerate(split_lines(text), start=1):
+        yield number, line.split(layout.separator)
+
+
+def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each row's first line and the row's fields, whose quotes are removed."""
+    # The module's own limit of 131,072 characters a field is a guard against lone quotes, which `strict` reports.
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    first_line = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield first_line, fields
+            first_line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path} line {first_line}: a quote is not closed, or text follows a closing one ({error}). If quotes are "
+            "ordinary characters in this file, set data.quotes = false."
+        ) from error
+
+
+def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Column, int]:
+    """Return where each wanted column is in a row. Numbers count from 0, negative ones from the end."""
+    positions: dict[Column, int] = {}
+    for column in wanted.all:
+        if isinstance(column, int):
+            is_there = -len(names) <= column < len(names)
+            position = column % len(names)
+        else:
+            is_there = column in names
+            position = names.index(column) if is_there else 0
+
+        if is_there:
+            positions[column] = position
+        elif column in wanted.required:
+            raise missing_column(path, column, names)
+
+        if is_there and isinstance(column, str) and names.count(column) > 1:
+            raise DataError(f"{path}: the header has {column!r} twice. Name the column by its number, from 0.")
+    return positions
+
+
+def _record(place: str, fields: list[str], positions: dict[Column, int], width: int) -> Record:
+    fault = None
+    if len(fields) != width:
+        fault = f"{len(fields)} fields, expected {width}"
+        fields = fields + [""] * (width - len(fields))
+
+    values = {column: fields[position] for column, position in positions.items()}
+    return Record(place, values, fault)

@@ -1,0 +1,38 @@
+"""The tasks that ship with Clozeline, by names such as glue/rte: the files of trainer/suite/suites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from schemas.errors import UsageError, nearest_name
+
+SUFFIX = ".toml"
+
+
+def shipped_task_names() -> list[str]:
+    """Return the names that `--task` takes, in alphabetical order."""
+    return sorted(name for name, _ in _task_files())
+
+
+def shipped_task_text(name: str) -> str:
+    """Return the TOML text of a shipped task. Raises UsageError with the nearest name if there is none."""
+    for known_name, file in _task_files():
+        if known_name == name:
+            return file.read_text(encoding="utf-8")
+    raise UsageError(f"There is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
+
+
+def nearest_task(path: str) -> str:
+    """Return a hint at the shipped task that a path may mean, or an empty string."""
+    return nearest_name(path.removesuffix(SUFFIX), shipped_task_names())
+
+
+def _task_files() -> Iterator[tuple[str, Traversable]]:
+    for suite in files("trainer").joinpath("suite", "suites").iterdir():
+        if not suite.is_dir():
+            continue
+        for file in suite.iterdir():
+            if file.name.endswith(SUFFIX):
+                yield f"{suite.name}/{file.name.removesuffix(SUFFIX)}", file

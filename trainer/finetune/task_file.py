@@ -1,0 +1,75 @@
+"""Reads a task file and writes the resolved task back as TOML.
+
+`--task` names a file, or a task that ships with Clozeline such as glue/rte (shipped.py), and `--set key=value` changes
+values as it does for recipes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import tomllib
+
+import tomli_w
+
+from schemas import storage
+from schemas.errors import DataError, UsageError
+from trainer.config.overrides import apply_override
+from trainer.config.parse import parse_section
+from trainer.finetune.shipped import nearest_task, shipped_task_names, shipped_task_text
+from trainer.finetune.task import Task
+from trainer.finetune.task_checks import check_task
+
+
+def read_task(path: str, overrides: list[str]) -> Task:
+    """Return the task of a file, or of a shipped task's name, after `--set` changes, with every default.
+
+    Raises UsageError that names the file and each wrong key, or StorageError for a file that cannot be read.
+    """
+    try:
+        content = tomllib.loads(_task_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--task {path} is not TOML: {error}.") from error
+
+    for override in overrides:
+        apply_override(content, override, Task)
+
+    task = parse_section(Task, content, path)
+    check_task(task, path)
+    return task
+
+
+def dump_task(task: Task) -> str:
+    """Return a task as TOML with every default written out, which `read_task` reads as the same task."""
+    return tomli_w.dumps(task.model_dump(exclude_none=True))
+
+
+def data_folder(path: str, data: str | None) -> str:
+    """Return the folder that the paths of a task are relative to: `--data`, or else the task file's own.
+
+    Raises UsageError for a shipped task without --data.
+    """
+    if data is not None:
+        return data
+    if _is_shipped(path):
+        raise UsageError(f"--task {path} ships with Clozeline without data. Give the folder of its files with --data.")
+    return posixpath.dirname(path) or "."
+
+
+def _is_shipped(path: str) -> bool:
+    return path in shipped_task_names() and not storage.exists(path)
+
+
+def _task_text(path: str) -> str:
+    """Return the text of a task file or of a shipped task. A file takes precedence over a shipped task's name."""
+    if _is_shipped(path):
+        return shipped_task_text(path)
+
+    try:
+        return storage.read(path).decode("utf-8-sig")
+    except DataError:
+        raise UsageError(
+            f"--task {path} does not exist.{nearest_task(path)} Give a task file, or the name of a shipped task: "
+            f"{', '.join(shipped_task_names())}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--task {path} is not TOML: {error}.") from error
