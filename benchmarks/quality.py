@@ -45,6 +45,7 @@ CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
 
 DRAWN = {
     "model.initial_embeddings": "none",
+    "model.initial_embedding_std": "none",
     "model.initial_output_bias": "none",
     "model.initial_attention": "none",
     "model.initial_head": "none",

@@ -88,11 +88,17 @@ def read_held_out(pairs: Path) -> HeldOut:
         chosen = can_be_masked & (generator.random(ids.shape) < MASK_SHARE)
         labels = np.where(chosen, ids, IGNORED)
         all_labels.append(ids[chosen])
-        tensors = (torch.from_numpy(x.astype(np.int64)) for x in (np.where(chosen, mask_id, ids), attended, labels))
-        batches.append(tuple(tensors))
+
+        shown = np.where(chosen, mask_id, ids)
+        batches.append((as_tensor(shown), as_tensor(attended), as_tensor(labels)))
 
     labels_K = np.concatenate(all_labels)
     return HeldOut(batches, labels_K, _characters_a_token(vocabulary.tokens, labels_K))
+
+
+def as_tensor(values: np.ndarray) -> Tensor:
+    """Return whole numbers as int64, as transformers takes them."""
+    return torch.from_numpy(values.astype(np.int64))
 
 
 def _rows_of(pairs: Path) -> list[np.ndarray]:

@@ -50,6 +50,8 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     every = max(1, steps // EVALUATIONS)
     evaluated = settings | {"evaluation.every": every, "checkpoint.every": every * NEVER}
     run = folder / "run"
+    # A run that an interrupted benchmark left may have another number of steps.
+    shutil.rmtree(run, ignore_errors=True)
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     small_runs.export(run, folder / "hf")
 

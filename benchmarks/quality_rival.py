@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -145,7 +144,7 @@ def endless_batches(blocks: list[list[int]], size: int, seed: int, collator: Any
         order = generator.permutation(len(blocks))
         for start in range(0, len(order) - size + 1, size):
             chosen = order[start : start + size]
-            yield collator([{"input_ids": blocks[i]} for i in chain(chosen)])
+            yield collator([{"input_ids": blocks[i]} for i in chosen])
 
 
 if __name__ == "__main__":

@@ -161,21 +161,25 @@ def yes_or_no(text: str) -> bool:
 
 def share(text: str) -> float:
     """Check an argument that must lie between 0 and 1."""
-    message = f"{text!r} is not a number from 0 to 1"
-    try:
-        value = float(text)
-    except ValueError:
-        raise ArgumentTypeError(message) from None
+    value = _number(text)
 
     # Written this way around so that NaN, which compares as false, is refused as well.
     if not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(message)
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
     return value
 
 
 def fraction(text: str) -> float:
     """Check an argument that must lie between 0 and 1, and be neither."""
-    value = share(text)
-    if value in (0.0, 1.0):
-        raise ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+    value = _number(text)
+    if not 0.0 < value < 1.0:
+        raise ArgumentTypeError(f"{text!r} is not a number above 0 and below 1, such as 0.05")
     return value
+
+
+def _number(text: str) -> float:
+    """Return the number that a text states; NaN if it states none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.terminal_views import show_cooccurrences, show_counts, show_manifest, show_pairs, show_text, show_unigrams
 from schemas import shards, storage
-from schemas.errors import DataError
+from schemas.errors import DataError, StorageError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA, schema_of_file
@@ -63,15 +63,30 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
         yield from show_counts(counts.slice(0, rows))
     elif columns == UNIGRAMS_SCHEMA.names:
-        yield from islice(show_unigrams(shards.decode_table(data, path, UNIGRAMS_SCHEMA)), rows)
+        unigrams = shards.decode_table(data, path, UNIGRAMS_SCHEMA)
+        yield from show_unigrams(unigrams, rows, counted_tokens(path))
     elif columns == COOCCURRENCES_SCHEMA.names:
-        yield from islice(show_cooccurrences(shards.decode_table(data, path, COOCCURRENCES_SCHEMA)), rows)
+        cooccurrences = shards.decode_table(data, path, COOCCURRENCES_SCHEMA)
+        yield from show_cooccurrences(cooccurrences, rows, counted_tokens(path))
     else:
         folder = path.rpartition("/")[0] or "."
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
         schema = shards.schema_of_pairs(data, path, vocabulary.size)
         pairs = shards.decode_table(data, path, schema)
         yield from islice(show_pairs(pairs, vocabulary), rows)
+
+
+def counted_tokens(path: str) -> tuple[str, ...] | None:
+    """Return the tokens that a file of statistics counts, by id, or None if they cannot be found.
+
+    Statistics hold no vocabulary. The pairs that were counted do, if they still lie where they did.
+    """
+    try:
+        manifest = read_manifest(path.rpartition("/")[0] or ".", "statistics")
+        vocabulary = read_vocabulary(storage.join(manifest.inputs[0].path, VOCABULARY_FOLDER))
+    except (DataError, StorageError, LookupError):
+        return None
+    return vocabulary.tokens if vocabulary.fingerprint == manifest.options.get("vocabulary") else None
 
 
 def shard_columns(data: bytes, path: str) -> list[str]:

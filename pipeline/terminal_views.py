@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.data_card import card, charts
 from schemas.manifest import Manifest
@@ -167,18 +168,24 @@ def show_counts(table: pa.Table) -> Iterator[str]:
         yield f"{row['count']:>12,}  {row['word']}"
 
 
-def show_unigrams(table: pa.Table) -> Iterator[str]:
-    """Yield a line for each token, the most frequent one first: its count and its id."""
+def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+    """Yield a line for each of the most frequent tokens: its count, and the token, or its id if `tokens` is None."""
     counts_V = table["count"].to_numpy()
-    for token in np.argsort(-counts_V, kind="stable"):
-        yield f"{counts_V[token]:>12,}  token {token}"
+    for token in np.argsort(-counts_V, kind="stable")[:rows]:
+        yield f"{counts_V[token]:>12,}  {_token(token, tokens)}"
 
 
-def show_cooccurrences(table: pa.Table) -> Iterator[str]:
-    """Yield a line for each pair of tokens, the one with the largest weight first: its weight and the two ids."""
-    largest_first = table.sort_by([("weight", "descending"), ("first", "ascending"), ("second", "ascending")])
-    for row in largest_first.to_pylist():
-        yield f"{row['weight']:>12,}  tokens {row['first']} and {row['second']}"
+def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+    """Yield a line for each of the pairs of tokens with the largest weights: its weight and the two, as above."""
+    order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
+    # A file has up to 50 million pairs, of which only these become Python objects.
+    largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
+    for row in largest.to_pylist():
+        yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"
+
+
+def _token(number: int, tokens: Sequence[str] | None) -> str:
+    return f"token {number}" if tokens is None else tokens[number]
 
 
 def show_text(table: pa.Table) -> Iterator[str]:

@@ -25,6 +25,9 @@ BLOCK_OCCURRENCES = 12 << 20
 """Co-occurrences that are counted at once, those of 4 million tokens with a window of 3. They take 100 MB, and what is
 computed from them several times as much. So a wider window is counted in smaller blocks."""
 
+ROWS_AT_ONCE = 1024
+"""Rows that a block grows by, at most: as many as a record batch of a pair shard has."""
+
 DISTANCE_BITS = 4
 MAX_WINDOW = 1 << DISTANCE_BITS
 """The widest window. `unit_weight` of it is 720,720, so sums over a trillion tokens fit into 64 bits."""
@@ -81,13 +84,17 @@ def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
 
 
 def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
-    """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block."""
+    """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block.
+
+    A block has up to ROWS_AT_ONCE rows more than that. Without rows there may be no block at all.
+    """
     most_tokens = BLOCK_OCCURRENCES // window
     ids: list[NDArray[np.int64]] = []
     lengths: list[NDArray[np.int64]] = []
     tokens = 0
     for table in tables:
-        for batch in table.to_batches():
+        # A table whose batches were combined would otherwise be one block, whatever its size.
+        for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             column = batch.column("input_ids")
             ids.append(column.flatten().to_numpy().astype(np.int64))
             lengths.append(column.value_lengths().to_numpy().astype(np.int64))

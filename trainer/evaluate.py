@@ -6,15 +6,13 @@ model's weights alone decide the figures, up to rounding.
 
 Next to them stands the loss of a model that knows word frequencies alone, on the same labels (metrics/unigram.py).
 
-Shape suffix: 20, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens, and the
-labels' cross-entropy under word frequencies.
+Shape suffix: 20, as in metrics/held_out.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import exp
 from time import perf_counter
 
 import torch
@@ -24,7 +22,6 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
-from trainer.config.phases import Phase
 from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import needs_draws, open_folder
 from trainer.data.dataset import PairFolder
@@ -32,9 +29,8 @@ from trainer.data.fit import check_rows
 from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
-from trainer.metrics.interval import REPLACED_TOKEN_NAMES
+from trainer.metrics.held_out import NAMES_BY_KIND, check_any_masked, figures
 from trainer.metrics.log import Figures
-from trainer.metrics.places import MASKED_NAMES, place_means, place_sums
 from trainer.metrics.unigram import WordFrequencies
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
@@ -44,12 +40,6 @@ EVALUATION_SEED = 0
 """Of the order and the masks of held-out rows, whatever the run's seed is."""
 
 MASK_PROB = 0.15
-
-LARGEST_EXPONENT = 700.0
-"""Of a perplexity: exp(710) overflows a float."""
-
-NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
-"""Figures that depend on the kind of masking, and are logged for each of them. XLNet has no places that show [MASK]."""
 
 
 @dataclass(frozen=True)
@@ -236,14 +226,6 @@ def check_enough_rows(folder: PairFolder, share: RankShare) -> None:
         )
 
 
-def is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Return whether held-out pairs are evaluated after `step`: every evaluation.every steps, and between phases."""
-    section = run_recipe.evaluation
-    if section.pairs is None or step == 0:
-        return False
-    return step % section.every == 0 or step in (phase.steps_before, phase.last_step)
-
-
 def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
     """Cut all places into batches of `size` or a little more.
 
@@ -251,44 +233,3 @@ def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
     """
     batches = max(1, places // size)
     return [(places * i // batches, places * (i + 1) // batches) for i in range(batches)]
-
-
-def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
-    """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
-    for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True):
-        masked = sums_20[SUMS]
-        if masked:
-            continue
-
-        error = DataError(
-            f"evaluation.pairs {folder} has no token that masks of kind {kind} can be drawn on: its rows hold only "
-            "unknown words. Use a vocabulary that covers the text, or hold out other text."
-        )
-        # The sums are over all ranks, so every rank raises this.
-        error.everywhere = True
-        raise error
-
-
-def figures(sums_20: list[float]) -> Figures:
-    """Return means over masked tokens and labeled rows; None where there is no labeled row.
-
-    Those of REPLACED_TOKEN_NAMES, over all tokens, are there only for a model that detects replaced tokens, and those
-    of PLACE_NAMES only where tokens are masked.
-    """
-    mlm_sum, mlm_correct, pair_sum, pair_correct = sums_20[:4]
-    rtd_sums = sums_20[4:7]
-    by_place = place_sums(sums_20[7:SUMS])
-    masked, pairs, judged, _unigram_sum = sums_20[SUMS:]
-    mlm_loss = mlm_sum / masked
-    detection = {name: total / judged for name, total in zip(REPLACED_TOKEN_NAMES, rtd_sums, strict=True) if judged}
-    return (
-        {
-            "mlm_loss": mlm_loss,
-            "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
-            "mlm_accuracy": mlm_correct / masked,
-            "pair_loss": pair_sum / pairs if pairs else None,
-            "pair_accuracy": pair_correct / pairs if pairs else None,
-        }
-        | detection
-        | place_means(by_place)
-    )

@@ -8,7 +8,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import ClozelineError, PreemptedError, StorageError
+from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
@@ -17,28 +17,21 @@ from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
 from trainer.distributed.collectives import any_rank, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.evaluate import Evaluation, EvaluationResult, is_due
+from trainer.due import evaluation_is_due, something_may_be_due
+from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.loss_doctor import examination
-from trainer.metrics.log import Figures, MetricsLog
+from trainer.loss_doctor.examiner import LossExaminer
+from trainer.metrics.log import MetricsLog
 from trainer.metrics.step_clock import StepClock
-from trainer.metrics.unigram import WordFrequencies
+from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
-from trainer.optim.lr_schedule import learning_rate, set_learning_rate
+from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
-from trainer.step_result import StepResult
-
-
-@dataclass(frozen=True)
-class TrainingText:
-    """What is known of the rows of a phase: how often each token occurs, and how many tokens all rows have."""
-
-    frequencies: WordFrequencies
-    tokens: int
+from trainer.step_log import StepLog
 
 
 @dataclass
@@ -65,7 +58,11 @@ class Loop:
         self.stepper = Stepper(self.engine, self.guard)
         self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
+        self.examiner = LossExaminer(
+            self.context, self.phase, self.engine, self.guard, self.evaluation, self.training_text
+        )
         self.clock = StepClock(self.engine, self.context.watchdog)
+        self.step_log = StepLog(self.context, self.phase, self.stream, self.clock, self.examiner, self.metrics)
         self.micro_batches: list[PackedBatch] = []
 
     @property
@@ -91,46 +88,66 @@ class Loop:
         evaluation = EvaluationResult()
 
         for step in range(state.step + 1, last_step + 1):
-            try:
-                completed = self.compute_step(step, state.skipped_batches, is_last=step == last_step)
-            except ClozelineError:
-                # Such as data that cannot be read. The step before was taken, and its line is due.
-                self.settle(progress, EvaluationResult())
-                raise
-            self.settle(progress, EvaluationResult())
+            is_last = step == last_step
+            is_computed = self.compute_and_settle(step, state.skipped_batches, progress, is_last)
             if self.guard.wants_rollback:
                 self.saver.wait(step)
                 return step - 1
-            if not completed:
+            if not is_computed:
                 self.save_before_stop(step - 1, progress, evaluation)
                 raise self.preempted(step - 1)
 
             self.stepper.update()
             self.clock.step_ended()
             self.context.profiler.step_ended(step)
+
             evaluation = EvaluationResult()
-            if step != last_step and not self.may_be_due(step) and not self.examines(step, progress):
-                continue
-
-            evaluation = self.evaluate_if_due(step)
-            progress.meter.skip(evaluation.seconds)
-            self.settle(progress, evaluation)
-
-            if self.guard.wants_rollback:
-                self.saver.wait(step)
-                return step
-
-            if step % self.run_recipe.anomaly.replica_check_every == 0:
-                check_replicas(self.engine, step)
-
-            must_save = step == last_step or evaluation.interrupted
-            if must_save or self.checkpoint_is_due(step):
-                self.save_progress(step, progress, evaluation, must_save)
-
-            if evaluation.interrupted:
-                raise self.preempted(step)
+            if is_last or self.may_follow_up(step, progress):
+                evaluation = self.follow_up(step, progress, is_last)
+                if self.guard.wants_rollback:
+                    self.saver.wait(step)
+                    return step
 
         return None
+
+    def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
+        """Compute a step as `compute_step` does, then count and log the step before it."""
+        try:
+            is_computed = self.compute_step(step, skipped_batches, is_last)
+        except ClozelineError:
+            # Such as data that cannot be read. The step before was taken, and its line is due.
+            self.settle(progress, EvaluationResult())
+            raise
+
+        self.settle(progress, EvaluationResult())
+        return is_computed
+
+    def may_follow_up(self, step: int, progress: Progress) -> bool:
+        """Return whether something may have to be done after a step before the next one begins."""
+        return something_may_be_due(self.run_recipe, self.phase, step) or self.examiner.is_due(step, progress)
+
+    def follow_up(self, step: int, progress: Progress, is_last: bool) -> EvaluationResult:
+        """Evaluate, log, compare the replicas and save, as far as these are due after `step`.
+
+        Only evaluates and logs if the guard then wants a rollback. Raises PreemptedError, after saving, if the
+        evaluation was interrupted.
+        """
+        evaluation = self.evaluate_if_due(step)
+        progress.meter.skip(evaluation.seconds)
+        self.settle(progress, evaluation)
+        if self.guard.wants_rollback:
+            return evaluation
+
+        if step % self.run_recipe.anomaly.replica_check_every == 0:
+            check_replicas(self.engine, step)
+
+        must_save = is_last or evaluation.interrupted
+        if must_save or self.checkpoint_is_due(step):
+            self.save_progress(step, progress, evaluation, must_save)
+
+        if evaluation.interrupted:
+            raise self.preempted(step)
+        return evaluation
 
     def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
         """Do everything of a step that comes before its update. Returns False if the ranks agreed to leave it.
@@ -145,7 +162,7 @@ class Loop:
         watchdog.at(f"step {step}, reading data")
         micro_batches = self.lookahead.batch(number)
         self.micro_batches = micro_batches
-        set_learning_rate(self.engine.optimizer, self.learning_rate_at(step))
+        set_learning_rate(self.engine.optimizer, learning_rate_in(self.phase, step))
 
         # Keys have 64 bits, and torch takes seeds of 63.
         seed_dropout(key(self.run_recipe.run.seed, "dropout", step, dist.get_rank()) >> 1)
@@ -161,29 +178,12 @@ class Loop:
         result = self.stepper.settle()
         if result is not None:
             progress.add(result)
-            self.log(result, progress, evaluation)
+            self.step_log.add(result, progress, evaluation, self.micro_batches)
 
     def leaves_step(self, step: int) -> bool:
         """Return whether all ranks end the step before its next micro-batch. A collective call."""
         self.context.watchdog.at(f"step {step}, computing")
         return self.context.stop.leaves_step()
-
-    def may_be_due(self, step: int) -> bool:
-        """Return whether something may have to be done after a step before the next one begins.
-
-        Whether a checkpoint is due also depends on whether the step made its update, which is not known yet.
-        """
-        return (
-            is_due(self.run_recipe, self.phase, step)
-            or step % self.run_recipe.checkpoint.every == 0
-            or step % self.run_recipe.anomaly.replica_check_every == 0
-        )
-
-    def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step by the phase's schedule, or by the run's where the phase has none."""
-        phase = self.phase
-        step_of_schedule = step - phase.schedule_before
-        return learning_rate(step_of_schedule, phase.recipe.optimizer, phase.recipe.schedule, phase.schedule_steps)
 
     def preempted(self, step: int) -> PreemptedError:
         """Return the error that ends a run which saved `step` and stops."""
@@ -198,7 +198,7 @@ class Loop:
 
     def evaluate_if_due(self, step: int) -> EvaluationResult:
         """Evaluate the held-out data if `step` is one after which that is due. A collective call."""
-        if self.evaluation is None or not is_due(self.run_recipe, self.phase, step):
+        if self.evaluation is None or not evaluation_is_due(self.run_recipe, self.phase, step):
             return EvaluationResult()
         return self.evaluation.measure(self.engine, partial(self.stop_requested_on_any_rank, step))
 
@@ -210,7 +210,7 @@ class Loop:
     def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
         """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
         path = checkpoint_path(self.run_recipe.run.folder, state.step)
-        if not is_due(self.run_recipe, self.phase, state.step):
+        if not evaluation_is_due(self.run_recipe, self.phase, state.step):
             return
         if run_on_rank_0(lambda: read_evaluation(str(path))):
             return
@@ -226,86 +226,6 @@ class Loop:
 
         run_on_rank_0(add_to_checkpoint_and_metrics)
         self.saver.publish(state)
-
-    # Metrics
-
-    def log(self, result: StepResult, progress: Progress, evaluation: EvaluationResult) -> None:
-        """Log the means since the last logged line, if this step ends an interval or was evaluated."""
-        step = result.step
-        if self.metrics is not None:
-            self.metrics.advance()
-        if result.fault is not None:
-            logger.info("Step %d made no update: %s.", step, result.fault)
-
-        run = self.run_recipe.run
-        if not self.has_line(step):
-            return
-
-        # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
-        figures = progress.interval.means() | self.level_line() | evaluation.figures
-        if self.examines(step, progress):
-            figures |= self.examine(step, figures, progress)
-        progress.end_interval()
-        measured = self.clock.end_interval(step, self.stream.stalled_seconds)
-        if self.metrics is None:
-            return
-
-        position = {"step": step, "lr": self.learning_rate_at(step)}
-        rates = progress.meter.read(self.stream.stalled_seconds)
-        try:
-            self.metrics.log(figures | position | rates, measured)
-        except (OSError, StorageError) as error:
-            # The line is kept, and written with a later one once there is room again.
-            reason = error.strerror if isinstance(error, OSError) else error
-            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", run.output, reason)
-
-    def has_line(self, step: int) -> bool:
-        """Return whether metrics.jsonl has a line for a step."""
-        run = self.run_recipe.run
-        ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
-        return ends_interval or is_due(self.run_recipe, self.phase, step)
-
-    def level_line(self) -> Figures:
-        """Return the loss of word frequencies alone on the training text, by its name in metrics.jsonl."""
-        return {} if self.training_text is None else {"unigram_loss": self.training_text.frequencies.loss}
-
-    # The loss doctor (trainer/loss_doctor/)
-
-    def examines(self, step: int, progress: Progress) -> bool:
-        """Return whether the loss after `step` is compared with that of word frequencies alone."""
-        if self.training_text is None or not examination.is_due(self.run_recipe, step, progress.examined_step):
-            return False
-        return self.has_line(step) if self.evaluation is None else is_due(self.run_recipe, self.phase, step)
-
-    def examine(self, step: int, figures: Figures, progress: Progress) -> Figures:
-        """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
-
-        Returns the likely cause by its name in metrics.jsonl, and nothing for a loss that is better.
-        """
-        held_out = self.evaluation
-        level = examination.level_of(figures, prefix="" if held_out is None else "eval_")
-        if level is None or self.training_text is None:
-            return {}
-
-        progress.examined_step = step
-        if not level.is_at_line:
-            return {}
-
-        self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
-        patient = examination.Patient(
-            recipe=self.phase.recipe,
-            step=step,
-            first_step=self.phase.steps_before + 1,
-            learning_rate_at=self.learning_rate_at,
-            corpus_tokens=self.training_text.tokens,
-            tokens=progress.meter.tokens,
-            skipped_steps=self.guard.history.skipped,
-            interval=progress.interval,
-        )
-        micro_batches = self.micro_batches if held_out is None else held_out.first_batch()
-        cause, sentence = examination.diagnosis(patient, level, self.engine, micro_batches)
-        logger.info("%s: %s", self.run_recipe.run.folder, sentence)
-        return {"loss_doctor": cause}
 
     # Checkpoints
 

@@ -3,7 +3,7 @@
     the first WARM_STEPS          not timed: they compile, allocate, and read the first data
     then                          timed, until MIN_STEPS are done and SECONDS, or SHARE of run.max_hours, are over
     one evaluation                of all held-out batches, if the run has any
-    a file of PROBE_BYTES         written to the run's folder and read back, as checkpoints are
+    a file of PROBE_BYTES         written to the folder of checkpoints and read back, as these are
 
 A checkpoint is estimated from its size and the file's speed, as if rank 0 wrote all of it. Rank 0's clock decides for
 all ranks.
@@ -22,7 +22,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from schemas import storage
 from schemas.errors import PreemptedError
+from trainer.checkpoint.layout import CHECKPOINTS_FOLDER
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.horizon import Speed
@@ -39,7 +41,8 @@ SECONDS = 30.0
 SHARE = 0.01
 
 PROBE_BYTES = 64 << 20
-PROBE = ".write_speed"
+PROBE = f"write_speed{storage.PARTIAL_SUFFIX}"
+"""Among the checkpoints, where the next start removes what a kill left behind."""
 
 
 def rehearse(loop: Loop, start: float) -> Speed:
@@ -112,7 +115,7 @@ def time_save(loop: Loop, recipe: Recipe) -> float:
 
 def time_probe(folder: Path) -> float:
     """Return the seconds of writing a file of PROBE_BYTES, reading it back and hashing it. The file is removed."""
-    probe = folder / PROBE
+    probe = folder / CHECKPOINTS_FOLDER / PROBE
     content = os.urandom(PROBE_BYTES)  # which no file system can compress
     started = perf_counter()
     try:

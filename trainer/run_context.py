@@ -18,7 +18,6 @@ from trainer.checkpoint.left_parts import send_what_is_left
 from trainer.checkpoint.node_folders import NodeFolders, claim_folders
 from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
 from trainer.checkpoint.remote_sync import RemoteRun
-from trainer.checkpoint.run_dir import remove_unused
 from trainer.checkpoint.sharded import find_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
@@ -68,8 +67,6 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
     with contextlib.ExitStack() as folder_resources, watch_ranks(timeout) as watchdog:
         watchdog.at("opening the run's folder")
         is_remote = not storage.is_local(run_recipe.run.output)
-        if is_remote:
-            folder_resources.callback(remove_unused, run_recipe.run.folder)
         folders = claim_folders(run_recipe.run.folder, is_remote, folder_resources)
 
         watchdog.at("bringing the run from its URL")

@@ -1,82 +1,36 @@
 """Trains a run phase by phase; `pretrain` is where training begins.
 
 Every start is a resume: a run that is started again, the next phase, and a rollback after bad steps all begin from the
-newest checkpoint that verifies. One training step is in step.py, the loop around it in loop.py.
+newest checkpoint that verifies. What a phase opens is in phase_resources.py, the loop of a phase in loop.py, and one
+training step in step.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
-import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
-
-from schemas.errors import ClozelineError
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
-from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.resume import announce, resume, write_history
-from trainer.checkpoint.run_dir import describe_run
+from trainer.checkpoint.resume import announce, resume
 from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
-from trainer.data.build import build_stream, open_folders
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import Stream
-from trainer.data.rank_share import RankShare, share_of
+from trainer.data.build import open_folders
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
-from trainer.engine import build_engine
-from trainer.evaluate import Evaluation, open_evaluation
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
 from trainer.logs import logger
-from trainer.loop import Loop, TrainingText
-from trainer.metrics.log import MetricsLog
-from trainer.metrics.monitors import Tell, monitors_of, name_run
-from trainer.metrics.unigram import WordFrequencies, open_frequencies
-from trainer.metrics.utilization import utilization_of
+from trainer.loop import Loop
+from trainer.metrics.monitors import monitors_of
 from trainer.micro_batches import with_micro_batches
 from trainer.out_of_memory import noting_out_of_memory
+from trainer.phase_resources import close_metrics, open_data, open_engine, open_metrics
 from trainer.rehearsal import rehearse
+from trainer.rollback import Rollback, announce_rollback
 from trainer.run_context import RunContext, last_step_of, newest_checkpoint, open_run
-
-
-class AnomalyError(ClozelineError):
-    """Too many consecutive steps were bad, and rolling back did not help."""
-
-    everywhere = True
-
-
-@dataclass(frozen=True)
-class Rollback:
-    """How often a run was rolled back to the checkpoint of `to_step`, and how many batches it skips from there."""
-
-    to_step: int = -1
-    times: int = 0
-    skipped_batches: int = 0
-
-    def again(self, to_step: int, bad_step: int) -> Rollback:
-        """Return the rollback to make after bad steps up to `bad_step`.
-
-        Rollbacks to one checkpoint add up: data that went bad stays skipped, and data after it is skipped as well.
-        """
-        before = self if self.to_step == to_step else Rollback(to_step)
-        return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)
-
-
-@dataclass(frozen=True)
-class PhaseData:
-    """The data that one rank reads in one phase."""
-
-    folders: list[PairFolder]
-    share: RankShare
-    stream: Stream
-    evaluation: Evaluation | None
-    text: TrainingText | None
 
 
 def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
@@ -110,6 +64,7 @@ def with_fixed_steps(context: RunContext, started: float) -> RunContext:
     if checkpoint is not None:
         recipe = with_steps(recipe, steps_of_checkpoint(recipe, checkpoint))
     else:
+        logger.info("%s: measuring how many steps fit into run.max_hours %g.", recipe.run.output, recipe.run.max_hours)
         speed = rehearse_run(context)
         elapsed = run_on_rank_0(lambda: perf_counter() - started)
         recipe = with_steps(recipe, fixed_steps(recipe, speed, elapsed))
@@ -127,7 +82,7 @@ def rehearse_run(context: RunContext) -> Speed:
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=True)
 
         context.watchdog.at("building the engine, to measure the speed")
         engine = open_engine(context, phase, data, begins=True)
@@ -179,25 +134,6 @@ def step_of(checkpoint: FoundCheckpoint | None) -> int:
     return state.step
 
 
-def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> None:
-    """Log a rollback. Raises AnomalyError if there were already anomaly.max_rollbacks to the same checkpoint."""
-    anomaly = run_recipe.anomaly
-    what_happened = f"{run_recipe.run.output}: {anomaly.max_skips} steps in a row up to step {bad_step} made no update"
-
-    if rollback.times > anomaly.max_rollbacks:
-        raise AnomalyError(
-            f"{what_happened}, and going back to step {rollback.to_step} {anomaly.max_rollbacks} times did not help. "
-            "Lower optimizer.lr, or change in [anomaly] what counts as a bad step. The same command resumes from step "
-            f"{rollback.to_step}."
-        )
-    logger.info(
-        "%s. Going back to step %d; %d steps of data are left out.",
-        what_happened,
-        rollback.to_step,
-        rollback.skipped_batches,
-    )
-
-
 def run_phase(
     context: RunContext, phase: Phase, checkpoint: FoundCheckpoint | None, skipped_batches: int, follows_on: bool
 ) -> int | None:
@@ -212,7 +148,7 @@ def run_phase(
         folders = open_folders(phase.recipe)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources)
+        data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
         engine = open_engine(context, phase, data, begins=checkpoint is None)
@@ -235,74 +171,3 @@ def run_phase(
         loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.text)
         with noting_out_of_memory(phase.recipe, choice, device):
             return loop.run(state, min(phase.last_step, context.last_step))
-
-
-def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack) -> PhaseData:
-    """Open the training and evaluation data of a phase until `resources` close."""
-    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
-
-    stream = build_stream(phase.recipe, folders, share, device_of_rank())
-    resources.callback(stream.close)
-
-    frequencies = open_frequencies(phase.recipe, folders)
-    evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
-    if evaluation is not None:
-        resources.callback(evaluation.close)
-
-    return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
-
-
-def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
-    """Return what is known of the rows of some folders, None without word frequencies."""
-    if frequencies is None:
-        return None
-    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
-
-
-def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
-    """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
-
-    begins: the run has no checkpoint, so it needs initial weights. Otherwise the weights are zeros until the checkpoint
-    is loaded.
-    """
-    run_recipe = context.run_recipe
-
-    # W&B reads the run's name from the environment while DeepSpeed builds the engine.
-    run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
-    model = build_initial_model(phase.recipe, data.folders)
-    engine = build_engine(model, phase.recipe, data.share)
-    if begins:
-        first = data.folders[0]
-        warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
-        context.watchdog.at("drawing initial weights")
-        fill_in_initial_weights(engine, run_recipe, data.folders)
-    return engine
-
-
-def open_metrics(
-    context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState, tell_monitors: Tell
-) -> MetricsLog | None:
-    """Open the run's metrics on rank 0, cut back to `state`, and write next to them what an export needs.
-
-    Returns None on other ranks. Raises StorageError on every rank if rank 0 cannot write. A collective call.
-    """
-    run = context.run_recipe.run
-    opened: list[MetricsLog] = []
-
-    # The log holds open files, which cannot be sent to other ranks, so it leaves the function in a list.
-    def write_and_open() -> None:
-        describe_run(context.run_recipe, folders[0])
-        write_history(run.folder, state.changes)
-        utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
-        metrics.objective = phase.recipe.objective.kind
-        opened.append(metrics)
-
-    run_on_rank_0(write_and_open)
-    return opened[0] if opened else None
-
-
-def close_metrics(metrics: MetricsLog) -> None:
-    """Close the metrics. A disk that cannot take the last lines was already reported when they were logged."""
-    with contextlib.suppress(OSError):
-        metrics.close()

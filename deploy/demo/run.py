@@ -123,10 +123,21 @@ def kill_midway(training: str, run: Path) -> dict[int, Line]:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             print("\n^ killed with SIGKILL; now the same command again")
-            last_saved = max(saved_steps(run))
-            return {line["step"]: line for line in metrics(run) if line["step"] > last_saved}
+            return lost_lines(run)
 
     sys.exit(process.returncode or "The training ended before it could be killed.")
+
+
+def lost_lines(run: Path) -> dict[int, Line]:
+    """Return what a killed run logged after its last checkpoint, by step. Ends the demo if there is nothing of it."""
+    last_saved = max(saved_steps(run), default=0)
+    lost = {line["step"]: line for line in metrics(run) if line["step"] > last_saved}
+    if last_saved == 0 or not lost:
+        sys.exit(
+            f"The run was killed after {KILL_AT:.0%} of its steps. By then it must have saved a checkpoint and logged "
+            "a step after it, to compare that step. Lower checkpoint.every or run.log_every."
+        )
+    return lost
 
 
 def is_past_kill(run: Path) -> bool:

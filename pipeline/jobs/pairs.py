@@ -63,7 +63,12 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
     graph = WritePairs(plan, provenance)
     work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
-    size = estimate.Estimate(
+    size = _estimate(text, plan, work)
+    return execute(Execution("pairs", "Write pairs", graph, options, staging, work, size), "pairs")
+
+
+def _estimate(text: Manifest, plan: PairsPlan, work: Work) -> estimate.Estimate:
+    return estimate.Estimate(
         splits=text.num_shards,
         shards=plan.num_shards,
         are_counted=True,
@@ -71,7 +76,6 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )
-    return execute(Execution("pairs", "Write pairs", graph, options, staging, work, size), "pairs")
 
 
 def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:

@@ -62,15 +62,12 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = _recorded(job)
     wanted = Wanted("text", Provenance(recorded, inputs, job.seed), job.overwrite)
     held_out = _held_out_staging(job, files, output)
-    if is_finished(wanted, staging, is_dry_run(options)):
+    dry_run = is_dry_run(options)
+    if is_finished(wanted, staging, dry_run):
         _check_held_out_of_finished(wanted, held_out)
-        return finished_manifest(wanted, staging, is_dry_run(options))
+        return finished_manifest(wanted, staging, dry_run)
 
-    if held_out is None:
-        _check_no_held_out(output)
-    else:
-        is_finished(_of_held_out(wanted), held_out, is_dry_run(options))
-
+    _check_place_of_held_out(wanted, held_out, output, dry_run)
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
     graph = ShardCorpora(
         splits=len(splits),
@@ -82,17 +79,30 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         staging=staging,
         held_out=held_out,
     )
-    work = Work("split-", len(splits), input_bytes)
+    return execute(_execution(graph, files, splits, inputs, options), "shard")
+
+
+def _execution(
+    graph: ShardCorpora, files: list[InputFile], splits: list[Split], inputs: list[Input], options: PipelineOptions
+) -> Execution:
+    """Return what the graph needs to run. The lists of its splits and inputs are written just before it does."""
+    staging = graph.staging
 
     def prepare() -> None:
         write_splits(splits, staging)
         write_inputs(inputs, staging)
 
-    size = _estimate(job, files, len(splits))
-    execution = Execution("text", "Shard corpora", graph, options, staging, work, size, prepare)
-    if held_out is not None:
-        execution = replace(execution, published_first=(held_out,))
-    return execute(execution, "shard")
+    return Execution(
+        kind="text",
+        label="Shard corpora",
+        graph=graph,
+        options=options,
+        staging=staging,
+        work=Work("split-", len(splits), graph.input_bytes),
+        estimate=_estimate(graph.job, files, len(splits)),
+        prepare=prepare,
+        published_first=() if graph.held_out is None else (graph.held_out,),
+    )
 
 
 def _recorded(job: ShardJob) -> dict[str, Any]:
@@ -123,6 +133,15 @@ def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> Non
             f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
             "published. Move them back, or give --overwrite to make both folders again."
         )
+
+
+def _check_place_of_held_out(wanted: Wanted, held_out: Staging | None, output: str, dry_run: bool) -> None:
+    """Raises UsageError if documents that were held out before are in the way of this command."""
+    if held_out is None:
+        _check_no_held_out(output)
+    else:
+        # Called for what it raises if another result is there; this command's own is in nobody's way.
+        is_finished(_of_held_out(wanted), held_out, dry_run)
 
 
 def _check_no_held_out(output: str) -> None:

@@ -15,7 +15,7 @@ from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.statistics import StatisticsPlan, stride_of
+from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
 from pipeline.transforms.statistics import STATISTICS_STREAM, WriteStatistics
 from schemas import storage
 from schemas.cooccurrences import MAX_WINDOW, counting_of

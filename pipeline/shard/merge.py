@@ -61,12 +61,7 @@ def write_shard(
         return finished
 
     table, *drops = read_tables()
-    ledger: LedgerEntries = []
-    if options.dedup != "none":
-        # Before the size is checked: copies from many runs may be more than a shard holds.
-        table = drop_copies(table)
-        ledger += [("duplicate document", source, count) for source, count in dropped_by_source(table).items()]
-        table = table.select(TEXT_SCHEMA.names)
+    table, ledger = _without_copies(table, options.dedup)
 
     _check_size(table, name)
     table = table.combine_chunks()
@@ -92,6 +87,19 @@ def write_shard(
         **held_out,
     }
     return staging.keep_shard(name, encoded.data, report)
+
+
+def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntries]:
+    """Return the documents with the columns of TEXT_SCHEMA, without copies of equal text, and the ledger's entries.
+
+    This comes before the shard's size is checked: copies from many runs may be more than a shard holds.
+    """
+    if dedup == "none":
+        return table, []
+
+    table = drop_copies(table)
+    ledger = [("duplicate document", source, count) for source, count in dropped_by_source(table).items()]
+    return table.select(TEXT_SCHEMA.names), ledger
 
 
 def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[pa.Table, LedgerEntries]:

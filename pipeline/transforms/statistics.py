@@ -18,13 +18,13 @@ from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.statistics import (
     PairLot,
-    StatisticsPlan,
     add_counts,
     count_lot,
     name_of_lot,
     publish_statistics,
     read_lots,
 )
+from pipeline.steps.statistics_plan import StatisticsPlan
 from pipeline.transforms.calls import Distribute, DistributeList, call_last, generate
 from pipeline.transforms.exchange import Exchange, Sent
 from pipeline.transforms.exchange_steps import Plan

@@ -8,7 +8,18 @@ from dataclasses import MISSING, dataclass, fields
 import pytest
 
 from pipeline.cli import main
-from pipeline.flags import OneOf, add_flags, given_flags, option, positive, recorded_options, share, switch, switch_pair
+from pipeline.flags import (
+    OneOf,
+    add_flags,
+    fraction,
+    given_flags,
+    option,
+    positive,
+    recorded_options,
+    share,
+    switch,
+    switch_pair,
+)
 from pipeline.options import PairsJob, ShardJob, VocabJob
 from schemas.errors import UsageError
 
@@ -72,6 +83,13 @@ def test_a_vocabulary_ignores_case_by_its_model() -> None:
     assert VocabJob.from_flags(flags | {"model": "wordpiece"}).lowercase is True
     assert VocabJob.from_flags(flags | {"model": "bytebpe"}).lowercase is False
     assert VocabJob.from_flags(flags | {"model": "wordpiece", "lowercase": False}).lowercase is False
+
+
+@pytest.mark.parametrize("text", ["0", "1", "-1", "1.5", "nan", "5%", "1e-400", ""])
+def test_a_fraction_is_neither_nothing_nor_all(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"above 0 and below 1, such as 0\.05"):
+        fraction(text)
+    assert fraction("0.5") == 0.5
 
 
 @pytest.mark.parametrize(

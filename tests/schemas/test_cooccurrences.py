@@ -144,3 +144,14 @@ def test_a_wider_window_is_counted_in_smaller_blocks() -> None:
             sizes = [len(block.ids_N) for block in blocks_of([rows], window)]
             assert sum(sizes) == 500_000
             assert max(sizes) <= 300_000 / window + 1024 * 100
+
+
+def test_rows_that_come_in_one_piece_are_counted_in_blocks_as_well() -> None:
+    """A shard that was read as a whole is one record batch, however large it is."""
+    rows = table_of([[3] * 100] * 5000).combine_chunks()
+    assert len(rows.to_batches()) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "BLOCK_OCCURRENCES", 300_000)
+        sizes = [len(block.ids_N) for block in blocks_of([rows], 3)]
+    assert sum(sizes) == 500_000
+    assert max(sizes) <= 300_000 / 3 + counting.ROWS_AT_ONCE * 100

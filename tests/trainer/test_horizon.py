@@ -169,5 +169,25 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     done = training.warm(1, tmp_path / "run", run__max_hours=1e-6)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
+    assert "measuring how many steps fit into run.max_hours 1e-06." in done.stdout, "the rehearsal is not silent"
     assert line.startswith("clozeline: run.max_hours 1e-06 is too short: starting and measuring take ")
-    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"), [("ask:1:3:3", "a step"), ("ask:0:17:17", "a step"), ("ask:0:45:45", "an evaluation")]
+)
+def test_a_signal_while_the_speed_is_measured_ends_the_run_and_loses_nothing(
+    training, held_out, tmp_path, fault: str, where: str
+) -> None:
+    """To one rank of two. There is no step yet, so nothing stays behind, and the same command starts again."""
+    changes = UNKNOWN_LENGTH | {"evaluation__pairs": held_out, "run__max_hours": 0.001, "run__stop_at": 2}
+    done = training.warm(2, tmp_path / "run", fault, **changes)
+    assert done.returncode == 75, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("asked to stop while the speed of training was measured") == 1
+    assert not (tmp_path / "run").exists()
+
+    done = training.warm(2, tmp_path / "run", **changes | {"run__max_hours": 0.05})
+    assert done.returncode == 0, done.stderr
+    assert max(training.losses(tmp_path / "run")) == 2

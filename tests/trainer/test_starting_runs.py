@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from schemas.manifest import read_manifest
+
 STARTS = {
     "model__initial_embeddings": "cooccurrence",
     "model__initial_embedding_std": 0.15,
@@ -51,6 +53,40 @@ def test_a_resumed_run_needs_no_statistics(training, command, pairs: Path, tmp_p
     assert losses(resumed) == losses(unbroken)
 
 
+def test_a_resume_with_other_statistics_is_refused(training, command, pairs: Path, tmp_path: Path) -> None:
+    """By their fingerprint, which the checkpoint holds: a folder may be replaced, or lie elsewhere."""
+    counted = tmp_path / "statistics"
+    words = ("statistics", "--pairs", pairs, "--output", counted)
+    assert command(*words).returncode == 0
+    changes = {**STARTS, "data__statistics": counted, "run__max_steps": 8, "checkpoint__every": 4}
+    out = tmp_path / "run"
+    assert training.warm(1, out, **changes, run__stop_at=4).returncode == 0
+    state = json.loads((out / "checkpoints/step-00000004/state.json").read_text())
+    fingerprint = read_manifest(str(counted), "statistics").fingerprint
+    assert state["identity"]["statistics"] == fingerprint
+
+    moved = counted.rename(tmp_path / "moved")
+    assert command(*words, "--window", 2).returncode == 0
+    done = training.warm(1, out, **changes)
+    assert done.returncode == 4 and f"data.statistics was {fingerprint}, is " in done.stderr, done.stderr
+
+    done = training.warm(1, out, **changes | {"data__statistics": moved})
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_run_has_sampled_is_recorded(training, command, pairs: Path, tmp_path: Path) -> None:
+    changes = {**STARTS, "run__max_steps": 8, "checkpoint__every": 4}
+    out = tmp_path / "run"
+    assert training.warm(1, out, **changes, run__stop_at=4).returncode == 0
+    state = json.loads((out / "checkpoints/step-00000004/state.json").read_text())
+    assert state["identity"]["statistics"] == "a sample of 8,000,000 tokens with a window of 3"
+
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    done = training.warm(1, out, **changes, data__statistics=counted)
+    assert done.returncode == 4 and "data.statistics was a sample of 8,000,000 tokens" in done.stderr, done.stderr
+
+
 def test_the_first_loss_is_that_of_word_frequencies(training, tmp_path: Path) -> None:
     """With the bias alone; drawn weights begin at the logarithm of the vocabulary's size, or above."""
     drawn, started = tmp_path / "drawn", tmp_path / "started"
@@ -69,6 +105,17 @@ def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("starts", [STARTS, {}], ids=["for the weights", "for the line alone"])
+def test_statistics_of_another_vocabulary_are_one_line(
+    training, command, byte_rows: Path, tmp_path: Path, starts: dict[str, object]
+) -> None:
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", byte_rows, "--output", counted).returncode == 0
+    done = training.warm(1, tmp_path / "run", **starts, data__statistics=counted)
+    assert done.returncode == 3, done.stderr
+    assert "counts the tokens of vocabulary" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_weights_are_those_of_the_seed(training, tmp_path: Path) -> None:
     """Two starts with one seed are equal, with another they are not. A learning rate of 0 keeps the weights."""
     changes = {**STARTS, **NO_DROPOUT, "run__max_steps": 1, "schedule__warmup_steps": 1, "optimizer__lr": 1e-12}
@@ -81,3 +128,22 @@ def test_weights_are_those_of_the_seed(training, tmp_path: Path) -> None:
     assert list(saved[0]) == list(saved[2])
     tables = [name for name in saved[0] if name.endswith("encoder.embeddings.token.weight")]
     assert tables and all(saved[0][name] != saved[2][name] for name in tables)
+
+
+@pytest.mark.parametrize("before", [None, {}, {"slurm-1.out": "of the scheduler"}], ids=["new", "empty", "with a log"])
+def test_a_start_that_is_refused_leaves_the_folder_as_it_was(training, tmp_path: Path, before) -> None:
+    """Refused after the word frequencies were counted and kept there."""
+    out = tmp_path / "run"
+    if before is not None:
+        out.mkdir()
+        for name, text in before.items():
+            (out / name).write_text(text)
+
+    done = training.warm(1, out, data__statistics=tmp_path / "nowhere")
+    assert done.returncode == 3 and "holds no finished statistics" in done.stderr, done.stderr
+    done = training.warm(1, out, model__init_from=tmp_path / "nowhere")
+    assert done.returncode not in (0, 1) and "Traceback" not in done.stderr, done.stderr
+
+    assert out.exists() == (before is not None)
+    left = {path.name: path.read_text() for path in out.iterdir()} if out.exists() else None
+    assert left == before

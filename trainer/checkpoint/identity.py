@@ -18,13 +18,14 @@ from trainer.config.schema import Recipe
 from trainer.config.training_sections import BERT_REPLACEMENT
 from trainer.data.dataset import PairFolder
 
-IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer")
+IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer", "statistics")
 """The entries of an identity that hold for the whole run; the others belong to a phase."""
 
 _RECIPE_NAMES = {
     "weights": "data.weights",
     "vocabulary": "the vocabulary of data.pairs",
     "seed": "run.seed",
+    "statistics": "data.statistics",
     "optimizer": "optimizer.kind",
     "global_batch": "batch.global_batch or batch.global_tokens",
     "batch_ramp": "batch.ramp_from and batch.ramp_steps",

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from schemas.errors import UsageError
 from trainer.checkpoint.disk_errors import write_errors_of
 from trainer.checkpoint.parts import remove_parts
-from trainer.checkpoint.run_dir import claim
+from trainer.checkpoint.run_dir import claim, is_unused, remove_beginnings, remove_empty
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 
 
@@ -50,7 +50,17 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
     rank = dist.get_rank()
 
     def claim_until_closed(mark_name: str) -> None:
-        resources.callback(claim(run).close)
+        is_new = not Path(run).exists()
+        was_unused = is_unused(run)
+        lock = claim(run)
+
+        # In reverse order: a start that is refused leaves the folder as it was.
+        if is_new:
+            resources.callback(remove_empty, run)
+        resources.callback(lock.close)
+        if was_unused:
+            resources.callback(remove_beginnings, run)
+
         mark = Path(run, mark_name)
         with write_errors_of(mark):
             mark.touch()

@@ -95,9 +95,13 @@ def discard(path: Path) -> None:
 
 
 def remove_partial(run: str) -> None:
-    """Delete the folders that unfinished saves and removals left behind."""
+    """Delete what unfinished saves and removals left behind, and the file of an unfinished rehearsal."""
     for path in Path(run, CHECKPOINTS_FOLDER).glob(f"*{storage.PARTIAL_SUFFIX}"):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _partial_name(path: Path) -> Path:

@@ -16,6 +16,7 @@ from deepspeed import DeepSpeedEngine
 from pydantic import ValidationError
 
 from schemas import storage
+from schemas.errors import DataError, StorageError
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identity
 from trainer.checkpoint.loading import load_checkpoint
@@ -26,6 +27,7 @@ from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.ramp import places_before
+from trainer.data.statistics import identity_of_counts
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 
@@ -34,11 +36,7 @@ HISTORY = "recipe_history.jsonl"
 
 
 def resume(
-    engine: DeepSpeedEngine,
-    recipe: Recipe,
-    phase: Phase,
-    folders: list[PairFolder],
-    found: FoundCheckpoint | None,
+    engine: DeepSpeedEngine, recipe: Recipe, phase: Phase, folders: list[PairFolder], found: FoundCheckpoint | None
 ) -> TrainingState:
     """Load a checkpoint into the engine and return the state that training starts from. A collective call.
 
@@ -46,6 +44,10 @@ def resume(
     change differs from what the run began with.
     """
     now = identity(recipe, phase, folders)
+    counts = run_on_rank_0(lambda: identity_of_known_counts(recipe, found))
+    if counts is not None:
+        now["statistics"] = counts
+
     recipe_values = recorded_keys(recipe.model_dump(exclude_none=True))
     folder_names = [folder.folder for folder in folders]
     if found is None:
@@ -75,6 +77,27 @@ def resume(
     if phase_begins:
         update |= {"identity": now, "skipped_batches": 0, "anomaly": AnomalyHistory()}
     return state.model_copy(update=update)
+
+
+def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> str | None:
+    """Return the identity of the counts that a run began with, or now has in data.statistics, if these can be read.
+
+    A run that resumes needs no counts: the first weights were made of them, and the run's folder holds how often each
+    token occurs. So counts that are gone or out of reach are taken for those that the run began with.
+    """
+    if found is None:
+        return identity_of_counts(recipe)
+
+    # None in a run that began without counts, or with a version that did not record them.
+    recorded = found.state.identity.get("statistics")
+    if recorded is None or recipe.data.statistics is None:
+        return recorded
+
+    try:
+        return identity_of_counts(recipe)
+    except (DataError, StorageError) as error:
+        logger.info("%s The run resumes without them: only its beginning needed them.", error)
+        return recorded
 
 
 # What changed

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from pathlib import Path
 
@@ -25,8 +24,10 @@ from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
 from trainer.metrics.unigram import UNIGRAM_FILE
 
+RECIPE = "recipe.toml"
+
 FILES = (
-    "recipe.toml",
+    RECIPE,
     "recipe_history.jsonl",
     "micro_batches.json",
     UNIGRAM_FILE,
@@ -65,13 +66,35 @@ def claim(run: str) -> RunLock:
     return lock
 
 
-def remove_unused(run: str) -> None:
-    """Remove a folder in which nothing lies but what `claim` creates, of a run that could not start at its URL."""
-    with contextlib.suppress(OSError, StorageError):
-        if Path(run).is_dir() and _is_of_a_run_killed_at_once(run, os.listdir(run)):
-            Path(run, layout.CHECKPOINTS_FOLDER).rmdir()
-            Path(run, RUN_LOCK_FILE).unlink(missing_ok=True)
-            Path(run).rmdir()
+def is_unused(run: str) -> bool:
+    """Return whether nothing of a run, or of anything else that is not harmless, lies in a folder yet."""
+    if not Path(run).is_dir():
+        return True
+    return not any(not _HARMLESS.fullmatch(name) for name in storage.names(run))
+
+
+def remove_beginnings(run: str) -> None:
+    """Remove what a start wrote into an unused folder, if it was refused, or ended, before training began.
+
+    The process must still hold the folder: its lock file is removed as well, and another process that is about to lock
+    it looks again (run_lock.py).
+    """
+    # Written when training begins, or brought from the run's URL.
+    if Path(run, RECIPE).exists():
+        return
+
+    with contextlib.suppress(OSError):
+        # This fails if there are checkpoints, and then nothing else is removed.
+        Path(run, layout.CHECKPOINTS_FOLDER).rmdir()
+        for name in FILES:
+            if name != OWNER:  # which the lock removes itself
+                Path(run, name).unlink(missing_ok=True)
+
+
+def remove_empty(run: str) -> None:
+    """Remove the run's folder if nothing is in it."""
+    with contextlib.suppress(OSError):
+        Path(run).rmdir()
 
 
 def check_run_folder(run: str) -> None:
@@ -129,7 +152,7 @@ def describe_run(recipe: Recipe, folder: PairFolder) -> None:
     Raises StorageError.
     """
     run = Path(recipe.run.folder)
-    storage.publish(str(run / "recipe.toml"), dump_recipe(recipe).encode())
+    storage.publish(str(run / RECIPE), dump_recipe(recipe).encode())
 
     source = storage.join(folder.folder, vocabulary.VOCABULARY_FOLDER)
     for name in storage.names(source):

@@ -68,10 +68,23 @@ def hold(run: str) -> RunLock:
         )
         owner = _Owner(run)
 
+    if owner is None and not _is_in_place(file, Path(run, RUN_LOCK_FILE)):
+        # A start that was refused has removed the file since we opened it, so it keeps nobody out.
+        file.close()
+        return hold(run)
+
     file.truncate(0)
     file.write(f"{_process_name()}\n")
     file.flush()
     return RunLock(file, owner)
+
+
+def _is_in_place(file: IO[str], path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def in_use(run: str, holder: str) -> UsageError:

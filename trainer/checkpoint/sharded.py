@@ -41,27 +41,24 @@ from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, ru
 
 
 def save_checkpoint(
-    engine: DeepSpeedEngine,
-    run: str,
-    state: TrainingState,
-    keep: int,
-    metrics: dict[str, Any],
-    folders: NodeFolders | None = None,
+    engine: DeepSpeedEngine, run: str, state: TrainingState, keep: int, metrics: dict[str, Any]
 ) -> None:
     """Write, check and publish a checkpoint, then remove all but the newest `keep` and the best. A collective call.
 
-    metrics: of the evaluation of these weights, or empty.
-    folders: which ranks see the same folder; None if all do. If nodes have separate folders, each writes its part
-    there, to be uploaded (parts.py).
+    All ranks see the same folder. metrics: of the evaluation of these weights, or empty.
 
     Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier
     checkpoints are not affected.
     """
-    write_snapshot(snapshot_of(engine, state, metrics), run, keep, folders)
+    write_snapshot(snapshot_of(engine, state, metrics), run, keep)
 
 
 def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders | None = None) -> None:
-    """Do what `save_checkpoint` does with a snapshot that was taken before. A collective call."""
+    """Do what `save_checkpoint` does with a snapshot that was taken before. A collective call.
+
+    folders: which ranks see the same folder; None if all do. If nodes have separate folders, each writes its part
+    there, to be uploaded (parts.py).
+    """
     nodes = nodes_of_ranks()
 
     try:

@@ -149,20 +149,7 @@ def _exchange(
 
     A collective call. A rank that cannot read its bytes sends zeros: the error is kept in `file`, so the save fails.
     """
-    rank = dist.get_rank()
-    ranks = dist.get_world_size()
-
-    # all_to_all expects the data of peer 0 first, then that of peer 1, and so on. Both sides order the transfers
-    # between two ranks by their place in the file, so no offsets need to be sent.
-    outgoing: list[_Transfer] = []
-    incoming: list[_Transfer] = []
-    for begin, end, holder, writer, _ in extents:
-        if holder == rank and writer != rank:
-            outgoing.append(_Transfer(writer, begin, end))
-        if writer == rank and holder != rank:
-            incoming.append(_Transfer(holder, begin, end))
-    outgoing.sort()
-    incoming.sort()
+    outgoing, incoming = _transfers(extents)
 
     # The peers expect as many elements as the plan says, whether or not these can be read.
     outgoing_N: Tensor | None = None
@@ -174,6 +161,7 @@ def _exchange(
         outgoing_N = torch.zeros(sum(transfer.elements for transfer in outgoing), device=device)
 
     incoming_N = torch.empty(sum(transfer.elements for transfer in incoming), device=device)
+    ranks = dist.get_world_size()
     elements_from_peers = _elements_by_peer(incoming, ranks)
     elements_to_peers = _elements_by_peer(outgoing, ranks)
     group = group_of_thread()
@@ -182,6 +170,24 @@ def _exchange(
     values = incoming_N.split([transfer.elements for transfer in incoming])
     begins = [transfer.begin for transfer in incoming]
     return dict(zip(begins, values, strict=True))
+
+
+def _transfers(extents: list[Extent]) -> tuple[list[_Transfer], list[_Transfer]]:
+    """Return what this rank sends and what it receives, in the order in which it travels.
+
+    all_to_all expects the data of peer 0 first, then that of peer 1, and so on. Both sides order the transfers between
+    two ranks by their place in the file, so no offsets need to be sent.
+    """
+    rank = dist.get_rank()
+    outgoing: list[_Transfer] = []
+    incoming: list[_Transfer] = []
+
+    for begin, end, holder, writer, _ in extents:
+        if holder == rank and writer != rank:
+            outgoing.append(_Transfer(writer, begin, end))
+        if writer == rank and holder != rank:
+            incoming.append(_Transfer(holder, begin, end))
+    return sorted(outgoing), sorted(incoming)
 
 
 def _elements_by_peer(transfers: list[_Transfer], ranks: int) -> list[int]:

@@ -165,7 +165,8 @@ class ModelSection(Section):
     initial_output_bias: Literal["zero", "unigram"] = Field(
         default="zero",
         description='Bias of the masked-LM head that a new run starts from. "unigram": the logarithm of each token\'s '
-        "frequency in the training text, so that the first loss is that of word frequencies alone.",
+        "frequency in the training text, so that the first loss is that of word frequencies alone where the other "
+        "weights are random and small.",
     )
     initial_positions: Literal["random", "sinusoidal"] = Field(
         default="random",

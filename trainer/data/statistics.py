@@ -8,22 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.cooccurrences import add_up, blocks_of, count_cooccurrences, count_unigrams, counting_of
+from schemas.cooccurrences import add_up, blocks_of, count_cooccurrences, count_unigrams, counting_of, sampled_rows
 from schemas.errors import DataError
+from schemas.manifest import read_manifest
 from schemas.statistics import Cooccurrences, Statistics, TokenStatistics, read_statistics
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
+from trainer.distributed.watchdog import progress
+from trainer.models.starting_weights import needs_statistics
 
 SAMPLED_TOKENS = 8_000_000
-"""About how many tokens are counted without data.statistics, from whole shards."""
+"""How many tokens are counted without data.statistics, at most. They take a few seconds and less than a gigabyte."""
 
 WINDOW = 3
 """Of these counts, as the default of `statistics`."""
+
+NONE = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.int64))
+"""The co-occurrences of no rows."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +70,59 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
     return statistics
 
 
+def identity_of_counts(recipe: Recipe) -> str | None:
+    """Return what tells the counts that a run of this recipe begins with from others; None if it begins with none.
+
+    That is the fingerprint of data.statistics, or the size of the sample: the pairs have an identity of their own.
+    Raises DataError or StorageError if data.statistics cannot be read.
+    """
+    if recipe.data.statistics is not None:
+        return read_manifest(recipe.data.statistics, "statistics").fingerprint
+    if needs_statistics(recipe.model):
+        return f"a sample of {SAMPLED_TOKENS:,} tokens with a window of {WINDOW}"
+    return None
+
+
 def count_sample(folders: list[PairFolder], weights: list[float] | None) -> SampledStatistics:
-    """Count about SAMPLED_TOKENS tokens, from each folder its share of the mixture. A function of the pairs alone."""
+    """Count up to SAMPLED_TOKENS tokens, from each folder its share of the mixture. A function of the pairs alone.
+
+    A folder with fewer tokens than its share is counted once, and so has less than its share.
+    """
     if weights is None:
         weights = [float(folder.manifest.totals["tokens"]) for folder in folders]
 
     vocabulary = folders[0].vocabulary
     counting = counting_of(vocabulary, WINDOW)
     unigrams_V = np.zeros(vocabulary.size, dtype=np.int64)
-    parts: list[Cooccurrences] = []
+    parts = [NONE]
     for folder, weight in zip(folders, weights, strict=True):
-        shards = sampled_shards(folder, SAMPLED_TOKENS * weight / sum(weights))
-        for rows in blocks_of((folder.read_shard(number) for number in shards), WINDOW):
+        tokens = int(SAMPLED_TOKENS * weight / sum(weights))
+        for rows in blocks_of(sampled_tables(folder, tokens), WINDOW):
             unigrams_V += count_unigrams(rows, counting)
             parts.append(count_cooccurrences(rows, counting))
+            progress()
 
     joined = Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     return SampledStatistics(unigrams_V, add_up(joined, vocabulary.size))
 
 
-def sampled_shards(folder: PairFolder, tokens: float) -> list[int]:
-    """Return shards that lie evenly in a folder and have so many tokens together, or a little more.
+def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:
+    """Yield rows of some shards of a folder, in the column input_ids, with at most `tokens` tokens together."""
+    numbers = sampled_shards(folder, tokens)
+    tokens_read = sum(folder.manifest.shards[number].tokens for number in numbers)
+    for number in numbers:
+        limit = folder.manifest.shards[number].tokens
+        if tokens_read > tokens:
+            limit = limit * tokens // tokens_read
+        yield sampled_rows(folder.read_shard(number).select(["input_ids"]), number, limit)
+
+
+def sampled_shards(folder: PairFolder, tokens: int) -> list[int]:
+    """Return the fewest shards that lie evenly in a folder and have about so many tokens together, at least one.
 
     Documents went to shards by their hash, so any shard is a sample of the corpus.
     """
     number_of_shards = len(folder.manifest.shards)
     share = min(1.0, tokens / max(folder.manifest.totals["tokens"], 1))
-    chosen = max(1, min(number_of_shards, round(number_of_shards * share)))
+    chosen = max(1, ceil(number_of_shards * share))
     return [i * number_of_shards // chosen for i in range(chosen)]

@@ -50,7 +50,7 @@ from trainer.export.verify import check_export
 from trainer.logs import logger
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_tables import AUTO_CLASSES
-from trainer.models.parts import PartModel, parts_of
+from trainer.models.parts import ModelPart, PartModel, parts_of
 from trainer.models.pretraining import PretrainingModel, empty_model
 
 
@@ -142,12 +142,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
     writing = writing or Writing()
     check_output(run, output, writing.overwrite)
     check_saved(run, step)
-    if best:
-        step = step_with_lowest_loss(run)
-
-    averaged = last_steps(run, step, writing.average) if writing.average > 1 else []
-    if averaged:
-        step = averaged[-1]
+    step, averaged = _chosen_steps(run, step, best, writing.average)
 
     with contextlib.ExitStack() as resources:
         folder, faults = resources.enter_context(local_copy(run, step, averaged[:-1]))
@@ -156,33 +151,67 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / VOCABULARY_FOLDER))
         check_belongs(checkpoint, recipe, vocabulary)
+
         earlier = [choose_checkpoint(folder, one, faults) for one in averaged[:-1]]
         weights = resources.enter_context(folder_of_weights([*earlier, checkpoint]))
         of_step = recipe_of_step(recipe, read_state(checkpoint).step)
         model = read_model(weights, of_step, vocabulary)
 
-        files = tokenizer_files(Path(folder) / VOCABULARY_FOLDER, model.shape)
+        tokenizer = tokenizer_files(Path(folder) / VOCABULARY_FOLDER, model.shape)
         parts = parts_of(model)
         with room_errors_named(scratch, model):
             for part in parts:
-                part_folder = scratch / part.subfolder
-                part_folder.mkdir(exist_ok=True)
-                write_weights(
-                    weights / WEIGHTS_FILE, part_folder, part.model.shape, writing.max_shard_bytes, part.names
-                )
-                for name, content in (files | {"config.json": config_json(part.model, vocabulary)}).items():
-                    (part_folder / name).write_bytes(content)
+                files = tokenizer | {"config.json": config_json(part.model, vocabulary)}
+                write_part(part, scratch, weights / WEIGHTS_FILE, files, writing.max_shard_bytes)
             (scratch / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
 
-        differences = [check_export(scratch / part.subfolder, part.model, vocabulary) for part in parts]
-        difference = None if differences[0] is None else max(filter(None, differences), default=0.0)
+        difference = check_parts(parts, scratch, vocabulary)
         publish_export(scratch, output)
 
-    source = storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
-    if averaged:
-        source = f"the mean of steps {', '.join(map(str, averaged))} of {run}"
+    source = _source_text(run, checkpoint, averaged)
     auto_class = AUTO_CLASSES[model.shape.family]
     return f"{output}: exported {source} ({_check_text(difference)}). Load it with transformers' {auto_class}."
+
+
+def _chosen_steps(run: str, step: int | None, best: bool, average: int) -> tuple[int | None, list[int]]:
+    """Return the step to export, None for the newest, and those whose weights are averaged, up to and including it."""
+    if best:
+        step = step_with_lowest_loss(run)
+    if average <= 1:
+        return step, []
+
+    averaged = last_steps(run, step, average)
+    return averaged[-1], averaged
+
+
+def _source_text(run: str, checkpoint: Path, averaged: list[int]) -> str:
+    """Say whose weights were exported."""
+    if averaged:
+        return f"the mean of steps {', '.join(map(str, averaged))} of {run}"
+    return storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
+
+
+def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
+    """Write a part of the model where it belongs in the export's `folder`: its weights, then `files`.
+
+    weights: the file of the whole model. files: their content by name.
+    """
+    part_folder = folder / part.subfolder
+    part_folder.mkdir(exist_ok=True)
+    write_weights(weights, part_folder, part.model.shape, max_shard_bytes, part.names)
+    for name, content in files.items():
+        (part_folder / name).write_bytes(content)
+
+
+def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary) -> float | None:
+    """Return the largest difference between logits of ours and those of transformers, None if it is not installed.
+
+    Raises CheckpointError if a part in the export's `folder` computes something else.
+    """
+    differences = [check_export(folder / part.subfolder, part.model, vocabulary) for part in parts]
+    if differences[0] is None:
+        return None
+    return max(filter(None, differences), default=0.0)
 
 
 def _check_text(difference: float | None) -> str:

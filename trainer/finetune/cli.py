@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from schemas.errors import ClozelineError
 from trainer.cli import RecipeParser, check_launcher, print_error
 from trainer.distributed.preemption import StopRequest
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
 TASK.toml names the kind of the task, its files and its values, for example:
@@ -56,7 +55,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
     from trainer.finetune.run import Order, finetune
 
-    data = options.data if options.data is not None else str(Path(options.task).parent)
+    data = data_folder(options.task, options.data)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
 

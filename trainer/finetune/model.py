@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
@@ -97,7 +97,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     if random_weights:
         return auto_class.from_config(config).float()
 
-    with without_advice():
+    with quiet_transformers():
         try:
             model, told = auto_class.from_pretrained(
                 folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
@@ -132,15 +132,16 @@ def set_dropout(config: Any, dropout: float) -> None:
 
 
 @contextlib.contextmanager
-def without_advice() -> Iterator[None]:
-    """Hide transformers' warning that the head's weights are new and should be trained."""
-    logger = logging.getLogger("transformers")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def quiet_transformers() -> Iterator[None]:
+    """Hide progress bars, and the warning that the head's weights are new and should be trained."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        logger.setLevel(before)
+        transformers_logging.set_verbosity(before)
+        transformers_logging.enable_progress_bar()
 
 
 def fingerprint_of(folder: str) -> str:

@@ -17,10 +17,10 @@ from schemas import storage
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.run_lock import hold
 from trainer.finetune.examples import TaskData
-from trainer.finetune.model import fingerprint_of
+from trainer.finetune.model import fingerprint_of, quiet_transformers
 from trainer.finetune.seed_state import states_of
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import task_as_toml
+from trainer.finetune.task_file import dump_task
 
 IDENTITY_FILE = "identity.json"
 TASK_FILE = "task.toml"
@@ -33,7 +33,7 @@ def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -
     """Return hashes of everything that results depend on, but the seed."""
     examples = [data.train, data.dev, data.test, sorted(data.extra.items()), data.labels]
     return {
-        "task": _hash(task_as_toml(task)),
+        "task": _hash(dump_task(task)),
         "encoder": fingerprint_of(folder),
         "weights": "random" if random_weights else "of the encoder",
         "data": _hash(repr(examples)),
@@ -65,7 +65,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
 
     with contextlib.closing(lock):
         storage.publish(str(output / IDENTITY_FILE), (json.dumps(identity, indent=1) + "\n").encode())
-        storage.publish(str(output / TASK_FILE), task_as_toml(task).encode())
+        storage.publish(str(output / TASK_FILE), dump_task(task).encode())
         yield
 
 
@@ -103,8 +103,9 @@ def write_model(output: Path, model: Any, folder: str) -> None:
     partial = output / f".{MODEL_FOLDER}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        model.save_pretrained(partial)
-        AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(partial)
+        with quiet_transformers():
+            model.save_pretrained(partial)
+            AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
     except OSError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import UsageError
+from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.task import ColumnsSection, Task
 
 REQUIRED_COLUMNS = {
@@ -29,16 +30,6 @@ FORMATS = {
     "tags": ("jsonl", "json", "conll"),
     "span": ("squad",),
 }
-
-CLASS_METRICS = ("accuracy", "f1", "micro_f1", "macro_f1", "matthews", "accuracy_and_f1")
-METRICS = {
-    "sentence": CLASS_METRICS,
-    "pair": CLASS_METRICS,
-    "choice": ("accuracy",),
-    "tags": ("span_f1", "accuracy"),
-    "span": ("f1", "exact_match"),
-}
-REGRESSION_METRICS = ("pearson", "spearman", "pearson_and_spearman")
 
 
 def check_task(task: Task, path: str) -> None:
@@ -136,12 +127,12 @@ def check_labels(task: Task, path: str) -> None:
 
 def check_metrics(task: Task, path: str) -> None:
     """Check that the metrics are known and measure what the task predicts."""
-    known = REGRESSION_METRICS if task.is_regression else METRICS[task.kind]
-    what = "a regression" if task.is_regression else f"the kind {task.kind}"
+    labels = task.data.labels
+    number_of_labels = len(labels) if isinstance(labels, tuple) else None
     for metric in task.metrics:
-        if metric not in known:
-            hint = nearest_name(metric, known)
-            raise UsageError(f'{path}: metrics has "{metric}", but {what} is measured by {", ".join(known)}.{hint}')
+        reason = unsuitable(metric, task.kind, task.is_regression, number_of_labels)
+        if reason is not None:
+            raise UsageError(f'{path}: metrics has "{metric}", which {reason}.')
 
 
 def check_names(task: Task, path: str) -> None:

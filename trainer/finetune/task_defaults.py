@@ -5,14 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-METRICS = {
-    "sentence": ["accuracy"],
-    "pair": ["accuracy"],
-    "choice": ["accuracy"],
-    "tags": ["span_f1"],
-    "span": ["f1", "exact_match"],
-}
-REGRESSION_METRICS = ["pearson_and_spearman"]
+from trainer.finetune.metrics.table import default_metrics
 
 TRAINING: dict[str, dict[str, Any]] = {
     # run_squad.py of https://github.com/google-research/bert
@@ -27,6 +20,18 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 """Columns of formats that do not name them."""
 
+ROLES = {
+    "sentence": ["text", "label"],
+    "pair": ["text", "text_pair", "label"],
+    "choice": ["context", "choices", "label"],
+    "tags": ["words", "tags"],
+    "span": [],
+}
+"""What the columns of each kind hold. A file whose columns have these names needs no [data.columns]."""
+
+NAMED_COLUMNS = {"jsonl", "json", "tsv", "csv"}
+"""Formats whose columns have names, if there is a header."""
+
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
 FORMATS_OF_KIND = {"span": {".json": "squad"}, "tags": {".txt": "conll"}}
 
@@ -39,10 +44,9 @@ def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
 
     # An unknown kind gets some kind's defaults, so that the schema names it alone.
     kind = content.get("kind")
-    kind = kind if isinstance(kind, str) and kind in METRICS else "sentence"
+    kind = kind if isinstance(kind, str) and kind in ROLES else "sentence"
 
-    regression = data.get("labels") == "number"
-    filled = {"metrics": REGRESSION_METRICS if regression else METRICS[kind], **content}
+    filled = {"metrics": default_metrics(kind, data.get("labels") == "number"), **content}
     filled["data"] = fill_data(data, kind)
 
     training = content.get("training", {})
@@ -60,6 +64,9 @@ def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
 
     if file_format in COLUMNS:
         filled["columns"] = {**COLUMNS[file_format], **data.get("columns", {})}
+
+    if file_format in NAMED_COLUMNS and data.get("header", True) is True:
+        filled.setdefault("columns", {role: role for role in ROLES[kind]})
 
     filled.setdefault("quotes", file_format == "csv")
     return filled

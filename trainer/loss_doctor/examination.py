@@ -139,10 +139,11 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
     """Return the effective rank of the last layer's vectors at the masked places of all ranks. A collective call."""
     model: Any = engine.module
     device = torch.device(engine.device or "cpu")
+    vectors: list[Tensor] = []
     moments: list[Tensor] = []
 
     def keep(_: Any, inputs: tuple[Tensor, ...]) -> None:
-        moments.append(second_moments(inputs[0][: batch.predicted]))
+        vectors.append(inputs[0])
 
     # The head gets these vectors in any family. The passes are the engine's, so that ZeRO 3 gathers the weights, and
     # not compiled, because a compiled head has no hooks.
@@ -152,6 +153,9 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
         with torch.compiler.set_stance("force_eager"):
             for batch in micro_batches:
                 engine(batch.to(device))
+
+                # Padded batches have further places, whose vectors mean nothing.
+                moments.append(second_moments(vectors.pop()[: batch.predicted]))
     finally:
         engine.train()
         hook.remove()

@@ -215,6 +215,12 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
         f"perplexity {figures['eval_perplexity']:,.1f})"
     )
 
+    # Evaluations leave some tokens as they are, whatever the recipe does, and a model can copy these.
+    if figures.get("eval_mlm_loss_masked") is not None:
+        masked_lm += f"  at [MASK] {_digits(figures['eval_mlm_loss_masked'], 4)}"
+    if figures.get("eval_unigram_loss") is not None:
+        masked_lm += f"  word frequencies alone {_digits(figures['eval_unigram_loss'], 4)}"
+
     # Clears the progress bar, if there is one, and draws it again below the line.
     with tqdm.external_write_mode():
         logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))

@@ -8,17 +8,20 @@ from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 
+Metrics = list[dict[str, Any]]
+"""The lines of metrics.jsonl."""
+
 CAUSE = "loss_doctor"
 """The one metric that is a name: why the loss stays where word frequencies lead (trainer/loss_doctor/causes.py)."""
 
 
-def read_metrics(run: str) -> list[dict[str, Any]]:
+def read_metrics(run: str) -> Metrics:
     """Return the lines of a run's metrics, as `read_lines` does."""
     lines, _ = read_lines(run)
     return lines
 
 
-def read_lines(run: str) -> tuple[list[dict[str, Any]], int]:
+def read_lines(run: str) -> tuple[Metrics, int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
     A line is an object with an integer step, whose other values are numbers or null, except that of CAUSE. A last line

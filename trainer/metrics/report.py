@@ -8,10 +8,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import tomli_w
 
@@ -22,93 +20,12 @@ from trainer.checkpoint.layout import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
 from trainer.loss_doctor.causes import advice
-from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
-from trainer.metrics.number_text import duration, or_dash, percent, short
+from trainer.metrics.number_text import duration, or_dash, short
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
-from trainer.metrics.read import CAUSE, read_metrics
+from trainer.metrics.read import CAUSE, Metrics, read_metrics
+from trainer.metrics.run_charts import run_charts
 
 REPORT_FILE = "report.html"
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
-"""The colors of a chart's lines, in order."""
-
-Metrics = list[dict[str, Any]]
-"""The lines of metrics.jsonl."""
-
-
-@dataclass(frozen=True)
-class ChartOfMetrics:
-    """Which metrics a chart shows: their names in metrics.jsonl, and what the chart calls them."""
-
-    title: str
-    metrics: dict[str, str]
-    text_of: TextOf
-
-
-CHARTS = (
-    ChartOfMetrics(
-        "Loss",
-        {
-            "mlm_loss": "masked LM",
-            "pair_loss": "pairs",
-            "eval_mlm_loss": "masked LM, held out",
-            "eval_pair_loss": "pairs, held out",
-            "unigram_loss": "word frequencies alone",
-        },
-        short,
-    ),
-    ChartOfMetrics(
-        "Loss by what the model sees at a masked place",
-        {
-            "mlm_loss_masked": "[MASK]",
-            "mlm_loss_kept": "the token itself",
-            "mlm_loss_random": "another token",
-            "eval_mlm_loss_masked": "[MASK], held out",
-            "unigram_loss": "word frequencies alone",
-            "eval_unigram_loss": "word frequencies alone, held out",
-        },
-        short,
-    ),
-    ChartOfMetrics(
-        "Loss of replaced-token detection",
-        {"rtd_loss": "all tokens", "eval_rtd_loss": "all tokens, held out"},
-        short,
-    ),
-    ChartOfMetrics(
-        "Loss on held-out pairs, by kind of mask",
-        {f"eval_{kind}_mlm_loss": kind.replace("_", " ") for kind in KINDS},
-        short,
-    ),
-    ChartOfMetrics("Learning rate", {"lr": "of each update"}, short),
-    ChartOfMetrics("Gradient norm", {"grad_norm": "before clipping"}, short),
-    ChartOfMetrics("Tokens per second", {"tokens_per_second": "all ranks, without padding"}, short),
-    ChartOfMetrics(
-        "Accuracy",
-        {
-            "mlm_accuracy": "masked LM",
-            "pair_accuracy": "pairs",
-            "eval_mlm_accuracy": "masked LM, held out",
-            "eval_pair_accuracy": "pairs, held out",
-            "mlm_accuracy_masked": "masked LM, at [MASK]",
-        },
-        percent,
-    ),
-    ChartOfMetrics(
-        "Accuracy of replaced-token detection",
-        {
-            "rtd_accuracy": "right",
-            "eval_rtd_accuracy": "right, held out",
-            "replaced_fraction": "replaced tokens",
-            "eval_replaced_fraction": "replaced tokens, held out",
-        },
-        percent,
-    ),
-    ChartOfMetrics("Padding", {"padding_fraction": "share of all computed tokens"}, percent),
-    ChartOfMetrics("Waiting for data", {"loader_stall_fraction": "share of the time"}, percent),
-    ChartOfMetrics("Utilization of the devices", {"mfu": "by the model (MFU)", "hfu": "by work done (HFU)"}, percent),
-    ChartOfMetrics("Seconds a step", {"step_seconds": "without evaluations and checkpoints"}, short),
-    ChartOfMetrics("Slowest rank", {"slowest_ratio": "its own seconds over the median rank's"}, short),
-    ChartOfMetrics("Peak memory", {"peak_memory_bytes": "bytes, of the rank with the most"}, short),
-)
 
 RANK_ROWS = 8
 """The most ranks in the table, the slowest first."""
@@ -128,7 +45,6 @@ def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange
 def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> str:
     """Return the page. It depends on the arguments, on the run's recipe and on which checkpoints exist."""
     recipe = tomllib.loads((Path(run) / "recipe.toml").read_text())
-    charts = [_chart(definition, lines, resumed_at) for definition in CHARTS]
 
     return render(
         "trainer.metrics",
@@ -136,7 +52,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         title=Path(run).name,
         resumed_at=resumed_at,
         figures=_figures(run, lines),
-        charts=[chart for chart in charts if chart is not None],
+        charts=run_charts(lines, resumed_at),
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         ranks=_rows_of_ranks(read_ranks(run)),
@@ -166,29 +82,13 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
     evaluations = _evaluations(lines)
     if evaluations:
         figures["held-out loss"] = or_dash(evaluations[-1]["eval_mlm_loss"], "{:.4f}".format)
+        if evaluations[-1].get("eval_mlm_loss_masked") is not None:
+            figures["held-out loss at [MASK]"] = f"{evaluations[-1]['eval_mlm_loss_masked']:.4f}"
 
     step_of_best = best_step(run)
     if step_of_best is not None:
         figures["best checkpoint"] = f"step {step_of_best:,}"
     return figures
-
-
-def _chart(definition: ChartOfMetrics, lines: Metrics, resumed_at: list[int]) -> Chart | None:
-    """Return a chart, None if there is nothing to show. Values that are missing or not finite are left out."""
-    drawn = []
-    # Colors go by metric, so that a metric without values does not change the colors of the others.
-    for (metric, name), color in zip(definition.metrics.items(), COLORS, strict=False):
-        points = [(line["step"], line[metric]) for line in lines if _is_finite(line.get(metric))]
-        if points:
-            drawn.append(Line(name, color, points))
-
-    if not drawn:
-        return None
-    return chart(definition.title, drawn, lines[-1]["step"], resumed_at, definition.text_of)
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and isfinite(value)
 
 
 @dataclass(frozen=True)

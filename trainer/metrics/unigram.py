@@ -14,9 +14,12 @@ Shape suffixes: V vocabulary, T tokens.
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +27,10 @@ from numpy.typing import NDArray
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.statistics import read_statistics
+from schemas.statistics import Statistics
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
+from trainer.data.statistics import open_statistics
 from trainer.distributed.collectives import run_on_rank_0
 
 Ints = NDArray[np.int64]
@@ -39,6 +43,9 @@ SAMPLE_TOKENS = 2_000_000
 
 SAMPLED_SHARDS = 4
 """Shards of each folder that the sample is from, if it has so many."""
+
+DISK_FAILED = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+"""The numbers of errors of a disk, or of a file system on the network, that fails while a file is read."""
 
 
 class WordFrequencies:
@@ -59,48 +66,83 @@ class WordFrequencies:
         return float(self.counts_V @ self.losses_V / self.counts_V.sum())
 
 
-def open_frequencies(recipe: Recipe, folders: list[PairFolder]) -> WordFrequencies | None:
+@dataclass(frozen=True)
+class TrainingText:
+    """What is known of the rows of a phase: how often each token occurs, and how many tokens all rows have."""
+
+    frequencies: WordFrequencies
+    tokens: int
+
+
+def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) -> WordFrequencies | None:
     """Return the frequencies of a phase's training text, None if none of it can be read. A collective call.
 
-    recipe: the phase's. Rank 0 counts, once a run: the counts are kept in RUN/unigram.json and taken from there while
-    the pairs are the same.
+    recipe: the phase's. begins: the run has no checkpoint yet.
+    Raises DataError or StorageError on every rank if a run that begins cannot read its data.statistics.
     """
-    counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders))
+    counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders, begins))
     return WordFrequencies(counts_V) if counts_V.any() else None
 
 
-def recorded_counts(recipe: Recipe, folders: list[PairFolder]) -> Ints:
-    """Return the counts that the run's folder holds, or else count and keep them there. Raises StorageError."""
+def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
+    """Return what is known of the rows of some folders, None without word frequencies."""
+    if frequencies is None:
+        return None
+    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
+
+
+def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Ints:
+    """Return the counts that the run's folder holds, or else count and keep them there. Raises as `open_frequencies`.
+
+    Counts are taken from the folder while the pairs are the same, so the line does not move when a run resumes, not
+    even without its data.statistics. A run that begins takes them from there only if these are the same as well.
+    """
     path = Path(recipe.run.folder, UNIGRAM_FILE)
-    made_from = {
+    recorded = read_recorded(path)
+    rows: dict[str, Any] = {
         "pairs": [folder.manifest.fingerprint for folder in folders],
         "weights": recipe.data.weights,
-        "statistics": recipe.data.statistics,
     }
-    try:
-        recorded = json.loads(path.read_text())
-        if recorded["made_from"] == made_from:
-            return np.array(recorded["counts"], dtype=np.int64)
-    except (OSError, ValueError, KeyError, TypeError):
-        # Of an earlier phase, damaged, or not there yet.
-        pass
+    if recorded is not None and not begins and are_of_rows(recorded, rows):
+        return np.array(recorded["counts"], dtype=np.int64)
 
-    counts_V = unigram_counts(recipe, folders)
+    statistics = open_statistics(recipe, folders[0].vocabulary)
+    made_from = rows | {"statistics": None if statistics is None else statistics.fingerprint}
+    if recorded is not None and recorded["made_from"] == made_from:
+        return np.array(recorded["counts"], dtype=np.int64)
+
+    counts_V = unigram_counts(folders, recipe.data.weights, statistics)
     content = json.dumps({"made_from": made_from, "counts": counts_V.tolist()}) + "\n"
     storage.publish(str(path), content.encode(), durable=False)
     return counts_V
 
 
-def unigram_counts(recipe: Recipe, folders: list[PairFolder]) -> Ints:
-    """Return how often each token occurs in the training text, int64 (V,), 0 for special tokens."""
-    vocabulary = folders[0].vocabulary
-    statistics = recipe.data.statistics
-    if statistics is not None:
-        counts_V = np.array(read_statistics(statistics).unigrams_V, dtype=np.int64)
-    else:
-        counts_V = sampled_counts(folders, recipe.data.weights)
+def are_of_rows(recorded: dict[str, Any], rows: dict[str, Any]) -> bool:
+    """Return whether recorded counts were made from these rows, whatever else they were made from."""
+    return all(recorded["made_from"].get(name) == value for name, value in rows.items())
 
-    counts_V[vocabulary.is_special_V] = 0
+
+def read_recorded(path: Path) -> dict[str, Any] | None:
+    """Return what a run's folder holds, None if nothing is there or it is damaged."""
+    try:
+        recorded = json.loads(path.read_text())
+        is_whole = isinstance(recorded["made_from"], dict) and isinstance(recorded["counts"], list)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return recorded if is_whole else None
+
+
+def unigram_counts(folders: list[PairFolder], weights: list[float] | None, statistics: Statistics | None) -> Ints:
+    """Return how often each token occurs in the training text, int64 (V,), 0 for special tokens.
+
+    weights: of the mixture. statistics: those of data.statistics; without them rows are sampled.
+    """
+    if statistics is not None:
+        counts_V = np.array(statistics.unigrams_V, dtype=np.int64)
+    else:
+        counts_V = sampled_counts(folders, weights)
+
+    counts_V[folders[0].vocabulary.is_special_V] = 0
     return counts_V
 
 
@@ -130,9 +172,9 @@ def counts_of_folder(folder: PairFolder, tokens: int) -> Ints:
 def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
     """Return the counts of a shard's first record batches, until they hold `tokens` tokens.
 
-    A damaged shard, and ids that are not of the vocabulary, count nothing: training reports them when it comes to
-    them, as it does without this line. Raises StorageError if the shard is in a store that cannot be reached, because
-    the line must not depend on an outage.
+    Ids that are not of the vocabulary count nothing, and a damaged shard only as far as it is whole: training reports
+    them when it comes to them, as it does without this line. Raises StorageError if the shard is in a store that cannot
+    be reached, and OSError if a disk fails, because the line must not depend on an outage.
     """
     counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
     try:
@@ -145,6 +187,10 @@ def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
                 batch.validate(full=True)
                 ids_T = batch.column(column).flatten().to_numpy()
                 counts_V += np.bincount(ids_T[ids_T < len(counts_V)], minlength=len(counts_V))
+    except OSError as error:
+        # pyarrow raises OSErrors as well for bytes that are no Arrow file.
+        if error.errno in DISK_FAILED:
+            raise
     except (*shards.ARROW_ERRORS, DataError, ValueError, IndexError):
         pass
     return counts_V

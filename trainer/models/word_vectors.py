@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from schemas.randomness import key
+from trainer.distributed.watchdog import progress
 from trainer.single_thread import single_thread
 
 CONTEXT_EXPONENT = 0.75
@@ -57,17 +58,17 @@ def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, s
     seed: of the subspace to start from, and of the rotation of the result.
     """
     matrix = ppmi(cooccurrence_matrix(triples, vocabulary_size))
-    has_vector_V = np.diff(matrix.indptr) > 0
+    has_vector_V = torch.from_numpy(np.diff(matrix.indptr) > 0)
 
     generator = torch.Generator().manual_seed(key(seed, "word vectors") >> 1)  # torch takes 63 bits
     with single_thread():
         vectors_VE = rotated(factorize(matrix, width, generator), generator)
 
     # Tokens without co-occurrences have rows of zeros up to rounding.
-    vectors_VE[~torch.from_numpy(has_vector_V)] = 0
+    vectors_VE[~has_vector_V] = 0
     if has_vector_V.any():
-        vectors_VE /= vectors_VE[torch.from_numpy(has_vector_V)].std()
-    return WordVectors(vectors_VE.float(), torch.from_numpy(has_vector_V))
+        vectors_VE /= deviation(vectors_VE[has_vector_V])
+    return WordVectors(vectors_VE.float(), has_vector_V)
 
 
 def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> sparse.csr_matrix:
@@ -126,8 +127,17 @@ def factorize(matrix: sparse.csr_matrix, width: int, generator: torch.Generator)
 
 def product(matrix: sparse.csr_matrix, dense_VS: torch.Tensor) -> torch.Tensor:
     """Return matrix @ dense in float64. It is computed in float32: each iteration corrects the last one's rounding."""
-    blocks = [(matrix @ block.numpy()) for block in dense_VS.float().split(BLOCK_COLUMNS, dim=1)]
+    blocks = []
+    for block in dense_VS.float().split(BLOCK_COLUMNS, dim=1):
+        blocks.append(matrix @ block.numpy())
+        progress()  # the other ranks wait, for minutes where vocabulary and vectors are large
     return torch.from_numpy(np.concatenate(blocks, axis=1)).double()
+
+
+def deviation(vectors_VE: torch.Tensor) -> torch.Tensor:
+    """Return the standard deviation of all entries, the same on any number of threads."""
+    with single_thread():
+        return vectors_VE.std()
 
 
 def rotated(vectors_VE: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.steps.statistics import StatisticsPlan, stride_of
+from pipeline.inspection import inspect
+from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
+from pipeline.terminal_views import show_cooccurrences
 from schemas.cooccurrences import Counting
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, read_manifest
-from schemas.statistics import Statistics, read_statistics, unit_weight
+from schemas.statistics import COOCCURRENCES_SCHEMA, Statistics, read_statistics, unit_weight
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 
 WINDOW = 4
@@ -136,6 +139,34 @@ def test_a_finished_folder_is_verified_shown_and_not_made_again(command, statist
     assert again.returncode == 0 and "already finished" in again.stderr
     other = command(*same, "--window", WINDOW + 1)
     assert other.returncode == 2 and "--window 4, and this command has 5" in other.stderr
+
+
+def test_inspect_shows_tokens_while_the_pairs_are_there(statistics: Path, pairs: Path, tmp_path: Path) -> None:
+    found = read_statistics(str(statistics))
+    tokens = read_vocabulary(str(pairs / VOCABULARY_FOLDER)).tokens
+    commonest = int(np.argmax(found.unigrams_V))
+    count = found.unigrams_V[commonest]
+    assert f"{count:>12,}  {tokens[commonest]}" in list(inspect(str(statistics / "unigrams.arrow"), 3))
+
+    weights = weights_of(found)
+    first, second = min(weights, key=lambda pair: (-weights[pair], pair))
+    heaviest = f"{weights[first, second]:>12,}  "
+    assert heaviest + f"{tokens[first]}  {tokens[second]}" in list(inspect(str(statistics), 1))
+
+    elsewhere = tmp_path / "statistics"
+    shutil.copytree(statistics, elsewhere)
+    manifest = (elsewhere / NAME).read_text()
+    (elsewhere / NAME).write_text(manifest.replace(str(pairs), str(tmp_path / "moved")))
+    assert heaviest + f"token {first}  token {second}" in list(inspect(str(elsewhere), 1))
+
+
+def test_only_the_heaviest_cooccurrences_are_shown() -> None:
+    weights = [5, 9, 5, 1, 9, 5]
+    columns = [list(range(6)), list(range(10, 16)), weights]
+    table = pa.table(columns, schema=COOCCURRENCES_SCHEMA)
+    shown = [line.split() for line in show_cooccurrences(table, 4, None)]
+    assert [(int(words[0]), int(words[2])) for words in shown] == [(9, 1), (9, 4), (5, 0), (5, 2)]
+    assert len(list(show_cooccurrences(table, 99, None))) == 6
 
 
 def test_damage_is_found(command, statistics: Path) -> None:

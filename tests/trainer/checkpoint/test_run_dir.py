@@ -13,6 +13,7 @@ import pytest
 
 from schemas.errors import ClozelineError, StorageError, UsageError
 from trainer.checkpoint import run_dir, run_lock
+from trainer.rehearsal import PROBE
 
 FOREIGN = {
     "metrics.jsonl": '{"my": "own metrics"}\n',
@@ -91,6 +92,40 @@ def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
         run_dir.claim(str(run))
     lock.close()
     run_dir.claim(str(run)).close()
+
+
+def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that was refused removes its lock file just after another process has opened it."""
+    refused = run_dir.claim(str(tmp_path / "run"))
+    flock = fcntl.flock
+
+    def end_first(file: object, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        run_dir.remove_beginnings(str(tmp_path / "run"))
+        refused.close()
+        flock(file, operation)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", end_first)
+    lock = run_dir.claim(str(tmp_path / "run"))
+    with pytest.raises(UsageError, match="in use by a live run"):
+        run_dir.claim(str(tmp_path / "run"))
+    lock.close()
+
+
+def test_what_an_unfinished_rehearsal_left_is_removed(tmp_path: Path) -> None:
+    left = make(tmp_path / "run", {"lock": "process 7 on somewhere\n", f"checkpoints/{PROBE}": "x"})
+    run_dir.claim(str(left)).close()
+    assert not list((left / "checkpoints").iterdir())
+
+
+def test_what_a_run_has_begun_stays(tmp_path: Path) -> None:
+    for files in ({"recipe.toml": ""}, {"checkpoints/step-00000001/manifest.json": "{}"}):
+        run = make(tmp_path / "-".join(files).replace("/", "-"), {"lock": "", "unigram.json": "{}"} | files)
+        (run / "checkpoints").mkdir(exist_ok=True)
+        before = content(run)
+        run_dir.remove_beginnings(str(run))
+        run_dir.remove_empty(str(run))
+        assert content(run) == before
 
 
 def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:

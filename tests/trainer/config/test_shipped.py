@@ -24,6 +24,12 @@ def test_every_recipe_begins_with_a_description_of_one_line() -> None:
         assert description.endswith(".") and len(description) > 20, name
 
 
+def test_every_recipe_takes_held_out_pairs_without_further_keys() -> None:
+    for name in recipe_names():
+        recipe = load_recipe(name, ["evaluation.pairs=out/held_out"])
+        assert recipe.evaluation.pairs == "out/held_out", name
+
+
 def test_comments_are_found_by_their_label() -> None:
     assert recipe_comment("bert_base", "Pairs") == "--objective nsp --max_length 128."
     assert recipe_comment("bert_base", "Pair") == ""

@@ -55,6 +55,22 @@ def test_a_sample_is_some_shards_of_each_folder(pairs: Path, held_out: Path, mon
         folder.close()
 
 
+def test_a_sample_keeps_to_its_size_and_to_the_mixture(
+    pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large the shards are: these have more tokens each than are asked for."""
+    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+    monkeypatch.setattr(statistics, "SAMPLED_TOKENS", 400)
+    sampled = [count_sample([folder], None).unigrams_V.sum() for folder in folders]
+    assert all(0 < tokens <= 400 for tokens in sampled)
+
+    few_of_first = count_sample(folders, [0.1, 0.9]).unigrams_V
+    all_of_second = count_sample(folders[1:], None).unigrams_V
+    assert 0 < (few_of_first - np.minimum(few_of_first, all_of_second)).sum() <= 40 < few_of_first.sum() <= 400
+    for folder in folders:
+        folder.close()
+
+
 def test_counts_of_another_vocabulary_are_refused(byte_rows: Path, counted: Path) -> None:
     folder = PairFolder(str(byte_rows))
     recipe = load_recipe(TINY, [f"data.statistics={counted}"])

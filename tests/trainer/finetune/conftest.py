@@ -60,6 +60,8 @@ def write_encoder(family: str, vocabulary: Path, folder: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
     )
     torch.manual_seed(0)
     transformers.AutoModel.from_config(config).save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_parts_hold_every_word_once_and_fit(pieces: list[int], room: int) -> Non
     assert [word for first, end in cut for word in range(first, end)] == list(range(len(pieces)))
     for first, end in cut:
         assert sum(pieces[first:end]) <= room or end == first + 1 or not any(pieces[first + 1 : end])
-    for (first, end), (_, next_end) in zip(cut, cut[1:], strict=False):
+    for (first, end), (_, next_end) in pairwise(cut):
         assert sum(pieces[first:end]) + pieces[end] > room and next_end > end
 
 

@@ -57,6 +57,14 @@ def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> 
     assert "  pair accuracy 0.500  lr" in third and "rtd" not in third
 
 
+def test_the_terminal_shows_the_held_out_loss_at_mask_beside_word_frequencies(tmp_path: Path, capsys) -> None:
+    metrics = MetricsLog(str(tmp_path), 0, 10)
+    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
+    metrics.log(line(1, **evaluated, eval_mlm_loss_masked=5.6923, eval_unigram_loss=6.0362), UNMEASURED)
+    metrics.close()
+    assert "perplexity 0.5)  at [MASK] 5.6923  word frequencies alone 6.0362\n" in capsys.readouterr().out
+
+
 def test_the_terminal_names_the_objective_of_the_loss(tmp_path: Path, capsys) -> None:
     """The keys of metrics.jsonl stay, and held-out figures are of masked LM in every phase."""
     metrics = MetricsLog(str(tmp_path), 0, 10)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.errors import DataError
+from schemas.manifest import read_manifest
 from tests.trainer.one_rank import small_recipe
 from trainer.data.dataset import PairFolder
 from trainer.metrics.unigram import (
@@ -38,7 +43,7 @@ def test_counts_are_those_of_a_plain_loop(pairs: Path) -> None:
     folder = PairFolder(str(pairs))
     try:
         # The corpus is smaller than the sample, so all of it is counted.
-        assert unigram_counts(small_recipe(f"data.pairs={pairs}"), [folder]).tolist() == plain_count(folder)
+        assert unigram_counts([folder], None, None).tolist() == plain_count(folder)
     finally:
         folder.close()
 
@@ -59,19 +64,57 @@ def test_counts_are_kept_with_the_run_until_the_pairs_change(
     recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}")
     folder, other = PairFolder(str(pairs)), PairFolder(str(sop_pairs[0]))
     try:
-        first = recorded_counts(recipe, [folder])
+        first = recorded_counts(recipe, [folder], begins=True)
         kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
         assert kept["counts"] == first.tolist()
 
         (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": [1] * len(first)}))
-        assert recorded_counts(recipe, [folder]).tolist() == [1] * len(first)
-        assert recorded_counts(recipe, [other]).tolist() == unigram_counts(recipe, [other]).tolist()
+        assert recorded_counts(recipe, [folder], begins=True).tolist() == [1] * len(first)
+        assert recorded_counts(recipe, [other], begins=True).tolist() == unigram_counts([other], None, None).tolist()
 
         (tmp_path / UNIGRAM_FILE).write_text("no JSON")
-        assert np.array_equal(recorded_counts(recipe, [folder]), first)
+        assert np.array_equal(recorded_counts(recipe, [folder], begins=True), first)
     finally:
         folder.close()
         other.close()
+
+
+def test_a_resumed_run_keeps_its_counts_whatever_became_of_its_statistics(command, pairs: Path, tmp_path: Path) -> None:
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    changes = (f"data.pairs={pairs}", f"run.output={tmp_path}")
+    recipe = small_recipe(*changes, f"data.statistics={counted}")
+    folder = PairFolder(str(pairs))
+    try:
+        recorded_counts(recipe, [folder], begins=True)
+        kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
+        assert kept["made_from"]["statistics"] == read_manifest(str(counted), "statistics").fingerprint
+        marked = [1] * len(kept["counts"])
+        (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": marked}))
+
+        # Removed from the recipe, or from the disk.
+        assert recorded_counts(small_recipe(*changes), [folder], begins=False).tolist() == marked
+        shutil.rmtree(counted)
+        assert recorded_counts(recipe, [folder], begins=False).tolist() == marked
+        with pytest.raises(DataError, match="holds no finished statistics"):
+            recorded_counts(recipe, [folder], begins=True)
+
+        # A run that begins is made from what it has now.
+        assert recorded_counts(small_recipe(*changes), [folder], begins=True).tolist() == plain_count(folder)
+    finally:
+        folder.close()
+
+
+def test_a_disk_that_fails_is_no_damaged_shard(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    folder = PairFolder(str(pairs))
+    monkeypatch.setattr(folder, "open_shard", lambda number: Failing(bytes(1000)))
+    with pytest.raises(OSError, match="Input/output error"):
+        counts_of_shard(folder, 0, 10)
+    folder.close()
 
 
 def test_a_damaged_shard_counts_nothing(pairs: Path, tmp_path: Path) -> None:

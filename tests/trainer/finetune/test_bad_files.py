@@ -1,0 +1,254 @@
+"""Bad input of a task: one line that names the file, the line, the value and what was expected, before any training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import ClozelineError, DataError, UsageError
+from tests.trainer.finetune import published
+from trainer.finetune.files.read import read_task_data
+from trainer.finetune.task import Task
+
+GOOD = "text\tlabel\ngood\tpositive\nbad\tnegative\n"
+COLUMNS = {"text": "text", "label": "label"}
+
+
+def error_of(folder: Path, kind: str, train: str | bytes, dev: str | bytes | None = None, **data: Any) -> str:
+    """Write the sets of a task and return the message with which they are refused."""
+    ending = {"squad": "json", "conll": "conll"}.get(data.get("format", ""), data.get("format", "tsv"))
+    for name, content in (
+        ("train", train),
+        ("dev", train if dev is None else dev),
+        ("test", data.pop("test_text", None)),
+    ):
+        if content is not None:
+            path = folder / f"{name}.{ending}"
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            data[name] = path.name
+
+    task = Task.model_validate({"name": "small", "kind": kind, "data": data})
+    with pytest.raises(ClozelineError) as refused:
+        read_task_data(task, str(folder))
+
+    assert isinstance(refused.value, DataError | UsageError)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert str(folder) in message
+    return message
+
+
+def sentence_error(folder: Path, train: str | bytes, dev: str | bytes | None = None, **data: Any) -> str:
+    return error_of(folder, "sentence", train, dev, **{"columns": COLUMNS, **data})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fine\t", "dev.tsv line 4: the label is missing. Expected one of negative, positive."),
+        (
+            "fine\tpositiv",
+            'line 4: unknown label "positiv". Expected one of negative, positive. Did you mean positive?',
+        ),
+        ("fine", "line 4: 1 fields, expected 2."),
+        ("fine\tpositive\tmore", "line 4: 3 fields, expected 2."),
+        (" \tpositive", "line 4: the text is empty."),
+    ],
+)
+def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -> None:
+    assert expected in sentence_error(tmp_path, GOOD, f"{GOOD}{line}\n")
+
+
+@pytest.mark.parametrize("label", ["nan", "inf", "three", "1,5", "true"])
+def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")
+    assert f'train.tsv line 3: the label "{label}" is no finite number' in message
+
+
+@pytest.mark.parametrize(("value", "shown"), [("NaN", "nan"), ("true", "true"), ("[1]", "[1]"), ("1e999", "inf")])
+def test_a_regression_label_of_the_wrong_type(value: str, shown: str, tmp_path: Path) -> None:
+    lines = f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {value}}}\n'
+    message = sentence_error(tmp_path, lines, labels="number", format="jsonl")
+    assert "train.jsonl line 2: the label" in message
+    assert shown in message
+
+
+def test_a_label_that_is_a_list(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, '{"text": "a", "label": ["x"]}\n', format="jsonl", labels=["x", "y"])
+    assert "train.jsonl line 1: the label is ['x'], expected text, a number or true/false." in message
+
+
+def test_labels_that_are_all_alike_or_all_different(tmp_path: Path) -> None:
+    alike = sentence_error(tmp_path, "text\tlabel\na\tx\nb\tx\n")
+    assert "expected two different labels or more, found only x" in alike
+
+    lines = "".join(f"text {number}\t{number}.5\n" for number in range(300))
+    different = sentence_error(tmp_path, f"text\tlabel\n{lines}")
+    assert "300 different labels in 300 examples" in different
+    assert 'data.labels = "number"' in different
+
+
+def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, GOOD, columns={"text": "txt", "label": "label"})
+    assert "train.tsv: there is no column 'txt' among text, label. Did you mean text?" in message
+
+    message = sentence_error(tmp_path, GOOD, columns={"text": 0, "label": 2}, header=False)
+    assert "there is no column 2 among 0, 1." in message
+
+    line = json.dumps({"passage": {"text": "a", "questions": [{"label": 1}]}})
+    columns = {"text": "passage.txt", "label": "passage.questions.label"}
+    message = sentence_error(tmp_path, line, columns=columns, format="jsonl")
+    assert "train.jsonl line 1: there is no column 'passage.txt' among passage.text, passage.questions.label" in message
+
+
+@pytest.mark.parametrize("content", ["", "text\tlabel\n"])
+def test_an_empty_set(content: str, tmp_path: Path) -> None:
+    assert "dev.tsv" in sentence_error(tmp_path, GOOD, content)
+    assert "train.tsv" in sentence_error(tmp_path, content, GOOD, labels=["positive", "negative"])
+
+
+def test_a_set_of_which_nothing_is_left(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, GOOD, "text\tlabel\n \tpositive\n", bad_rows="drop")
+    assert "dev.tsv: the dev set of small has no examples" in message
+
+
+def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    assert "dev.tsv line 4: byte 0xe9 is not UTF-8" in sentence_error(
+        tmp_path, GOOD, GOOD.encode() + b"caf\xe9\tpositive\n"
+    )
+    assert "is written in UTF-16" in sentence_error(tmp_path, GOOD, GOOD.encode("utf-16"))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"text": "a", "label": }', "line 2: broken JSON at column 24: Expecting value."),
+        ('["a"]', "line 2: a JSON list, expected an object."),
+        ("5", "line 2: expected a JSON object, found 5."),
+        ('{"text": "a\\ud800", "label": "x"}', "line 2: '\\ud800' at character 1 is no Unicode character."),
+        ('{"text": {"a": 1}, "label": "x"}', "line 2: 'text' is {'a': 1}, expected text."),
+        ('{"text": 1' + "0" * 5000 + ', "label": "x"}', "line 2: the JSON has a number that cannot be read"),
+        ("[" * 100_000, "line 2: the JSON is nested too deeply"),
+    ],
+)
+def test_a_broken_line_of_json(line: str, expected: str, tmp_path: Path) -> None:
+    good = '{"text": "a", "label": "x"}\n'
+    message = sentence_error(tmp_path, good, f"{good}{line}\n", format="jsonl", labels=["x", "y"])
+    assert f"dev.jsonl {expected}" in message
+
+
+def test_a_quote_that_is_never_closed_names_its_line(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, 'text,label\na,x\n"b,y\nc,x\n', format="csv")
+    assert "train.csv line 3: a quote is not closed" in message
+    assert "data.quotes = false" in message
+
+
+def test_a_duplicate_id(tmp_path: Path) -> None:
+    lines = "n\ttext\tlabel\n7\ta\tx\n8\tb\ty\n7\tc\tx\n"
+    message = sentence_error(tmp_path, lines, columns={"id": "n", **COLUMNS})
+    assert message.endswith(f'train.tsv line 4: the id "7" is already that of {tmp_path}/train.tsv line 2.')
+
+
+def test_test_labels_for_some_examples_alone(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, GOOD, test_text="text\tlabel\na\tpositive\nb\tNone\n")
+    assert "1 examples have a label and 1 have none" in message
+
+    unknown = sentence_error(tmp_path, GOOD, test_text="text\tlabel\na\tpositive\nb\tneutral\n")
+    assert 'test.tsv line 3: unknown label "neutral"' in unknown
+
+
+def test_a_missing_file_is_named_with_its_source(tmp_path: Path) -> None:
+    data = {"train": "RTE/train.tsv", "dev": "RTE/dev.tsv", "columns": COLUMNS}
+    task = Task.model_validate({"name": "rte", "kind": "sentence", "source": "https://example.org", "data": data})
+    with pytest.raises(
+        DataError, match=r"RTE/train.tsv, the train set of rte, does not exist. It comes from https://ex"
+    ):
+        read_task_data(task, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        (2, "the label 2 is out of range: there are 2 choices, 0 to 1."),
+        (-1, "the label -1 is out of range"),
+        (None, "the label is missing."),
+        (True, 'the label "true" is no position of a choice.'),
+        ("A", 'the label "A" is no position of a choice.'),
+        (0.5, 'the label "0.5" is no position of a choice.'),
+    ],
+)
+def test_a_wrong_label_of_a_choice(label: Any, expected: str, tmp_path: Path) -> None:
+    line = json.dumps({"c": "context", "e": ["one", "two"], "label": label})
+    columns = {"context": "c", "choices": "e", "label": "label"}
+    message = error_of(tmp_path, "choice", line, columns=columns, format="jsonl")
+    assert f"train.jsonl line 1: {expected}" in message
+
+
+@pytest.mark.parametrize("choices", [["one"], "one", ["one", 2], ["one", " "], []])
+def test_wrong_choices(choices: Any, tmp_path: Path) -> None:
+    line = json.dumps({"c": "context", "e": choices, "label": 0})
+    columns = {"context": "c", "choices": "e", "label": "label"}
+    assert "train.jsonl line 1: " in error_of(tmp_path, "choice", line, columns=columns, format="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"w": ["a", "b"], "t": ["O"]}, "1 tags for 2 words."),
+        ({"w": ["a"], "t": None}, "the tags are missing."),
+        ({"w": ["a"], "t": "O"}, "the tags are 'O', expected a list"),
+        ({"w": ["a", " "], "t": ["O", "O"]}, "word 1 is empty"),
+        ({"w": ["a", 3], "t": ["O", "O"]}, "word 1 is 3, expected text."),
+        ({"w": [], "t": []}, "the sentence has no words."),
+        ({"w": ["a"], "t": ["B-GEO"]}, 'unknown label "B-GEO". Expected one of O, B-LOC.'),
+    ],
+)
+def test_wrong_tags(row: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    data = {"columns": {"words": "w", "tags": "t"}, "format": "jsonl", "labels": ["O", "B-LOC"]}
+    assert f"train.jsonl line 1: {expected}" in error_of(tmp_path, "tags", json.dumps(row), **data)
+
+
+def test_a_word_without_its_tag(tmp_path: Path) -> None:
+    columns = {"words": 0, "tags": -1}
+    message = error_of(tmp_path, "tags", "Anna NNP B-PER\nlives VBZ\n", format="conll", columns=columns)
+    assert "train.conll line 2: 2 columns, but line 1 has 3. Each word needs its tag." in message
+
+
+def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
+    train = "Anna B-PER\nlives O\n\n"
+    columns = {"words": 0, "tags": -1}
+    message = error_of(tmp_path, "tags", train, f"{train}in O\nRome B-LOC\n", format="conll", columns=columns)
+    assert 'dev.conll line 4: unknown label "B-LOC". Expected one of B-PER, O.' in message
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"answers": [{"text": "May", "answer_start": 500}]}, "is outside of the context, which has 45 characters"),
+        ({"answers": [{"text": "May", "answer_start": -1}]}, "is outside of the context"),
+        ({"answers": [{"text": "May", "answer_start": 4}]}, 'the answer is "May", but the context has "Flu" at 4.'),
+        ({"answers": [{"text": "May"}]}, "expected an answer as an object with text and answer_start"),
+        ({"answers": [{"text": "", "answer_start": 0}]}, "the answer's text is empty"),
+        ({"answers": []}, "the answers are missing. Expected one, or is_impossible = true."),
+        ({"answers": "May"}, "answers is 'May', expected a list."),
+        ({"is_impossible": True}, "the question is_impossible, but it has 1 answers."),
+        ({"is_impossible": "no"}, "is_impossible is 'no', expected true or false."),
+        ({"question": " "}, "the question is empty."),
+        ({"question": None}, "the question is None, expected text."),
+        ({"id": "q-2"}, 'the id "q-2" is already that of'),
+    ],
+)
+def test_wrong_questions(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    content = published.squad(False)
+    content["data"][0]["paragraphs"][0]["qas"][0].update(change)
+    message = error_of(tmp_path, "span", json.dumps(content), format="squad")
+    assert f"train.json question {'q-2' if 'id' in change else 'q-1'}: " in message
+    assert expected in message
+
+
+@pytest.mark.parametrize("content", ["[]", '{"rows": []}', '{"data": [{"paragraph": []}]}', "{", ""])
+def test_a_file_that_is_not_squad(content: str, tmp_path: Path) -> None:
+    assert "train.json" in error_of(tmp_path, "span", content, format="squad")

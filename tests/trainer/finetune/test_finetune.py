@@ -1,0 +1,208 @@
+"""Whole fine-tunings by the command: every kind, what they leave, kills and stops, several ranks, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import pipeline
+
+from tests.trainer.finetune.tasks import write_task
+
+FINETUNE = [sys.executable, "-m", "trainer.finetune"]
+
+
+def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
+    return [*FINETUNE, str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
+
+
+def finetune(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*arguments), capture_output=True, text=True, check=False, timeout=240)
+
+
+def results_of(output: Path) -> dict[str, Any]:
+    """What must be equal in two fine-tunings that are the same: everything but times."""
+    content = json.loads((output / "results.json").read_text())
+    for seed in content["seeds"]:
+        seed.pop("seconds")
+    return content
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task(tmp_path_factory.mktemp("task"), "sentence", save_every=2)
+
+
+@pytest.fixture(scope="module")
+def straight(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds, never stopped."""
+    output = tmp_path_factory.mktemp("straight") / "out"
+    done = finetune(encoder("bert"), task, output, "--seeds", 2)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return output
+
+
+def test_what_a_fine_tuning_leaves(straight: Path) -> None:
+    assert {path.name for path in straight.iterdir()} == {
+        "hf",
+        "identity.json",
+        "lock",
+        "report.html",
+        "results.json",
+        "seed-0",
+        "seed-1",
+        "task.toml",
+    }
+    names = {path.name for path in (straight / "seed-0").iterdir()}
+    assert names == {"metrics.jsonl", "predictions_dev.jsonl", "predictions_test.jsonl", "result.json"}
+
+    results = results_of(straight)
+    scores = [seed["scores"]["dev"]["accuracy"] for seed in results["seeds"]]
+    assert results["summary"]["dev"]["accuracy"]["mean"] == pytest.approx(sum(scores) / 2)
+    assert results["best_seed"] == scores.index(max(scores))
+    for seed in results["seeds"]:
+        epochs = [epoch["accuracy"] for epoch in seed["epochs"]]
+        assert seed["scores"]["dev"]["accuracy"] == max(epochs) == epochs[seed["epoch"] - 1]
+    page = (straight / "report.html").read_text()
+    assert "<svg" in page and "accuracy" in page and "http" not in page
+
+
+def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straight: Path, task: Path) -> None:
+    best = results_of(straight)["best_seed"]
+    lines = (straight / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in task.with_name("dev.jsonl").read_text().splitlines()]
+    classify = pipeline("text-classification", model=str(straight / "hf"))
+    assert [json.loads(line)["prediction"] for line in lines] == [answer["label"] for answer in classify(texts)]
+
+
+def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them(
+    encoder, straight: Path, task: Path, tmp_path: Path
+) -> None:
+    before = results_of(straight)
+    again = finetune(encoder("bert"), task, straight, "--seeds", 2)
+    assert again.returncode == 0 and "epoch" not in again.stdout
+    assert results_of(straight) == before
+
+    one = tmp_path / "one"
+    assert finetune(encoder("bert"), task, one).returncode == 0
+    assert finetune(encoder("bert"), task, one, "--seeds", 2).returncode == 0
+    assert results_of(one) == before
+    for name in ("config.json", "model.safetensors"):
+        assert (one / "hf" / name).read_bytes() == (straight / "hf" / name).read_bytes()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stopped_one_continues_to_the_same_result(encoder, straight: Path, task: Path, tmp_path: Path, sign) -> None:
+    output = tmp_path / "out"
+    line = words(encoder("bert"), task, output, "--seeds", 2)
+    stopped = 0
+    for state in ("seed-0/state/step-00000004.pt", "seed-1/state/step-00000008.pt"):
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and not (output / state).exists():
+            time.sleep(0.005)
+        if process.poll() is None:
+            process.send_signal(sign)
+            stopped += 1
+        _, errors = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL, 75), errors
+        assert sign == signal.SIGKILL or process.returncode in (0, 75)
+        assert "Traceback" not in errors
+    assert stopped
+
+    done = finetune(encoder("bert"), task, output, "--seeds", 2)
+    assert done.returncode == 0, done.stderr
+    assert results_of(output) == results_of(straight)
+    assert (output / "hf/model.safetensors").read_bytes() == (straight / "hf/model.safetensors").read_bytes()
+
+
+def test_ranks_share_the_work(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+    """Dropout's draws differ with the number of ranks, so it is off."""
+    off = ("--set", "training.dropout=0.0")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert finetune(encoder("bert"), task, alone, *off).returncode == 0
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    line = [*launcher, "trainer.finetune", *words(encoder("bert"), task, together, *off)[3:]]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240, env=os.environ)
+    assert done.returncode == 0, done.stderr
+
+    ours, theirs = results_of(alone)["seeds"][0], results_of(together)["seeds"][0]
+    assert [e["loss"] for e in ours["epochs"]] == pytest.approx([e["loss"] for e in theirs["epochs"]], rel=1e-4)
+    assert ours["scores"]["dev"] == pytest.approx(theirs["scores"]["dev"], abs=0.05)
+
+
+KINDS = ["pair", "choice", "tags", "span"]
+
+SEVERAL = "import sys; from trainer.finetune.cli import main; sys.exit(max(main(w.split('|')) for w in sys.argv[1:]))"
+"""Several commands in one process, whose start takes longer than they do."""
+
+
+@pytest.fixture(scope="module")
+def of_each_kind(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("kinds")
+    families = {"pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
+    lines = []
+    for kind in KINDS:
+        windows = {"stride": 8} if kind == "span" else {}
+        task = write_task(folder / kind, kind, max_length=48, **windows)
+        lines.append("|".join(words(encoder(families[kind]), task, folder / kind / "out")[3:]))
+    done = subprocess.run([sys.executable, "-c", SEVERAL, *lines], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {kind: folder / kind / "out" for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: str) -> None:
+    output = of_each_kind[kind]
+    seed = results_of(output)["seeds"][0]
+    losses = [epoch["loss"] for epoch in seed["epochs"]]
+    assert losses[-1] < losses[0]
+    assert set(seed["scores"]) == {"dev", "test"}
+
+    lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
+    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"}
+    expected = {"pair": float, "choice": int, "tags": list, "span": str}
+    assert isinstance(lines[0]["prediction"], expected[kind])
+
+
+def test_pipelines_open_the_models(of_each_kind: dict[str, Path]) -> None:
+    tags = pipeline("token-classification", model=str(of_each_kind["tags"] / "hf"))
+    assert {found["entity"] for found in tags("The cat sees the river.")} <= {"O", "B-WHO", "B-WHAT"}
+    answer = pipeline("question-answering", model=str(of_each_kind["span"] / "hf"))
+    context = "The cat sees the river."
+    assert answer(question="What is it that the cat sees?", context=context)["answer"] in context
+
+
+def test_a_folder_belongs_to_one_fine_tuning(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+    cases = [
+        (encoder("bert"), ("--set", "training.lr=1e-4"), "another task"),
+        (encoder("roberta"), (), "another encoder"),
+        (encoder("bert"), ("--random_weights",), "other first weights"),
+    ]
+    for folder, flags, reason in cases:
+        done = finetune(folder, task, straight, *flags)
+        assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr
+
+    (tmp_path / "note.txt").write_text("mine")
+    done = finetune(encoder("bert"), task, tmp_path)
+    assert done.returncode == 2 and "of no fine-tuning" in done.stderr
+
+
+def test_a_kind_that_a_family_cannot_serve_is_refused(encoder, tmp_path: Path) -> None:
+    done = finetune(encoder("eurobert"), write_task(tmp_path, "span"), tmp_path / "out")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "eurobert" in done.stderr and "It serves sentence, pair, tags" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_encoder(task: Path, tmp_path: Path) -> None:
+    done = finetune(tmp_path / "nothing", task, tmp_path / "out")
+    assert done.returncode == 2 and "config.json" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,94 @@
+"""Tables of any fields come back as they were written, and any bytes at all give rows or one line of error."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.errors import DataError
+from trainer.finetune.files.conll import read_conll
+from trainer.finetune.files.jsonl import read_json_lines
+from trainer.finetune.files.records import WantedColumns
+from trainer.finetune.files.tables import TableLayout, read_table
+
+# Each case writes a file, for which a busy machine may need longer than hypothesis allows.
+UNTIMED = settings(deadline=None, max_examples=60)
+
+PLAIN_FIELD = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), max_size=8)
+ANY_FIELD = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def rows_of(field: st.SearchStrategy[str]) -> st.SearchStrategy[list[list[str]]]:
+    return st.integers(2, 4).flatmap(
+        lambda width: st.lists(st.lists(field, min_size=width, max_size=width), min_size=1)
+    )
+
+
+def read_back(text: str, layout: TableLayout, width: int) -> list[list[str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table"
+        path.write_bytes(text.encode())
+        records = read_table(str(path), layout, WantedColumns(tuple(range(width))))
+    assert all(record.fault is None for record in records)
+    return [list(record.values.values()) for record in records]
+
+
+@UNTIMED
+@given(rows_of(PLAIN_FIELD), st.sampled_from(["\n", "\r\n"]))
+def test_plain_fields_may_hold_anything_but_tabs_and_line_ends(rows: list[list[str]], end: str) -> None:
+    text = "".join("\t".join(row) + end for row in rows)
+    # A byte order mark at the very beginning of a file is no text.
+    expected = [list(row) for row in rows]
+    expected[0][0] = expected[0][0].removeprefix("\ufeff")
+    assert read_back(text, TableLayout("\t", quotes=False, header=False), len(rows[0])) == expected
+
+
+@UNTIMED
+@given(rows_of(ANY_FIELD), st.sampled_from([",", "\t"]))
+def test_quoted_fields_may_hold_anything(rows: list[list[str]], separator: str) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows(rows)
+    assert read_back(file.getvalue(), TableLayout(separator, quotes=True, header=False), len(rows[0])) == rows
+
+
+@UNTIMED
+@given(rows_of(PLAIN_FIELD), st.data())
+def test_rows_of_another_length_have_a_fault(rows: list[list[str]], data: st.DataObject) -> None:
+    broken = data.draw(st.integers(1, len(rows)))
+    fields = data.draw(st.integers(1, 6).filter(lambda count: count != len(rows[0])))
+    header = [f"c{number}" for number in range(len(rows[0]))]
+    lines = [*rows[: broken - 1], ["x"] * fields, *rows[broken - 1 :]]
+    text = "".join("\t".join(row) + "\n" for row in [header, *lines])
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table"
+        path.write_bytes(text.encode())
+        records = read_table(str(path), TableLayout("\t", quotes=False, header=True), WantedColumns(("c1",)))
+
+    faults = [(record.place.rpartition(" ")[2], record.fault) for record in records if record.fault]
+    assert faults == [(str(broken + 1), f"{fields} fields, expected {len(header)}")]
+
+
+@UNTIMED
+@given(st.binary(max_size=60))
+def test_any_bytes_are_rows_or_one_line_of_error(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "file")
+        Path(path).write_bytes(content)
+        readers = [
+            lambda: read_table(path, TableLayout("\t", quotes=False, header=False), WantedColumns((0,))),
+            lambda: read_table(path, TableLayout(",", quotes=True, header=True), WantedColumns((0,))),
+            lambda: read_conll(path, WantedColumns((0, -1))),
+            lambda: read_json_lines(path, WantedColumns(("text",))),
+        ]
+        for reader in readers:
+            try:
+                reader()
+            except DataError as error:
+                assert "\n" not in str(error)
+                assert path in str(error)

@@ -1,0 +1,140 @@
+"""Task files: defaults by kind, --set, one line for each wrong key, and the resolved task as TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from schemas.errors import UsageError
+from trainer.finetune.shipped import shipped_task_names
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import data_folder, dump_task, read_task
+
+PAIR = {
+    "name": "small",
+    "kind": "pair",
+    "data": {
+        "train": "a/train.tsv",
+        "dev": "a/dev.tsv",
+        "columns": {"text": "one", "text_pair": "two", "label": "label"},
+    },
+}
+
+
+def task_file(folder: Path, content: dict[str, Any]) -> str:
+    path = folder / "task.toml"
+    path.write_text(tomli_w.dumps(content))
+    return str(path)
+
+
+def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
+    task = read_task(task_file(tmp_path, PAIR), [])
+    assert (task.metrics, task.data.format, task.data.quotes) == (("accuracy",), "tsv", False)
+    assert (task.training.epochs, task.training.max_length, task.training.dropout) == (3, 128, None)
+
+    span = {"name": "squad", "kind": "span", "data": {"train": "train.json", "dev": "dev.json"}}
+    task = read_task(task_file(tmp_path, span), ["training.stride=100"])
+    assert (task.metrics, task.data.format) == (("answer_f1", "exact_match"), "squad")
+    assert (task.training.max_length, task.training.stride) == (384, 100)
+
+    task = read_task(task_file(tmp_path, PAIR), ["data.labels=number"])
+    assert task.metrics == ("pearson_and_spearman", "pearson", "spearman")
+
+
+def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
+    changes = ["name=other", "training.lr=5e-5", 'metrics=["f1"]', "data.header=false", "data.columns.text=3"]
+    changes += [
+        "data.columns.text_pair=4",
+        "data.columns.label=-1",
+        "data.labels=[0, true]",
+        "training.null_threshold=best",
+    ]
+    task = read_task(task_file(tmp_path, PAIR), changes)
+    assert (task.name, task.training.lr, task.metrics) == ("other", 5e-5, ("f1",))
+    assert (task.data.columns.text, task.data.columns.label) == (3, -1)
+    assert (task.data.labels, task.training.null_threshold) == (("0", "true"), "best")
+    assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training.lr=none"]).training.lr == 2e-5
+
+
+@pytest.mark.parametrize("name", shipped_task_names())
+def test_a_resolved_task_is_read_as_itself(name: str, tmp_path: Path) -> None:
+    task = read_task(name, [])
+    path = tmp_path / "task.toml"
+    path.write_text(dump_task(task))
+    assert read_task(str(path), []) == task
+    assert task.name == name.partition("/")[2].replace("-", "")
+    assert task.source is not None
+
+
+def test_every_default_is_written_out() -> None:
+    content = tomllib.loads(dump_task(Task.model_validate(PAIR)))
+    assert content["training"]["warmup_ratio"] == 0.1
+    assert content["metrics"] == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("training.epoch=1", "unknown key training.epoch. Did you mean training.epochs?"),
+        ("data.column.text=a", "unknown key data.column. Did you mean data.columns?"),
+        ("data.columns.txt=a", "unknown key data.columns.txt. Did you mean data.columns.text?"),
+        ("sourse=a", "--set sourse=a: expected section.key=value"),
+        ("kind=pairs", "kind: input should be 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
+        ("kind=span", 'data.format is "tsv", but a task of the kind span is read from squad'),
+        ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
+        ("kind=choice", "data.columns.context is missing, which a task of the kind choice needs"),
+        ("data.format=xml", "data.format: input should be"),
+        ("data.train=a/train.xml", "data.format is missing. How the files are written."),
+        ("data.train=none", "data.train is missing. The training file"),
+        ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
+        ("data.columns.label=none", "data.columns.label is missing"),
+        ('data.labels=["a"]', "data.labels has 1 label, expected two or more"),
+        ('data.labels=["a", "a"]', 'data.labels has "a" twice'),
+        ("data.labels=numbers", "data.labels"),
+        ("data.test_header=true", "data.test_columns and data.test_header need data.test"),
+        ("data.find_answers=true", "data.find_answers is for the kind span"),
+        ("data.extra.test=a.tsv", 'data.extra has a set "test"'),
+        ("data.replace.three.a=b", 'data.replace has "three", which is none of data.columns'),
+        (
+            'metrics=["acuracy"]',
+            'metrics has "acuracy", which is not a metric; a task of kind "pair" can have:',
+        ),
+        ('metrics=["pearson"]', 'metrics has "pearson", which does not serve a task of kind "pair"'),
+        ("training.lr=0", "training.lr: input should be greater than 0, found 0"),
+        ("training.lr=nan", "training.lr: input should be a finite number"),
+        ("training.layer_decay=1.1", "training.layer_decay: input should be less than or equal to 1"),
+        ("training.precision=fp16", "training.precision: input should be 'fp32' or 'bf16'"),
+    ],
+)
+def test_wrong_keys_are_named(change: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_task(task_file(tmp_path, PAIR), [change])
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_are_no_task(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("name = ")
+    (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
+    for name, expected in [
+        ("broken.toml", "is not TOML"),
+        ("latin.toml", "is not TOML"),
+        ("none.toml", "does not exist"),
+    ]:
+        with pytest.raises(UsageError, match=expected):
+            read_task(str(tmp_path / name), [])
+    with pytest.raises(UsageError, match=r"Did you mean glue/rte\?"):
+        read_task("glue/rt", [])
+
+
+def test_paths_are_relative_to_data_or_to_the_task_file(tmp_path: Path) -> None:
+    path = task_file(tmp_path, PAIR)
+    assert data_folder(path, None) == str(tmp_path)
+    assert data_folder(path, "s3://bucket/glue") == "s3://bucket/glue"
+    assert data_folder("task.toml", None) == "."
+    with pytest.raises(UsageError, match="--data"):
+        data_folder("glue/rte", None)

@@ -1,0 +1,84 @@
+"""Examines the loss of a phase while it trains, at the steps where that is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from deepspeed import DeepSpeedEngine
+
+from trainer.anomaly import AnomalyGuard
+from trainer.config.phases import Phase
+from trainer.due import evaluation_is_due, line_is_due
+from trainer.evaluate import Evaluation
+from trainer.logs import logger
+from trainer.loss_doctor import examination
+from trainer.metrics.log import Figures
+from trainer.metrics.unigram import TrainingText
+from trainer.models.batch import PackedBatch
+from trainer.optim.lr_schedule import learning_rate_in
+from trainer.progress import Progress
+from trainer.run_context import RunContext
+
+
+@dataclass(frozen=True)
+class LossExaminer:
+    """Compares the loss of one phase with that of word frequencies alone, and says why it is no better.
+
+    evaluation: None if the run has no held-out data. training_text: what is known of the phase's rows, None where
+    nothing is; then nothing is examined.
+    """
+
+    context: RunContext
+    phase: Phase
+    engine: DeepSpeedEngine
+    guard: AnomalyGuard
+    evaluation: Evaluation | None
+    training_text: TrainingText | None
+
+    def level_line(self) -> Figures:
+        """Return the loss of word frequencies alone on the training text, by its name in metrics.jsonl."""
+        return {} if self.training_text is None else {"unigram_loss": self.training_text.frequencies.loss}
+
+    def is_due(self, step: int, progress: Progress) -> bool:
+        """Return whether the loss after `step` is compared with that of word frequencies alone."""
+        run_recipe = self.context.run_recipe
+        if self.training_text is None or not examination.is_due(run_recipe, step, progress.examined_step):
+            return False
+        if self.evaluation is None:
+            return line_is_due(run_recipe, self.phase, step)
+        return evaluation_is_due(run_recipe, self.phase, step)
+
+    def examine(self, step: int, figures: Figures, progress: Progress, micro_batches: list[PackedBatch]) -> Figures:
+        """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
+
+        figures: of the line of metrics. micro_batches: some that were trained on, which are looked at in a run without
+        held-out data.
+
+        Returns the likely cause by its name in metrics.jsonl, and nothing for a loss that is better.
+        """
+        held_out = self.evaluation
+        level = examination.level_of(figures, prefix="" if held_out is None else "eval_")
+        if level is None or self.training_text is None:
+            return {}
+
+        progress.examined_step = step
+        if not level.is_at_line:
+            return {}
+
+        self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
+        patient = examination.Patient(
+            recipe=self.phase.recipe,
+            step=step,
+            first_step=self.phase.steps_before + 1,
+            learning_rate_at=partial(learning_rate_in, self.phase),
+            corpus_tokens=self.training_text.tokens,
+            tokens=progress.meter.tokens,
+            skipped_steps=self.guard.history.skipped,
+            interval=progress.interval,
+        )
+        if held_out is not None:
+            micro_batches = held_out.first_batch()
+        cause, sentence = examination.diagnosis(patient, level, self.engine, micro_batches)
+        logger.info("%s: %s", self.context.run_recipe.run.folder, sentence)
+        return {"loss_doctor": cause}

@@ -1,0 +1,103 @@
+"""Opens what one phase of a run trains with: its data, its engine and the run's metrics."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
+from trainer.checkpoint.layout import TrainingState
+from trainer.checkpoint.resume import write_history
+from trainer.checkpoint.run_dir import describe_run
+from trainer.config.phases import Phase
+from trainer.data.build import build_stream
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import Stream
+from trainer.data.rank_share import RankShare, share_of
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.process_group import device_of_rank
+from trainer.engine import build_engine
+from trainer.evaluate import Evaluation, open_evaluation
+from trainer.metrics.log import MetricsLog
+from trainer.metrics.monitors import Tell, name_run
+from trainer.metrics.unigram import TrainingText, open_frequencies, training_text
+from trainer.metrics.utilization import utilization_of
+from trainer.run_context import RunContext
+
+
+@dataclass(frozen=True)
+class PhaseData:
+    """The data that one rank reads in one phase."""
+
+    folders: list[PairFolder]
+    share: RankShare
+    stream: Stream
+    evaluation: Evaluation | None
+    text: TrainingText | None
+
+
+def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
+    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint."""
+    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
+
+    stream = build_stream(phase.recipe, folders, share, device_of_rank())
+    resources.callback(stream.close)
+
+    frequencies = open_frequencies(phase.recipe, folders, begins)
+    evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
+    if evaluation is not None:
+        resources.callback(evaluation.close)
+
+    return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
+
+
+def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
+    """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
+
+    begins: the run has no checkpoint, so it needs initial weights. Otherwise the weights are zeros until the checkpoint
+    is loaded.
+    """
+    run_recipe = context.run_recipe
+
+    # W&B reads the run's name from the environment while DeepSpeed builds the engine.
+    run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
+    model = build_initial_model(phase.recipe, data.folders)
+    engine = build_engine(model, phase.recipe, data.share)
+    if begins:
+        first = data.folders[0]
+        warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
+        context.watchdog.at("drawing initial weights")
+        fill_in_initial_weights(engine, run_recipe, data.folders)
+    return engine
+
+
+def open_metrics(
+    context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState, tell_monitors: Tell
+) -> MetricsLog | None:
+    """Open the run's metrics on rank 0, cut back to `state`, and write next to them what an export needs.
+
+    Returns None on other ranks. Raises StorageError on every rank if rank 0 cannot write. A collective call.
+    """
+    run = context.run_recipe.run
+    opened: list[MetricsLog] = []
+
+    # The log holds open files, which cannot be sent to other ranks, so it leaves the function in a list.
+    def write_and_open() -> None:
+        describe_run(context.run_recipe, folders[0])
+        write_history(run.folder, state.changes)
+        utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
+        metrics.objective = phase.recipe.objective.kind
+        opened.append(metrics)
+
+    run_on_rank_0(write_and_open)
+    return opened[0] if opened else None
+
+
+def close_metrics(metrics: MetricsLog) -> None:
+    """Close the metrics. A disk that cannot take the last lines was already reported when they were logged."""
+    with contextlib.suppress(OSError):
+        metrics.close()

@@ -1,0 +1,72 @@
+"""What a run says of its steps: a message about each one that made no update, and the lines of metrics.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from schemas.errors import StorageError
+from trainer.config.phases import Phase
+from trainer.data.loader import Stream
+from trainer.due import line_is_due
+from trainer.evaluate import EvaluationResult
+from trainer.logs import logger
+from trainer.loss_doctor.examiner import LossExaminer
+from trainer.metrics.log import MetricsLog
+from trainer.metrics.step_clock import StepClock
+from trainer.models.batch import PackedBatch
+from trainer.optim.lr_schedule import learning_rate_in
+from trainer.progress import Progress
+from trainer.run_context import RunContext
+from trainer.step_result import StepResult
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """Logs the steps of one phase. metrics: None on ranks other than 0."""
+
+    context: RunContext
+    phase: Phase
+    stream: Stream
+    clock: StepClock
+    examiner: LossExaminer
+    metrics: MetricsLog | None
+
+    def add(
+        self,
+        result: StepResult,
+        progress: Progress,
+        evaluation: EvaluationResult,
+        micro_batches: list[PackedBatch],
+    ) -> None:
+        """Log the means since the last logged line, if this step ends an interval or was evaluated.
+
+        micro_batches: as in `LossExaminer.examine`.
+        """
+        step = result.step
+        if self.metrics is not None:
+            self.metrics.advance()
+        if result.fault is not None:
+            logger.info("Step %d made no update: %s.", step, result.fault)
+
+        run_recipe = self.context.run_recipe
+        if not line_is_due(run_recipe, self.phase, step):
+            return
+
+        # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
+        figures = progress.interval.means() | self.examiner.level_line() | evaluation.figures
+        if self.examiner.is_due(step, progress):
+            figures |= self.examiner.examine(step, figures, progress, micro_batches)
+        progress.end_interval()
+        measured = self.clock.end_interval(step, self.stream.stalled_seconds)
+        if self.metrics is None:
+            return
+
+        position = {"step": step, "lr": learning_rate_in(self.phase, step)}
+        rates = progress.meter.read(self.stream.stalled_seconds)
+        try:
+            self.metrics.log(figures | position | rates, measured)
+        except (OSError, StorageError) as error:
+            # The line is kept, and written with a later one once there is room again.
+            output = run_recipe.run.output
+            reason = error.strerror if isinstance(error, OSError) else error
+            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
