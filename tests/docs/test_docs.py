@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import tomllib
@@ -28,6 +29,7 @@ from trainer.config.section import Section
 from trainer.config.shipped import recipe_names
 from trainer.doctor import command as doctor_command
 from trainer.export import convert
+from trainer.finetune import cli as finetune_cli
 
 LINKED = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}}
 DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "timeout"}
@@ -67,7 +69,7 @@ LAUNCHER_FLAGS = {
 
 def test_every_page_with_commands_is_tested() -> None:
     tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
-    assert {page for page in PAGES if commands(page)} == tested | {"docs/proteins.md"}
+    assert {page for page in PAGES if commands(page)} == tested | {"docs/adapt.md", "docs/proteins.md"}
 
 
 @pytest.mark.timeout(600)
@@ -97,6 +99,31 @@ def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
     sandbox.run_page("docs/continue_published.md")
     assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(600)
+def test_an_encoder_is_adapted(sandbox: Sandbox, vocab: Path) -> None:
+    put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
+    lines = [json.dumps({"text": f"The cat sees the river {i}.", "label": "ab"[i % 2]}) + "\n" for i in range(24)]
+    for name, part in (("train", lines[:16]), ("dev", lines[16:])):
+        Path(f"{name}.jsonl").write_text("".join(part))
+    task = {"name": "letters", "kind": "sentence", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
+    Path("task.toml").write_text(tomli_w.dumps(task))
+
+    (steps,) = [tomllib.loads(block) for block in blocks("docs/adapt.md", "toml") if is_other_file(block)]
+    for name in ("domain", "task"):
+        steps[name]["set"] = ["run.max_steps=3", "engine.precision=fp32"]
+    steps["finetune"]["seeds"] = 1
+    Path("steps.toml").write_text(tomli_w.dumps(steps))
+
+    sandbox.run_page("docs/adapt.md")
+    for output in ("out/adapted", "out/steps"):
+        assert Path(output, "finetune/results.json").exists()
+
+
+def is_other_file(block: str) -> bool:
+    """Return whether a page's block of TOML is no part of a recipe, which its first line then says."""
+    return block.startswith("# steps.toml")
 
 
 def test_proteins_become_pairs(sandbox: Sandbox) -> None:
@@ -142,7 +169,7 @@ def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Pat
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_tables_are_valid_in_a_recipe(page: str, tmp_path: Path) -> None:
-    for block in blocks(page, "toml"):
+    for block in filter(lambda block: not is_other_file(block), blocks(page, "toml")):
         recipe = tomllib.loads((ROOT / "tests/recipes/small_bert.toml").read_text())
         changes = tomllib.loads(block)
         if "global_tokens" in changes.get("batch", {}):
@@ -195,6 +222,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
 
 def test_flags_in_the_text_exist() -> None:
     parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor_command.parser("clozeline doctor")]
+    parsers.append(finetune_cli.parser("clozeline finetune"))
     helps = "".join(parser.format_help() for parser in parsers) + Path(convert.__file__).read_text()
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (
