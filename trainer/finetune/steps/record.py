@@ -77,7 +77,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         entries = json.loads(path.read_text())
         for entry in entries.values():
-            dict(entry["made_with"]), bool(entry["finished"])
+            if not isinstance(entry["made_with"], dict) or not isinstance(entry["finished"], bool):
+                raise ValueError("an entry is not what this file has")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error}). Remove the folder of this output, or choose another.") from error
     return entries
