@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import textwrap
@@ -79,7 +80,7 @@ LAUNCHER_FLAGS = {
 
 def test_every_page_with_commands_is_tested() -> None:
     tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
-    tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md"}
+    tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md", "docs/adapt.md"}
     assert {page for page in PAGES if commands(page)} == tested
 
 
@@ -110,6 +111,31 @@ def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
     sandbox.run_page("docs/continue_published.md")
     assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(600)
+def test_an_encoder_is_adapted(sandbox: Sandbox, vocab: Path) -> None:
+    put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
+    lines = [json.dumps({"text": f"The cat sees the river {i}.", "label": "ab"[i % 2]}) + "\n" for i in range(24)]
+    for name, part in (("train", lines[:16]), ("dev", lines[16:])):
+        Path(f"{name}.jsonl").write_text("".join(part))
+    task = {"name": "letters", "kind": "sentence", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
+    Path("task.toml").write_text(tomli_w.dumps(task))
+
+    (steps,) = [tomllib.loads(block) for block in blocks("docs/adapt.md", "toml") if is_other_file(block)]
+    for name in ("domain", "task"):
+        steps[name]["set"] = ["run.max_steps=3", "engine.precision=fp32"]
+    steps["finetune"]["seeds"] = 1
+    Path("steps.toml").write_text(tomli_w.dumps(steps))
+
+    sandbox.run_page("docs/adapt.md")
+    for output in ("out/adapted", "out/steps"):
+        assert Path(output, "finetune/results.json").exists()
+
+
+def is_other_file(block: str) -> bool:
+    """Return whether a page's block of TOML is no part of a recipe, which its first line then says."""
+    return block.startswith("# steps.toml")
 
 
 def test_proteins_become_pairs(sandbox: Sandbox) -> None:
@@ -194,7 +220,7 @@ def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Pat
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_tables_are_valid_in_a_recipe(page: str, tmp_path: Path) -> None:
-    for block in blocks(page, "toml"):
+    for block in filter(lambda block: not is_other_file(block), blocks(page, "toml")):
         recipe = tomllib.loads((ROOT / "tests/recipes/small_bert.toml").read_text())
         changes = tomllib.loads(block)
         if "global_tokens" in changes.get("batch", {}):

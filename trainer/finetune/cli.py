@@ -7,6 +7,7 @@ import argparse
 from schemas.errors import ClozelineError
 from trainer.cli import RecipeParser, check_launcher, print_error
 from trainer.distributed.preemption import StopRequest
+from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
@@ -48,7 +49,15 @@ def main(
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Read the task and fine-tune."""
+    """Read the task, or the steps, and fine-tune."""
+    steps = steps_of(options)
+    if steps is not None:
+        check_launcher()
+        from trainer.finetune.steps.drive import run_steps
+
+        run_steps(steps, options.output, stop)
+        return
+
     task = read_task(options.task, options.set)
     check_launcher()
 
@@ -56,7 +65,8 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     from trainer.finetune.run import Order, finetune
 
     data = data_folder(options.task, options.data)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    first_seed = options.first_seed or 0
+    seeds = range(first_seed, first_seed + (options.seeds or 1))
     finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
 
 
@@ -68,12 +78,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    flags.add_argument("folder", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's")
-    flags.add_argument("--task", required=True, metavar="TASK.toml", help="what to learn, and how")
+    flags.add_argument(
+        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's"
+    )
+    flags.add_argument("--task", metavar="TASK.toml", help="what to learn, and how")
     flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
     flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
-    flags.add_argument("--seeds", type=_positive, default=1, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=int, default=0, help="the first of these seeds (default: 0)")
+    flags.add_argument("--seeds", type=_positive, help="how often to train, with other draws (default: 1)")
+    flags.add_argument("--first_seed", type=int, help="the first of these seeds (default: 0)")
     flags.add_argument(
         "--set",
         action="append",
@@ -84,6 +96,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
     )
+    add_step_flags(flags)
     return flags
 
 

@@ -1,0 +1,156 @@
+"""Does one step of continued pretraining: text -> pairs -> a run of the trainer -> a Hugging Face folder.
+
+    DIR/STEP/texts.jsonl    the task's text (step "task" alone)
+    DIR/STEP/text           text shards
+    DIR/STEP/pairs          pairs, with the encoder's own vocabulary
+    DIR/STEP/recipe.toml    the recipe
+    DIR/STEP/run            the run: checkpoints, metrics, report
+    DIR/STEP/hf             the encoder that the next step begins with
+
+Each of them is made by the documented command, finished or not at all, and what is finished is not made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas import storage
+from schemas.vocabulary import read_vocabulary
+from trainer.config.schema import Recipe
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.preemption import StopRequest
+from trainer.finetune.steps.jobs import run_job
+from trainer.finetune.steps.schema import AdaptSection
+from trainer.finetune.steps.step_recipe import fitted, max_length_of, step_recipe, validated, write_recipe
+from trainer.finetune.steps.text import json_lines
+from trainer.models.hf_files import read_config
+from trainer.models.hf_shape import model_of_folder
+from trainer.models.published_checks import check_published_vocabulary
+from trainer.run_context import watch_ranks
+from trainer.train import pretrain
+
+JOB_TIMEOUT_SECONDS = 600.0
+"""Of a rank that does not advance while rank 0 runs the pipeline's jobs."""
+
+PAIR_OBJECTIVES = {"domain": "full_sentences", "task": "doc_sentences"}
+"""Rows of one segment, so that nothing but masks is predicted; a task's examples are kept apart."""
+
+
+@dataclass(frozen=True)
+class AdaptStep:
+    """A step of continued pretraining.
+
+    name: "domain" or "task". texts: the task's; None for a domain's step. sources: of a domain's step, its corpus as
+    `shard` takes it, or folders of pairs if has_pairs. output: the step's folder.
+    """
+
+    name: str
+    section: AdaptSection
+    output: Path
+    texts: list[str] | None = None
+    sources: tuple[str, ...] = ()
+    has_pairs: bool = False
+
+    @property
+    def run(self) -> Path:
+        return self.output / "run"
+
+    @property
+    def encoder(self) -> Path:
+        """The Hugging Face folder that the step ends with."""
+        return self.output / "hf"
+
+    @property
+    def pairs(self) -> list[str]:
+        """The folders of pairs that the step trains on."""
+        return list(self.sources) if self.has_pairs else [str(self.output / "pairs")]
+
+
+def check_step(step: AdaptStep, folder: str) -> None:
+    """Raise UsageError or DataError, before anything is done, if a step cannot continue the encoder in `folder`."""
+    validated(step_recipe(step.section, folder, step.pairs, str(step.run)), step.section)
+    max_length_of(step.section, model_of_folder(folder))
+    if step.has_pairs:
+        for pairs in step.pairs:
+            vocabulary = read_vocabulary(storage.join(pairs, "vocabulary"))
+            check_published_vocabulary(read_config(folder), vocabulary, folder)
+
+
+def adapt(step: AdaptStep, folder: str, stop: StopRequest) -> None:
+    """Continue the encoder in `folder` and export it to `step.encoder`. A collective call.
+
+    Raises PreemptedError when it was asked to stop and everything is saved.
+    """
+    if not step.has_pairs:
+        on_rank_0(lambda progress: make_pairs(step, folder, stop, progress))
+
+    recipe = run_on_rank_0(lambda: final_recipe(step, folder))
+    with usual_arithmetic():
+        pretrain(recipe, stop)
+    on_rank_0(lambda progress: export_run(step.run, step.encoder, stop, progress))
+
+
+def on_rank_0(act: Callable[[Callable[[], None]], None]) -> None:
+    """Let rank 0 do something that takes long, and tells its progress, while the others wait. A collective call."""
+    with watch_ranks(JOB_TIMEOUT_SECONDS) as watchdog:
+        watchdog.at("preparing a step")
+        run_on_rank_0(lambda: act(watchdog.progress))
+
+
+def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callable[[], None]) -> None:
+    """Turn the step's text into pairs, as a user would."""
+    section = step.section
+    text = step.output / "text"
+    source = ",".join(step.sources)
+    own_flags: list[str] = []
+    if step.texts is not None:
+        source = str(step.output / "texts.jsonl")
+        storage.publish(source, json_lines(step.texts))
+        own_flags = ["--format", "jsonl"]
+
+    shard = ["-m", "pipeline", "shard", "--input", source, "--output", str(text)]
+    run_job([*shard, *own_flags, *flags_of(section.shard.model_dump(exclude_none=True))], stop, progress)
+
+    flags = {"objective": PAIR_OBJECTIVES[step.name], **section.make_pairs.model_dump(exclude_none=True)}
+    flags["max_length"] = max_length_of(section, model_of_folder(folder))
+    pairs = ["-m", "pipeline", "pairs", "--text", str(text), "--vocab", folder, "--output", step.pairs[0]]
+    run_job([*pairs, *flags_of(flags)], stop, progress)
+
+
+def flags_of(values: dict[str, Any]) -> list[str]:
+    """Return flags as words. Example: `{"max_length": 64}` -> `["--max_length", "64"]`."""
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+def final_recipe(step: AdaptStep, folder: str) -> Recipe:
+    """Write the step's recipe, which depends on how many rows there are, and return it."""
+    content = step_recipe(step.section, folder, step.pairs, str(step.run))
+    content = fitted(content, step.section)
+    write_recipe(content, str(step.output / "recipe.toml"))
+    return validated(content, step.section)
+
+
+def export_run(run: Path, encoder: Path, stop: StopRequest, progress: Callable[[], None]) -> None:
+    """Export a run. What an export that was killed left is replaced."""
+    run_job(["-m", "trainer.export", str(run), "--output", str(encoder), "--overwrite"], stop, progress)
+
+
+@contextlib.contextmanager
+def usual_arithmetic() -> Iterator[None]:
+    """Undo at the end how a run has this process compute.
+
+    Fine-tuning must not depend on whether a step before it ran in the same process, or in one that was killed.
+    """
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)

@@ -1,0 +1,227 @@
+"""Does all steps in their order; `run_steps` is where it begins.
+
+    DIR/steps.json    which steps are done, and what each was made with
+    DIR/general       the run of [general] recipe, and its export (not with [general] folder)
+    DIR/domain        see adapt.py
+    DIR/task
+    DIR/finetune      what `clozeline finetune` writes
+
+All steps run in this process, on all ranks of a launcher, because a step begins as any start does: from what the one
+before left on the disk. Rank 0 alone runs the pipeline's jobs and exports, as processes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import StorageError, UsageError
+from schemas.manifest import read_manifest
+from trainer.checkpoint.run_lock import hold
+from trainer.config.load import load_recipe
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.preemption import StopRequest
+from trainer.distributed.process_group import start_distributed
+from trainer.finetune.files.read import read_task_data
+from trainer.finetune.model import check_folder, fingerprint_of, open_tokenizer
+from trainer.finetune.output import IDENTITY_FILE
+from trainer.finetune.run import Order, finetune
+from trainer.finetune.steps.adapt import (
+    JOB_TIMEOUT_SECONDS,
+    AdaptStep,
+    adapt,
+    check_step,
+    export_run,
+    on_rank_0,
+    usual_arithmetic,
+)
+from trainer.finetune.steps.record import MadeWith, StepRecord, hash_of
+from trainer.finetune.steps.schema import GeneralSection, Steps
+from trainer.finetune.steps.step_recipe import changed_content
+from trainer.finetune.steps.steps_file import content_of_recipe
+from trainer.finetune.steps.text import task_texts
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import data_folder, read_task
+from trainer.logs import logger
+from trainer.models.host_memory import check_memory
+from trainer.train import pretrain
+
+GENERAL = "general"
+FINETUNE = "finetune"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. data: the folder of the task's files. made_with: of each step that has a folder."""
+
+    steps: Steps
+    output: Path
+    task: Task
+    data: str
+    adapt_steps: list[AdaptStep]
+    made_with: dict[str, MadeWith]
+
+    @property
+    def general(self) -> GeneralSection:
+        assert self.steps.general is not None  # read_steps puts FOLDER of the command line there
+        return self.steps.general
+
+    @property
+    def first_encoder(self) -> str:
+        """The folder of the encoder that the first step continues."""
+        return self.general.folder or str(self.output / GENERAL / "hf")
+
+
+def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
+    """Do all steps that are not done yet. A collective call.
+
+    Raises UsageError and DataError before anything is done, PreemptedError once everything is saved, and what training,
+    exports and the pipeline's jobs raise.
+    """
+    plan = plan_of(steps, Path(output))
+    start_distributed(JOB_TIMEOUT_SECONDS)
+    with contextlib.ExitStack() as resources:
+        record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
+
+        folder = plan.first_encoder
+        if plan.general.recipe is not None:
+            with _step(plan, record, GENERAL) as is_due:
+                if is_due:
+                    train_general(plan, stop)
+
+        check_encoder(plan, folder)
+        for step in plan.adapt_steps:
+            with _step(plan, record, step.name) as is_due:
+                if is_due:
+                    adapt(step, folder, stop)
+            folder = str(step.encoder)
+
+        fine_tuning = steps.finetune
+        seeds = range(fine_tuning.first_seed, fine_tuning.first_seed + fine_tuning.seeds)
+        with _step(plan, record, FINETUNE, always=True):
+            finetune(Order(folder, plan.task, plan.data, str(plan.output / FINETUNE), list(seeds)), stop)
+
+
+# What is to be done
+
+
+def plan_of(steps: Steps, output: Path) -> Plan:
+    """Read everything that the steps name. Raises UsageError and DataError for what could not be done."""
+    task = read_task(steps.finetune.task, steps.finetune.set)
+    data = data_folder(steps.finetune.task, steps.finetune.data)
+    examples = read_task_data(task, data)
+
+    adapt_steps: list[AdaptStep] = []
+    if steps.domain is not None:
+        has_pairs = steps.domain.pairs is not None
+        sources = steps.domain.pairs if has_pairs else steps.domain.corpus
+        listed = tuple(sources) if isinstance(sources, list) else (str(sources),)
+        adapt_steps.append(AdaptStep("domain", steps.domain, output / "domain", None, listed, has_pairs))
+    if steps.task is not None:
+        texts = task_texts(examples.train, task.name)
+        adapt_steps.append(AdaptStep("task", steps.task, output / "task", texts))
+
+    plan = Plan(steps, output, task, data, adapt_steps, {})
+    if plan.general.folder is not None:
+        check_encoder(plan, plan.general.folder)
+    return Plan(steps, output, task, data, adapt_steps, made_with_of(plan))
+
+
+def check_encoder(plan: Plan, folder: str) -> None:
+    """Raise UsageError or DataError if an encoder cannot be fine-tuned on the task, or continued by a step."""
+    check_folder(folder, plan.task.kind)
+    open_tokenizer(folder, plan.task.kind)
+    for step in plan.adapt_steps:
+        check_step(step, folder)
+
+
+def made_with_of(plan: Plan) -> dict[str, MadeWith]:
+    """Return for each step hashes of what decides its result."""
+    made_with: dict[str, MadeWith] = {}
+    general = plan.general
+    if general.folder is not None:
+        before: Any = fingerprint_of(general.folder)
+    else:
+        before = made_with[GENERAL] = {"recipe": hash_of(content_of_recipe(str(general.recipe)), general.set)}
+
+    for step in plan.adapt_steps:
+        section = step.section
+        before = made_with[step.name] = {
+            "encoder": hash_of(before),
+            "recipe": hash_of(changed_content(section), section.epochs),
+            "text": text_identity(step),
+            "way to make pairs": hash_of(_without_workers(section.shard), _without_workers(section.make_pairs)),
+        }
+
+    made_with[FINETUNE] = {"encoder": hash_of(before)}
+    return made_with
+
+
+def text_identity(step: AdaptStep) -> str:
+    """Return a hash of a step's text. A corpus goes by its patterns: what changes in its files is not noticed."""
+    if step.has_pairs:
+        return hash_of([read_manifest(folder, "pairs").fingerprint for folder in step.pairs])
+    return hash_of(step.texts, step.sources)
+
+
+def _without_workers(flags: Any) -> dict[str, Any]:
+    """Return the flags of a job that its result depends on."""
+    return flags.model_dump(exclude={"direct_num_workers"})
+
+
+# Doing it
+
+
+def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
+    """Hold DIR until `resources` close, and return its record. Raises UsageError if it holds something else."""
+    if (plan.output / IDENTITY_FILE).exists():
+        raise UsageError(f"--output {plan.output} holds a fine-tuning without steps. Choose another folder.")
+    try:
+        plan.output.mkdir(parents=True, exist_ok=True)
+        resources.enter_context(contextlib.closing(hold(str(plan.output))))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(
+            f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"--output {plan.output} cannot be written: {error.strerror}. Check the disk and your permissions, or "
+            "choose another folder."
+        ) from error
+
+    record = StepRecord(plan.output)
+    record.check(plan.made_with)
+    return record
+
+
+@contextlib.contextmanager
+def _step(plan: Plan, record: StepRecord, name: str, always: bool = False) -> Iterator[bool]:
+    """Note that a step begins and, after the block, that it is done. Yields whether it is still to be done.
+
+    always: do it again even if it is done, because it knows itself what is left.
+    """
+    made_with = plan.made_with[name]
+    is_due = always or not run_on_rank_0(lambda: record.is_finished(name))
+    if is_due:
+        logger.info("Step %s: %s", name, plan.output / name)
+        run_on_rank_0(lambda: record.write(name, made_with, finished=False))
+
+    yield is_due
+
+    if is_due:
+        run_on_rank_0(lambda: record.write(name, made_with, finished=True))
+
+
+def train_general(plan: Plan, stop: StopRequest) -> None:
+    """Train the recipe of [general] and export it. A collective call."""
+    general = plan.general
+    folder = plan.output / GENERAL
+    run = folder / "run"
+    recipe = load_recipe(str(general.recipe), [*general.set, f"run.output={run}"])
+    check_memory(recipe, str(general.recipe))
+    with usual_arithmetic():
+        pretrain(recipe, stop)
+    on_rank_0(lambda progress: export_run(run, folder / "hf", stop, progress))

@@ -1,0 +1,109 @@
+"""Runs commands of ours as a user would: a process each, whose one-line error becomes this process's.
+
+The trainer does not import the pipeline. A job ends with this process: where the system can (Linux), also if this
+process is killed without warning, so that a new start never meets the job of the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from threading import Thread
+from typing import IO
+
+from schemas.errors import CheckpointError, ClozelineError, DataError, PreemptedError, StorageError, UsageError
+from trainer.distributed.preemption import INTERRUPTED, StopRequest
+
+PREFIX = "clozeline: "
+POLL_SECONDS = 0.5
+SECONDS_TO_END = 30.0
+
+ERRORS = {error.exit_code: error for error in (UsageError, DataError, CheckpointError, StorageError, PreemptedError)}
+
+ENDS_WITH_PARENT = """\
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+"""Lets the system end the process when its parent has ended (PR_SET_PDEATHSIG of prctl(2)), and becomes Python with
+the arguments from the second on. The parent may have ended before that."""
+
+
+class JobFailedError(ClozelineError):
+    """A job ended with an exit code that is no error of ours: it has a bug, or was killed."""
+
+
+def run_job(words: list[str], stop: StopRequest, progress: Callable[[], None]) -> None:
+    """Run `python WORDS` and wait for it.
+
+    progress: called while the job runs.
+    Raises the error that the job ended with, and PreemptedError, after ending the job, if this process is to stop.
+    """
+    command = [sys.executable, "-c", ENDS_WITH_PARENT, str(os.getpid()), *words]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    messages: list[str] = []
+    reader = Thread(target=_read_errors, args=(process.stderr, messages), daemon=True)
+    reader.start()
+
+    try:
+        while not _has_ended(process):
+            progress()
+            if stop.asked:
+                raise PreemptedError(f"Stopped during `{_shown(words)}`. The same command continues.")
+    finally:
+        _end(process)
+    reader.join(SECONDS_TO_END)
+    if process.returncode != 0:
+        raise _error_of(process.returncode, words, messages)
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    try:
+        process.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process that still runs."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _read_errors(stream: IO[str], messages: list[str]) -> None:
+    """Pass on what a job writes to stderr, except its error, which is told once, by this process."""
+    for line in stream:
+        if line.startswith(PREFIX):
+            messages.append(line.removeprefix(PREFIX).strip())
+        else:
+            sys.stderr.write(line)
+
+
+def _error_of(code: int, words: list[str], messages: list[str]) -> ClozelineError:
+    """Return the error that a job ended with."""
+    if code == INTERRUPTED:
+        return PreemptedError(f"Interrupted during `{_shown(words)}`. The same command continues.")
+
+    if code in ERRORS and messages:
+        return ERRORS[code](" ".join(messages))
+
+    reason = f"exit code {code}" if code >= 0 else f"{signal.Signals(-code).name}"
+    return JobFailedError(f"`{_shown(words)}` ended with {reason}. {' '.join(messages)}".strip())
+
+
+def _shown(words: list[str]) -> str:
+    return " ".join(["python", *words])

@@ -1,0 +1,117 @@
+"""The recipe of a step: the one that the steps file names, with the model of the encoder that the step begins with.
+
+It is written to DIR/STEP/recipe.toml, which `clozeline train --config` takes as well.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import tomli_w
+
+from schemas import storage
+from schemas.errors import UsageError
+from schemas.manifest import read_manifest
+from trainer.config.overrides import apply_override
+from trainer.config.parse import parse_recipe
+from trainer.config.schema import Recipe
+from trainer.config.validate import check_recipe
+from trainer.finetune.steps.schema import AdaptSection
+from trainer.finetune.steps.steps_file import content_of_recipe
+from trainer.logs import logger
+from trainer.models.hf_shape import model_of_folder
+from trainer.models.host_memory import check_memory
+
+KEPT_OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+"""Keys of a recipe's [model] that are no part of the encoder's shape."""
+
+OF_OTHER_PAIRS = ("weights", "vocab", "statistics")
+"""Keys of a recipe's [data] that belong to the pairs which it names itself."""
+
+DEFAULT_MAX_LENGTH = 128
+
+
+def changed_content(section: AdaptSection) -> dict[str, Any]:
+    """Return the content of a step's recipe with the step's changes. Raises UsageError and StorageError."""
+    content = content_of_recipe(section.recipe)
+    for change in section.set:
+        apply_override(content, change)
+    if content.get("phases"):
+        raise UsageError(
+            f"The recipe {section.recipe} has phases, each with rows of its own, which a step of continued pretraining "
+            'cannot have. Remove them, or add "phases=none" to the changes of the step.'
+        )
+    return content
+
+
+def max_length_of(section: AdaptSection, model: dict[str, Any]) -> int:
+    """Return how many tokens the rows of a step have: what is asked for, as far as the encoder takes it.
+
+    Raises UsageError if the step itself asks for more.
+    """
+    longest = model["max_position_embeddings"]
+    asked = section.make_pairs.max_length
+    if asked is not None and asked > longest:
+        raise UsageError(
+            f"make_pairs.max_length is {asked}, but the encoder takes rows of at most {longest} tokens. Lower it."
+        )
+
+    data = changed_content(section).get("data", {})
+    return min(asked or data.get("max_length") or DEFAULT_MAX_LENGTH, longest)
+
+
+def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: str) -> dict[str, Any]:
+    """Return the content of the recipe that continues the encoder in `folder` on folders of pairs.
+
+    output: the run's folder. The content is not validated yet.
+    """
+    content = changed_content(section)
+    before = content.get("model", {})
+    content["model"] = model_of_folder(folder) | {key: before[key] for key in KEPT_OF_MODEL if key in before}
+    content["model"]["init_from"] = folder
+
+    data = content.get("data", {})
+    if data.get("pairs") not in (pairs, pairs[0]):
+        data = {key: value for key, value in data.items() if key not in OF_OTHER_PAIRS}
+    content["data"] = data | {"pairs": pairs}
+    content["run"] = content.get("run", {}) | {"output": output}
+    return content
+
+
+def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
+    """Return a valid recipe with as many steps as its text allows, in batches that the text fills."""
+    recipe = validated(content, section)
+    unit = "rows" if recipe.batch.global_tokens is None else "tokens"
+    manifests = [read_manifest(folder, "pairs") for folder in recipe.data.folders]
+    available = sum(manifest.totals[unit] for manifest in manifests)
+
+    batch = dict(content["batch"])
+    size = recipe.batch.size
+    if size > available:
+        # Otherwise rows would recur within a step, which the trainer refuses.
+        micro_batch = min(recipe.batch.micro_batch or 1, available)
+        size = available // micro_batch * micro_batch
+        batch["global_batch" if unit == "rows" else "global_tokens"] = size
+        if recipe.batch.micro_batch is not None:
+            batch["micro_batch"] = micro_batch
+        logger.info("A batch has %s %s instead of %s: all that the text has.", size, unit, recipe.batch.size)
+
+    steps = recipe.run.max_steps
+    if section.epochs is not None:
+        steps = min(steps, max(1, ceil(section.epochs * available / size)))
+    return content | {"batch": batch, "run": content["run"] | {"max_steps": steps}}
+
+
+def validated(content: dict[str, Any], section: AdaptSection) -> Recipe:
+    """Return the recipe of a step. Raises UsageError that names each wrong key."""
+    name = f"The recipe {section.recipe}"
+    recipe = parse_recipe(content, name)
+    check_recipe(recipe, name)
+    check_memory(recipe, name)
+    return recipe
+
+
+def write_recipe(content: dict[str, Any], path: str) -> None:
+    """Write a recipe as TOML. Raises StorageError."""
+    storage.publish(path, tomli_w.dumps(content).encode())
