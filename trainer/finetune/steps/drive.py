@@ -26,7 +26,8 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.model import check_folder, fingerprint_of, open_tokenizer
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.model import check_folder, open_tokenizer
 from trainer.finetune.output import IDENTITY_FILE
 from trainer.finetune.run import Order, finetune
 from trainer.finetune.steps.adapt import (
