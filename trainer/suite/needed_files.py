@@ -56,13 +56,16 @@ def joined(folder: str, name: str) -> str:
 
 
 def matching(data: str, pattern: str) -> list[str]:
-    """Return the files that a pattern such as "blimp/*.jsonl" stands for, sorted. Only the last part has wildcards."""
+    """Return the files that a pattern such as "blimp/*.jsonl" stands for, sorted, as paths relative to `data`.
+
+    Only the last part of a pattern has wildcards.
+    """
     folder, _, last = pattern.rpartition("/")
     place = joined(data, folder) if folder else data
     if not storage.exists(place):
         return []
     names = sorted(fnmatch.filter(storage.names(place), last))
-    return [storage.join(place, name) for name in names]
+    return [f"{folder}/{name}" if folder else name for name in names]
 
 
 def without_missing(suite: OpenSuite, missing: list[Missing], skip: bool) -> tuple[OpenSuite, list[Missing]]:

@@ -66,6 +66,8 @@ class Scheduler:
         self.errors: dict[str, str] = {}
         """By the name of a job that failed: why, in one line."""
 
+        self._roots: dict[str, str] = {}
+
         self._waiting = list(jobs)
         self._free = list(slots)
         self._running: list[_Running] = []
@@ -98,7 +100,9 @@ class Scheduler:
             failed = [need for need in job.needs if need in self.errors]
             if failed:
                 self._waiting.remove(job)
-                self._fail(job, f"not started, because {failed[0]} failed")
+                # The job that failed itself, behind others that were not started either.
+                self._roots[job.name] = self._roots.get(failed[0], failed[0])
+                self._fail(job, f"not started, because {self._roots[job.name]} failed")
                 continue
 
             is_ready = all(need in self._done for need in job.needs)

@@ -21,7 +21,7 @@ SIZES = {
 
 CONFIGS = {
     "bert": ("BertConfig", {}),
-    "roberta": ("RobertaConfig", {}),
+    "roberta": ("RobertaConfig", {"type_vocab_size": 1}),
     "albert": ("AlbertConfig", {"embedding_size": 16}),
     "electra": ("ElectraConfig", {"embedding_size": 16}),
     "modernbert": ("ModernBertConfig", {"local_attention": 16, "global_attn_every_n_layers": 2}),
@@ -35,7 +35,7 @@ Encoder = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def encoder(vocab: Path, byte_vocab: Path, xlnet_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """The folder of a family's encoder without a task's head."""
+    """The folder of a family's encoder, with the heads of its pretraining."""
     vocabularies = {"roberta": byte_vocab, "xlnet": xlnet_vocab}
     made: dict[str, Path] = {}
 
@@ -62,7 +62,10 @@ def write_encoder(family: str, vocabulary: Path, folder: Path) -> None:
         eos_token_id=tokenizer.eos_token_id,
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
+        mask_token_id=tokenizer.mask_token_id,
     )
     torch.manual_seed(0)
-    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    is_pretraining = type(config) in transformers.AutoModelForPreTraining._model_mapping
+    auto_class = transformers.AutoModelForPreTraining if is_pretraining else transformers.AutoModelForMaskedLM
+    auto_class.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -321,7 +321,7 @@ def test_pairs_of_another_vocabulary_are_refused(adapting: Adapting, byte_rows: 
 
 
 def test_a_task_without_text_is_refused(adapting: Adapting) -> None:
-    words = [{"words": [" "], "tags": ["O"]}] * 4
+    words = [{"words": [" ", " "], "tags": ["O", "B-X"]}] * 4
     (adapting.folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in words))
     (adapting.folder / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in words))
     task = {"name": "empty", "kind": "tags", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}

@@ -111,7 +111,7 @@ def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callab
     own_flags: list[str] = []
     if step.texts is not None:
         source = str(step.output / "texts.jsonl")
-        storage.publish(source, json_lines(step.texts))
+        write_unless_equal(source, json_lines(step.texts))
         own_flags = ["--format", "jsonl"]
 
     shard = ["-m", "pipeline", "shard", "--input", source, "--output", str(text)]
@@ -121,6 +121,12 @@ def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callab
     flags["max_length"] = max_length_of(section, model_of_folder(folder))
     pairs = ["-m", "pipeline", "pairs", "--text", str(text), "--vocab", folder, "--output", step.pairs[0]]
     run_job([*pairs, *flags_of(flags)], stop, progress)
+
+
+def write_unless_equal(path: str, content: bytes) -> None:
+    """Write a file unless it holds this already: `shard` takes a newer file for a changed one."""
+    if not storage.exists(path) or storage.read(path) != content:
+        storage.publish(path, content)
 
 
 def flags_of(values: dict[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
 from trainer.suite.minimal_pairs.pairs_file import Pair, read_pairs
-from trainer.suite.needed_files import matching
+from trainer.suite.needed_files import joined, matching
 from trainer.suite.plan import read_json
 
 SENTENCES_AT_ONCE = 512
@@ -48,7 +48,7 @@ def main(arguments: list[str], prog: str) -> int:
 
 def score_files(options: Any) -> None:
     """Score all files that are not scored yet, and write results.json. Raises DataError and UsageError."""
-    paths = matching(options.data, options.files)
+    paths = [joined(options.data, name) for name in matching(options.data, options.files)]
     if not paths:
         raise DataError(f"{options.data} has no files {options.files}.")
     pairs_of = {path: read_pairs(path) for path in paths}
