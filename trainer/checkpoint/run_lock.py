@@ -42,8 +42,11 @@ STALE_AFTER = 5  # heartbeats without a change after which the owner counts as g
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
-def hold(run: str) -> RunLock:
-    """Lock a run's folder. Raises UsageError if a live run holds it, and OSError if it cannot be written."""
+def hold(run: str, flag: str = "run.output") -> RunLock:
+    """Lock a run's folder. flag: what a user chooses the folder by.
+
+    Raises UsageError if a live run holds it, and OSError if it cannot be written.
+    """
     file = Path(run, RUN_LOCK_FILE).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
     owner: _Owner | None = None
     try:
@@ -52,7 +55,7 @@ def hold(run: str) -> RunLock:
         file.seek(0)
         holder = file.read().strip()
         file.close()
-        raise in_use(run, holder) from None
+        raise in_use(run, holder, flag) from None
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             file.close()
@@ -71,7 +74,7 @@ def hold(run: str) -> RunLock:
     if owner is None and not _is_in_place(file, Path(run, RUN_LOCK_FILE)):
         # A start that was refused has removed the file since we opened it, so it keeps nobody out.
         file.close()
-        return hold(run)
+        return hold(run, flag)
 
     file.truncate(0)
     file.write(f"{_process_name()}\n")
@@ -87,8 +90,8 @@ def _is_in_place(file: IO[str], path: Path) -> bool:
         return False
 
 
-def in_use(run: str, holder: str) -> UsageError:
-    return UsageError(f"{run} is in use by a live run ({holder}). Stop that run first, or choose another run.output.")
+def in_use(run: str, holder: str, flag: str = "run.output") -> UsageError:
+    return UsageError(f"{run} is in use by a live run ({holder}). Stop that run first, or choose another {flag}.")
 
 
 def _process_name() -> str:

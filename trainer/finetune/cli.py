@@ -77,6 +77,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         description="Fine-tune an encoder on one task and measure it there.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     flags.add_argument(
         "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's"
@@ -85,7 +86,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
     flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
     flags.add_argument("--seeds", type=_positive, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=int, help="the first of these seeds (default: 0)")
+    flags.add_argument("--first_seed", type=_not_negative, help="the first of these seeds (default: 0)")
     flags.add_argument(
         "--set",
         action="append",
@@ -97,11 +98,21 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
     )
     add_step_flags(flags)
+
+    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
+    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     return flags
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return number
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(lowest: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < lowest:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {lowest}")
+    return int(text)

@@ -21,6 +21,10 @@ from schemas.randomness import key
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
+from trainer.logs import logger
+
+COUNTS_FROM_PADDING = {"camembert", "data2vec-text", "esm", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
+"""Families whose first position is the one after the id of the padding token, so that some positions are never used."""
 
 
 def check_folder(folder: str, kind: str) -> None:
@@ -53,7 +57,7 @@ def read_config(folder: str) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UsageError(f"{folder}: transformers {transformers.__version__} cannot open it: {reason}") from error
 
 
@@ -66,15 +70,30 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
     except Exception as error:  # transformers raises many types here, depending on which file is missing
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UsageError(f"{folder} has no tokenizer that transformers can open: {reason}") from error
 
+    if tokenizer.pad_token_id is None or tokenizer.cls_token_id is None:
+        raise UsageError(
+            f"The tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
+            "such as GPT-2 cannot be fine-tuned here."
+        )
     if not tokenizer.is_fast:
         raise UsageError(
             f"{folder} has no tokenizer.json, so the places of its tokens in the text are unknown. Save a fast "
             "tokenizer there: AutoTokenizer.from_pretrained(...).save_pretrained(...)."
         )
     return tokenizer
+
+
+def longest_row(config: Any) -> int | None:
+    """Return the most tokens that an encoder has positions for, None if there is no limit."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or positions <= 0:
+        return None
+    if config.model_type in COUNTS_FROM_PADDING:
+        return positions - config.pad_token_id - 1
+    return positions
 
 
 def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool) -> Any:
@@ -88,10 +107,14 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     if kind.labels:
         config.id2label = dict(enumerate(kind.labels))
         config.label2id = {label: i for i, label in enumerate(kind.labels)}
+    if task.is_regression:
+        # Without it, pipelines put the number through a sigmoid.
+        config.problem_type = "regression"
     if task.training.dropout is not None:
         set_dropout(config, task.training.dropout)
 
     auto_class = getattr(transformers, kind.model_class)
+    tell_of_head(folder, config, auto_class)
     torch.manual_seed(key("finetune", "weights", seed) >> 1)
     if random_weights:
         return auto_class.from_config(config).float()
@@ -99,16 +122,36 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     with quiet_transformers():
         try:
             model, told = auto_class.from_pretrained(
-                folder, config=config, dtype=torch.float32, local_files_only=True, output_loading_info=True
+                folder,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                # A head for another number of labels is drawn anew; check_weights refuses all other misfits.
+                ignore_mismatched_sizes=True,
             )
         except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise DataError(
                 f"The weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
 
-    check_weights(folder, model, told["missing_keys"])
+    mismatched = [name for name, *_ in told["mismatched_keys"]]
+    check_weights(folder, model, [*told["missing_keys"], *mismatched])
     return model
+
+
+def tell_of_head(folder: str, config: Any, auto_class: Any) -> None:
+    """Log that a folder has a head of this kind already. The task's head continues from it if it has as many labels."""
+    name = auto_class._model_mapping[type(config)].__name__
+    if name in (config.architectures or ()):
+        logger.info("%s was fine-tuned on a task of this kind (%s). Its head continues if it fits.", folder, name)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def check_weights(folder: str, model: Any, missing: Any) -> None:

@@ -15,8 +15,8 @@ from trainer.finetune.job import Job
 from trainer.finetune.model import build_model
 from trainer.finetune.output import write_model
 from trainer.finetune.report import write_report
-from trainer.finetune.results import RESULTS_FILE, SeedResult, best_of, summary_of
-from trainer.finetune.training import BEST_FILE
+from trainer.finetune.results import RESULTS_FILE, best_of, results_in, summary_of
+from trainer.finetune.training import remove_weights, weights_of_epoch
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 
@@ -30,10 +30,14 @@ def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -
     storage.publish(str(folder / f"predictions_{name}.jsonl"), "".join(lines).encode(), durable=False)
 
 
-def write_outcome(job: Job, results: list[SeedResult]) -> None:
-    """Write OUTPUT/hf, results.json and report.html, and remove the weights of all seeds."""
+def write_outcome(job: Job) -> None:
+    """Write OUTPUT/hf, report.html and results.json, and remove the weights of all seeds.
+
+    All seeds that are finished count, those of earlier commands as well, so that hf is always the best of them.
+    """
+    results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
-    weights = job.folder_of_seed(best.seed) / BEST_FILE
+    weights = weights_of_epoch(job.folder_of_seed(best.seed), best.epoch - 1)
     if weights.exists():
         model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
         model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
@@ -49,13 +53,15 @@ def write_outcome(job: Job, results: list[SeedResult]) -> None:
         "summary": summary_of(results),
         "seeds": [asdict(result) for result in results],
     }
-    storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     with keep_running("report.html"):
         write_report(job.output, content)
 
     # hf has the best weights now. If more seeds are asked for later, it is replaced only by a better one.
     for result in results:
-        (job.folder_of_seed(result.seed) / BEST_FILE).unlink(missing_ok=True)
+        remove_weights(job.folder_of_seed(result.seed))
+
+    # The last file, by which others see that everything is there.
+    storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
     for name, scores in summary_of(results).items():
         for metric, spread in scores.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from schemas import storage
@@ -18,8 +19,7 @@ from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.run_lock import hold
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.model import quiet_transformers
-from trainer.finetune.seed_state import states_of
+from trainer.finetune.model import first_line, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 
@@ -55,7 +55,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
     check_owner(output, identity)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(output))
+        lock = hold(str(output), "--output")
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--output {output} cannot be a folder: {error.strerror}. Choose another path.") from error
     except OSError as error:
@@ -90,12 +90,10 @@ def check_owner(output: Path, identity: dict[str, str]) -> None:
         )
 
 
-def remove_states(folder: Path) -> None:
-    """Remove what a seed needs no longer once it is finished."""
-    for state in states_of(folder):
-        state.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def check_is_local(output: str) -> None:
+    """Raise UsageError if an output is a URL."""
+    if not storage.is_local(output):
+        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it when it is finished.")
 
 
 def write_model(output: Path, model: Any, folder: str) -> None:
@@ -109,5 +107,7 @@ def write_model(output: Path, model: Any, folder: str) -> None:
             AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-    except OSError as error:
-        raise StorageError(f"{final} cannot be written: {error.strerror}. Free some space and start again.") from error
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"{final} cannot be written: {first_line(error)}. Free some space; the same command continues."
+        ) from error

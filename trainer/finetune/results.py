@@ -42,6 +42,12 @@ def read_seed_result(folder: Path) -> SeedResult | None:
         return None
 
 
+def results_in(output: Path) -> list[SeedResult]:
+    """Return the results of all seeds that are finished in a folder, by their numbers."""
+    found = [read_seed_result(folder) for folder in output.glob("seed-*")]
+    return sorted((result for result in found if result is not None), key=lambda result: result.seed)
+
+
 def best_of(results: list[SeedResult], metric: str) -> SeedResult:
     """Return the seed with the best dev score, of equal ones the first."""
     return max(results, key=lambda result: (result.scores["dev"][metric], -result.seed))

@@ -14,6 +14,8 @@ A seed that is finished is kept, so the same command continues what was stopped,
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +23,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
@@ -31,13 +36,15 @@ from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import check_folder, open_tokenizer
+from trainer.finetune.metrics.table import unsuitable
+from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import claimed, identity_of, remove_states
+from trainer.finetune.output import check_is_local, claimed, identity_of
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.task import Task
-from trainer.finetune.training import STATE_FOLDER, SeedTraining
+from trainer.finetune.training import STATE_FOLDER, SeedTraining, write_metrics
+from trainer.logs import logger
 from trainer.run_context import watch_ranks
 
 TIMEOUT_SECONDS = 600.0
@@ -62,10 +69,13 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     Raises DataError, UsageError and StorageError before any training, PreemptedError after everything is saved, and
     DivergedError.
     """
+    check_is_local(order.output)
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
     data = read_task_data(order.task, order.data)
+    check_metrics(order.task, data.labels)
 
+    make_deterministic()
     start_distributed(TIMEOUT_SECONDS)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         run_on_rank_0(lambda: claim(order, data, resources))
@@ -75,8 +85,26 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
         job = open_job(order, tokenizer, data, stop, watchdog)
         results = [finished_seed(job, seed) for seed in order.seeds]
         watchdog.at("writing the results")
-        run_on_rank_0(lambda: write_outcome(job, results))
+        run_on_rank_0(lambda: write_outcome(job))
     return results
+
+
+def check_metrics(task: Task, labels: Sequence[str]) -> None:
+    """Raise UsageError if a metric does not serve the labels that were found in the training set."""
+    for metric in task.metrics:
+        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
+        if reason is not None:
+            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
+
+
+def make_deterministic() -> None:
+    """Have GPUs compute the same sums in the same order each time, where torch has such a kernel."""
+    # cuBLAS reads this when it starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    # A debugging aid that comes with it and costs a pass over every new tensor.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def claim(order: Order, data: TaskData, resources: contextlib.ExitStack) -> None:
@@ -87,7 +115,9 @@ def claim(order: Order, data: TaskData, resources: contextlib.ExitStack) -> None
 
 def open_job(order: Order, tokenizer: Any, data: TaskData, stop: StopAgreement, watchdog: Watchdog) -> Job:
     """Turn all examples into features."""
-    kind = kind_of(order.task, data.labels, tokenizer)
+    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
+    if kind.max_length < order.task.training.max_length:
+        logger.info("The encoder takes rows of %d tokens, so longer texts are cut there.", kind.max_length)
     sets: dict[str, Any] = {DEV: data.dev, **data.extra}
     if data.test is not None:
         sets[TEST] = data.test
@@ -110,6 +140,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     folder = job.folder_of_seed(seed)
     before = run_on_rank_0(lambda: read_seed_result(folder))
     if before is not None:
+        run_on_rank_0(lambda: remove_states(folder))
         return before
 
     training = SeedTraining(job, seed)
@@ -138,6 +169,12 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         threshold=threshold if threshold is not None and isfinite(threshold) else None,
         seconds=progress.seconds,
     )
+    run_on_rank_0(lambda: write_metrics(folder, progress))
     run_on_rank_0(lambda: write_seed_result(folder, result))
-    run_on_rank_0(lambda: remove_states(folder / STATE_FOLDER))
+    run_on_rank_0(lambda: remove_states(folder))
     return result
+
+
+def remove_states(folder: Path) -> None:
+    """Remove what a seed needs no longer once it is finished."""
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)

@@ -35,7 +35,6 @@ MAX_GRADIENT_NORM = 1.0
 SECONDS_BETWEEN_LINES = 10.0
 
 METRICS_FILE = "metrics.jsonl"
-BEST_FILE = "best.pt"
 STATE_FOLDER = "state"
 
 
@@ -84,9 +83,9 @@ class SeedTraining:
 
     def load_best(self) -> Any:
         """Return the model with the weights of the best epoch. A collective call."""
-        path = self.folder / BEST_FILE
-        weights = run_on_rank_0(lambda: torch.load(path, map_location="cpu", weights_only=True))
-        self.model.load_state_dict(weights)
+        assert self.progress.best is not None
+        path = weights_of_epoch(self.folder, self.progress.best)
+        self.model.load_state_dict(run_on_rank_0(lambda: torch.load(path, map_location="cpu", weights_only=True)))
         return self.model
 
     # ---- Steps ----
@@ -183,7 +182,7 @@ class SeedTraining:
         self._loss_sum.zero_()
         if is_best:
             progress.best = epoch
-            run_on_rank_0(lambda: save_weights(self.model, self.folder))
+            run_on_rank_0(lambda: save_weights(self.model, self.folder, epoch))
 
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         logger.info(
@@ -197,6 +196,7 @@ class SeedTraining:
         )
         self._last_line = perf_counter()
         self._save()
+        run_on_rank_0(lambda: remove_weights(self.folder, but_of_epoch=progress.best))
         run_on_rank_0(lambda: write_metrics(self.folder, progress))
 
     def _scores_of_dev(self) -> dict[str, float]:
@@ -237,10 +237,23 @@ def add_up_gradients(model: Any) -> None:
         parameter.grad.copy_(summed.view_as(parameter))
 
 
-def save_weights(model: Any, folder: Path) -> None:
-    """Write the weights of the best epoch so far."""
+def weights_of_epoch(folder: Path, epoch: int) -> Path:
+    """Return the file of an epoch's weights. epoch: from 0."""
+    return folder / f"best-{epoch}.pt"
+
+
+def save_weights(model: Any, folder: Path, epoch: int) -> None:
+    """Write the weights of the best epoch so far. Those of earlier ones stay until the state names this one."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / BEST_FILE, lambda partial: torch.save(model.state_dict(), partial))
+    write_atomically(weights_of_epoch(folder, epoch), lambda partial: torch.save(model.state_dict(), partial))
+
+
+def remove_weights(folder: Path, but_of_epoch: int | None = None) -> None:
+    """Remove the weights of all epochs but one, and what a killed process has left of them."""
+    kept = None if but_of_epoch is None else weights_of_epoch(folder, but_of_epoch)
+    for path in (*folder.glob("best-*.pt"), *folder.glob(".best-*.pt.partial")):
+        if path != kept:
+            path.unlink(missing_ok=True)
 
 
 def write_metrics(folder: Path, progress: Progress) -> None:

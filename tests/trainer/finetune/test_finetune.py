@@ -16,7 +16,7 @@ import pytest
 import transformers
 from transformers import pipeline
 
-from tests.trainer.finetune.tasks import write_task
+from tests.trainer.finetune.tasks import write_lines, write_task
 
 FINETUNE = [sys.executable, "-m", "trainer.finetune"]
 
@@ -94,8 +94,8 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
     assert results_of(straight) == before
 
     one = tmp_path / "one"
-    assert finetune(encoder("bert"), task, one).returncode == 0
-    assert finetune(encoder("bert"), task, one, "--seeds", 2).returncode == 0
+    assert finetune(encoder("bert"), task, one, "--first_seed", 1).returncode == 0
+    assert finetune(encoder("bert"), task, one, "--seeds", 1).returncode == 0
     assert results_of(one) == before
     for name in ("config.json", "model.safetensors"):
         assert (one / "hf" / name).read_bytes() == (straight / "hf" / name).read_bytes()
@@ -208,6 +208,32 @@ def test_a_kind_that_a_family_cannot_serve_is_refused(encoder, tmp_path: Path) -
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "eurobert" in done.stderr and "It serves sentence, pair, tags" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_metric_that_does_not_serve_the_labels_found(encoder, tmp_path: Path) -> None:
+    task = write_task(tmp_path, "sentence")
+    lines = [{"text": "The cat.", "label": label} for label in ("a", "b", "c")]
+    for name in ("train", "dev", "test"):
+        write_lines(task.with_name(f"{name}.jsonl"), lines)
+    done = finetune(encoder("bert"), task, tmp_path / "out", "--set", 'metrics=["f1"]')
+    assert done.returncode == 2 and "needs two labels" in done.stderr and "a, b, c" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_must_be_local(encoder, task: Path) -> None:
+    done = finetune(encoder("bert"), task, "s3://bucket/out")
+    assert done.returncode == 2 and "is a URL" in done.stderr
+
+
+def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
+    of_each_kind: dict[str, Path], task: Path, tmp_path: Path
+) -> None:
+    """A regression's head has one output. Its config tells pipelines not to squeeze that."""
+    scored = of_each_kind["pair"] / "hf"
+    assert json.loads((scored / "config.json").read_text())["problem_type"] == "regression"
+    done = finetune(scored, task, tmp_path / "out", "--set", "training.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert "was fine-tuned on a task of this kind" in done.stdout
 
 
 def test_no_encoder(task: Path, tmp_path: Path) -> None:

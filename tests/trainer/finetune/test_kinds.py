@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
+from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
 from trainer.finetune.kinds.kind import Feature, Kind, Row
 from trainer.finetune.kinds.span import FoundSpan, Spans, Window, best_span
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import parts
-from trainer.finetune.model import open_tokenizer
+from trainer.finetune.model import longest_row, open_tokenizer
 from trainer.finetune.task import Task
 
 SENTENCES = [
@@ -232,6 +234,35 @@ def test_the_best_window_answers_and_the_surest_one_says_whether(encoder) -> Non
     begin, end = features[1].part.characters[place]
     assert prediction.text == CONTEXT[begin:end]
     assert prediction.null_score == pytest.approx(0.0 - 6.0), "the lowest sum of all windows, 0 in the others"
+
+
+@pytest.mark.parametrize(("family", "longest"), [("bert", 96), ("roberta", 94), ("modernbert", 96), ("xlnet", None)])
+def test_rows_are_no_longer_than_the_encoder_s_positions(encoder, family: str, longest: int | None) -> None:
+    config = AutoConfig.from_pretrained(encoder(family))
+    assert longest_row(config) == longest
+    if longest is None:
+        return
+
+    task = Task.model_validate(
+        {
+            "name": "test",
+            "kind": "sentence",
+            "data": {"train": "t.jsonl", "dev": "d.jsonl"},
+            "training": {"max_length": 256},
+        }
+    )
+    kind = kind_of(task, ("a", "b"), open_tokenizer(str(encoder(family)), "sentence"), longest)
+    features = kind.features([TextExample("0", CONTEXT * 3, None, 0)])
+    assert features[0].length == longest
+    assert loss_of(kind, model_for(encoder(family), kind), features) > 0
+
+
+def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(encoder("roberta"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer).save_pretrained(tmp_path)
+    shutil.copy(encoder("roberta") / "config.json", tmp_path)
+    with pytest.raises(UsageError, match="Decoders"):
+        open_tokenizer(str(tmp_path), "sentence")
 
 
 def test_rows_without_segments(encoder) -> None:

@@ -69,12 +69,19 @@ class Kind(ABC, Generic[Example, Prediction]):
     model_class: ClassVar[str]
     """The class of transformers that opens an encoder with this kind's head."""
 
-    def __init__(self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase):
-        """labels: the names of the classes, in the order of their ids; empty if the kind or the task has none."""
+    def __init__(
+        self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
+    ):
+        """labels: the names of the classes, in the order of their ids; empty if the kind or the task has none.
+
+        longest: the most tokens that the encoder has positions for, None without a limit.
+        """
         self.task = task
         self.labels = labels
         self.tokenizer = tokenizer
         self.max_length = min(task.training.max_length, tokenizer.model_max_length)
+        if longest is not None:
+            self.max_length = min(self.max_length, longest)
 
     # ---- What a kind defines ----
 

@@ -23,8 +23,12 @@ KINDS: dict[str, type[Kind[Any, Any]]] = {
 }
 
 
-def kind_of(task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Kind[Any, Any]:
-    """Return the kind of a task, for its labels and the encoder's tokenizer."""
-    if task.is_regression:
-        return Regression(task, labels, tokenizer)
-    return KINDS[task.kind](task, labels, tokenizer)
+def kind_of(
+    task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
+) -> Kind[Any, Any]:
+    """Return the kind of a task, for its labels and the encoder's tokenizer.
+
+    longest: the most tokens that the encoder has positions for, None without a limit.
+    """
+    kind = Regression if task.is_regression else KINDS[task.kind]
+    return kind(task, labels, tokenizer, longest)

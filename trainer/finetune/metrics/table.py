@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.finetune.metrics import classification, conll, correlation, squad
+from trainer.finetune.metrics import classification, cmrc, conll, correlation, squad
 
 MetricFunction = Callable[[Sequence[Any], Sequence[Any], Sequence[str]], float]
 
@@ -91,6 +91,8 @@ METRICS: dict[str, Metric] = {
     "chunk_f1": Metric(chunk_f1, frozenset({"tags"})),
     "exact_match": Metric(unlabeled(squad.exact_match), frozenset({"span"})),
     "answer_f1": Metric(unlabeled(squad.answer_f1), frozenset({"span"})),
+    "cmrc_exact_match": Metric(unlabeled(cmrc.cmrc_exact_match), frozenset({"span"})),
+    "cmrc_f1": Metric(unlabeled(cmrc.cmrc_f1), frozenset({"span"})),
 }
 """The first metric of a task decides which epoch is the best."""
 

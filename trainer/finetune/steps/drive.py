@@ -182,7 +182,7 @@ def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
         raise UsageError(f"--output {plan.output} holds a fine-tuning without steps. Choose another folder.")
     try:
         plan.output.mkdir(parents=True, exist_ok=True)
-        resources.enter_context(contextlib.closing(hold(str(plan.output))))
+        resources.enter_context(contextlib.closing(hold(str(plan.output), "--output")))
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
             f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
