@@ -7,6 +7,7 @@ head's weights, which the folder does not have, are drawn from the seed.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,13 @@ def check_folder(folder: str, kind: str) -> None:
 
 
 def _serves(config: Any, kind: str) -> bool:
-    auto_class = getattr(transformers, KINDS[kind].model_class)
-    return type(config) in auto_class._model_mapping
+    return type(config) in classes_for(KINDS[kind].model_class)
+
+
+def classes_for(auto_class: str) -> Any:
+    """Return what an Auto class chooses from: a mapping of configuration classes to model classes."""
+    words = re.findall(r"[A-Z][a-z]+", auto_class.removeprefix("AutoModelFor"))
+    return getattr(transformers, f"MODEL_FOR_{'_'.join(words).upper()}_MAPPING")
 
 
 def read_config(folder: str) -> Any:
@@ -114,7 +120,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         set_dropout(config, task.training.dropout)
 
     auto_class = getattr(transformers, kind.model_class)
-    tell_of_head(folder, config, auto_class)
+    tell_of_head(folder, config, kind.model_class)
     torch.manual_seed(key("finetune", "weights", seed) >> 1)
     if random_weights:
         return auto_class.from_config(config).float()
@@ -141,9 +147,9 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     return model
 
 
-def tell_of_head(folder: str, config: Any, auto_class: Any) -> None:
+def tell_of_head(folder: str, config: Any, auto_class: str) -> None:
     """Log that a folder has a head of this kind already. The task's head continues from it if it has as many labels."""
-    name = auto_class._model_mapping[type(config)].__name__
+    name = classes_for(auto_class)[type(config)].__name__
     if name in (config.architectures or ()):
         logger.info("%s was fine-tuned on a task of this kind (%s). Its head continues if it fits.", folder, name)
 

@@ -28,7 +28,7 @@ def shipped(name: str, folder: Path, overrides: list[str] | None = None) -> Task
     return read_task_data(read_task(name, overrides or []), str(folder))
 
 
-@pytest.mark.parametrize("name", shipped_task_names())
+@pytest.mark.parametrize("name", [name for name in shipped_task_names() if name.partition("/")[0] in SUITES])
 def test_every_shipped_task_reads_its_published_files(name: str, tmp_path: Path) -> None:
     data = shipped(name, tmp_path)
     assert len(data.train) == len(data.dev) >= 2
