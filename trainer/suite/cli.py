@@ -59,7 +59,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--probe", metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
     )
     flags.add_argument("--output", required=True, type=Path, metavar="DIR", help="where everything is written")
-    flags.add_argument("--data", metavar="DIR", help="folder of the suite's files (default: that of SUITE.toml)")
+    flags.add_argument(
+        "--data",
+        metavar="DIR",
+        help="folder of the suite's files, or without a suite of the probe's (default: that of the file)",
+    )
     flags.add_argument("--seeds", type=_positive, default=5, help="trainings of each task (default: 5)")
     flags.add_argument(
         "--workers", type=_positive, help="trainings at a time (default: one for each GPU, or for each core)"

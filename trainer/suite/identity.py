@@ -33,6 +33,10 @@ def identity_of(plan: Plan) -> dict[str, Any]:
             files = matching(plan.data, pairs.files)
             parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, sizes_of(files, plan.data))
 
+    if plan.probe is not None:
+        files = files_of(plan.probe.task.data)
+        parts["probe"] = _hash(dump_task(plan.probe.task), sizes_of(files, plan.probe.data))
+
     for encoder in plan.encoders:
         # A checkpoint is not exported yet; its label is its step.
         what = encoder.needs[0] if encoder.needs else fingerprint_of(encoder.folder)
