@@ -102,7 +102,8 @@ def order_of(options: argparse.Namespace) -> Order:
 
         run = run_of(options)
         steps = steps_of(run, options.checkpoints)
-        encoders, exports = encoders_of_run(steps, options.output), export_jobs(run, steps, options.output)
+        encoders = encoders_of_run(run, steps, options.output)
+        exports = export_jobs(run, steps, options.output)
 
     plan = Plan(suite, encoders, data, options.output, options.seeds, probe)
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
