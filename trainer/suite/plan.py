@@ -6,7 +6,7 @@
     OUTPUT/checkpoints/step-N      a run's checkpoint, as a folder of transformers
     OUTPUT/logs                    what each job printed
 
-A job is done once the results that it writes last are those of this encoder and of as many seeds.
+A job is done once the results that it writes last are those of this encoder and of at least as many seeds.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
-    """Return whether a task's folder holds the results of an encoder with this number of seeds."""
+    """Return whether a task's folder holds the results of an encoder with at least this number of seeds."""
     results = read_json(output / RESULTS_FILE)
-    finished = [seed["seed"] for seed in results.get("seeds", [])]
-    return finished == list(range(seeds)) and is_of_encoder(output, folder)
+    finished = {seed["seed"] for seed in results.get("seeds", [])}
+    return set(range(seeds)) <= finished and is_of_encoder(output, folder)
 
 
 def is_of_encoder(output: Path, folder: str) -> bool:

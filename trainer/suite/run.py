@@ -26,7 +26,7 @@ from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import encoders_of
 from trainer.suite.identity import claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
-from trainer.suite.outcomes import outcome
+from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
 from trainer.suite.probe.tasks import open_probe
 from trainer.suite.report import REPORT_FILE, report
@@ -56,7 +56,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     """Run all jobs and write the table.
 
     Raises UsageError and DataError before anything is started, SuiteStoppedError once all jobs have saved, and
-    ClozelineError at the end if a job failed.
+    ClozelineError at the end if a job failed or a set that counts has no labels.
     """
     order = order_of(options)
     with claimed(order.plan):
@@ -64,7 +64,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
         try:
             scheduler.run()
         finally:
-            content = outcome(order.plan, scheduler.errors, order.skipped)
+            content = outcome(order.plan, JobStates(scheduler.done, scheduler.errors), order.skipped)
             write_outcome(order.plan.output, content)
 
         if order.run is not None:
@@ -79,6 +79,9 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
             f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. What is done is "
             "kept, and the same command tries the others again."
         )
+    missing = count_without_score(content)
+    if missing:
+        raise ClozelineError(f"{missing} scores are missing; {order.plan.output / TABLE_FILE} says why.")
 
 
 def order_of(options: argparse.Namespace) -> Order:

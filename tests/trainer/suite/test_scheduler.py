@@ -102,6 +102,23 @@ def test_a_stop_ends_all_processes(program: Path) -> None:
     assert found.errors == {}
 
 
+def test_a_stop_counts_what_was_done_before(program: Path) -> None:
+    """Jobs that did not have their turn keep the results of an earlier start, if those are whole."""
+    stop = Stop()
+    stop._note(signal.SIGTERM, None)
+    jobs = [
+        Job("a", (), is_done=lambda: True),
+        Job("b", (), ("a",), is_done=lambda: True),
+        Job("c", ()),
+        Job("d", (), ("c",), is_done=lambda: True),
+    ]
+    found = Scheduler(jobs, [Slot({})], program / "logs", stop)
+    with pytest.raises(SuiteStoppedError, match="2 of 4 jobs done"):
+        found.run()
+    assert found.done == {"a", "b"}
+    assert not (program / "order").exists()
+
+
 def test_ctrl_c_has_its_own_exit_code_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("trainer.suite.stop.monotonic", lambda: now[0])

@@ -75,7 +75,10 @@ def test_the_average_is_over_tasks_seed_by_seed() -> None:
     found = content()["averages"]["a"]
     assert found["values"] == pytest.approx([0.3, 0.36, 0.42])
     assert found["hours"] == 1.0
-    rows = [{"name": "x", "in_average": True}, {"name": "y", "in_average": True}]
+    rows: list[dict[str, Any]] = [
+        {"name": "x", "sets": [], "in_average": True},
+        {"name": "y", "sets": ["dev"], "in_average": True},
+    ]
     assert average(rows, {"x": cell(0.5), "y": cell(0.1, 0.3)})["values"] == pytest.approx([0.3, 0.4])  # type: ignore[index]
     assert average(rows, {"x": cell(error="no"), "y": cell(0.1, 0.3)}) is None
 
