@@ -64,10 +64,23 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for task in plan.suite.tasks:
         entry = task.entry
-        row = {"name": entry.name, "metric": task.metric, "sets": list(entry.sets), "in_average": entry.in_average}
+        row = {
+            "name": entry.name,
+            "metric": task.metric,
+            "sets": list(entry.sets),
+            "starts_from": entry.starts_from,
+            "in_average": entry.in_average,
+        }
         rows.append(row)
     for pairs in plan.suite.minimal_pairs:
-        rows.append({"name": pairs.name, "metric": ACCURACY, "sets": [], "in_average": pairs.in_average})
+        row = {
+            "name": pairs.name,
+            "metric": ACCURACY,
+            "sets": [],
+            "starts_from": None,
+            "in_average": pairs.in_average,
+        }
+        rows.append(row)
     return rows
 
 
@@ -117,8 +130,9 @@ def count_without_score(content: Mapping[str, Any]) -> int:
 def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
     """Return the average over tasks, None if a task of it has no score.
 
-    Its values are averages over the tasks' first seeds, second seeds and so on. Draws of different tasks have nothing
-    to do with each other, so these are independent values of the average, and an interval can be drawn from them.
+    Its values are averages over the tasks' first seeds, second seeds and so on, and its interval is drawn from them.
+    Draws of different tasks have nothing to do with each other, and so these values are independent, but for one thing:
+    all seeds of tasks that start from another one share that one's best encoder. The legend of the table says so.
     """
     counted = [row for row in rows if row["in_average"]]
     of_rows = [cells[row["name"]] for row in counted]

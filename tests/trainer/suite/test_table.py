@@ -22,9 +22,9 @@ def cell(*values: float, hours: float = 0.5, error: str | None = None) -> dict[s
 
 def content(**changes: Any) -> dict[str, Any]:
     rows = [
-        {"name": "rte", "metric": "accuracy", "sets": ["dev"], "in_average": True},
-        {"name": "cola", "metric": "matthews", "sets": ["dev"], "in_average": True},
-        {"name": "blimp", "metric": "accuracy", "sets": [], "in_average": False},
+        {"name": "rte", "metric": "accuracy", "sets": ["dev"], "starts_from": None, "in_average": True},
+        {"name": "cola", "metric": "matthews", "sets": ["dev"], "starts_from": None, "in_average": True},
+        {"name": "blimp", "metric": "accuracy", "sets": [], "starts_from": None, "in_average": False},
     ]
     scores = {
         "a": {"rte": cell(0.5, 0.52, 0.54), "cola": cell(0.1, 0.2, 0.3), "blimp": cell(0.7)},
@@ -93,6 +93,16 @@ def test_the_table_says_everything() -> None:
     assert "- b/blimp: no masked LM" in table
     assert "- b/probe: no layers" in table
     assert "- mnli: left out, because files are missing: MNLI/train.tsv (from somewhere)" in table
+
+
+def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
+    rows = content()["rows"]
+    assert "too narrow" not in markdown(content())
+    shared = content(rows=[{**row, "starts_from": "mnli" if row["name"] != "blimp" else None} for row in rows])
+    sentence = "All seeds of rte, cola begin from one encoder, the best of mnli: their intervals, and that of an"
+    assert sentence in markdown(shared)
+    assert sentence in report(shared)
+    assert "too narrow" not in markdown(shared | {"seeds": 1})
 
 
 def test_the_page_says_the_same_and_loads_nothing() -> None:
