@@ -29,6 +29,11 @@ def test_the_shipped_suites_open(name: str) -> None:
         assert task.task.source
 
 
+def test_cb_counts_what_the_leaderboard_counts() -> None:
+    [cb] = [task for task in open_suite("superglue", [], []).tasks if task.entry.name == "cb"]
+    assert cb.metric == "accuracy_and_macro_f1"
+
+
 def test_a_suite_opens_with_its_tasks(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), [], ["training.epochs=7", "tags:training.epochs=9"])
     assert [task.entry.name for task in suite.tasks] == ["subjects", "tags", "verbs"]
