@@ -125,7 +125,7 @@ class Scheduler:
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
-                env=os.environ | slot.environment | {PARENT: str(os.getpid())},
+                env=os.environ | slot.environment | {PARENT: str(os.getpid()), "PATH": search_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -196,6 +196,16 @@ class Scheduler:
         for job in self._waiting:
             if all(need in self.done for need in job.needs) and job.is_done():
                 self.done.add(job.name)
+
+
+def search_path() -> str:
+    """Return the PATH of a job: this one's, behind the folder of the interpreter.
+
+    DeepSpeed builds its kernels with the ninja of the environment, which lies there. An environment that is used
+    without being activated has that folder not on its PATH.
+    """
+    own_folder = str(Path(sys.executable).parent)
+    return os.pathsep.join([own_folder, *filter(None, [os.environ.get("PATH")])])
 
 
 def last_error(path: Path) -> str | None:
