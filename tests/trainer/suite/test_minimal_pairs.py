@@ -13,10 +13,12 @@ import transformers
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
+from trainer.suite.child import device_of_job
 from trainer.suite.minimal_pairs.command import main
 from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods
 from trainer.suite.minimal_pairs.model import open_masked_lm
 from trainer.suite.minimal_pairs.pairs_file import read_pairs
+from trainer.suite.probe.command import open_encoder
 
 SENTENCES = ["The captain remembers the mountain.", "A bookkeeper's unthinkable winter!", "Go."]
 
@@ -48,6 +50,19 @@ def plain_score(model: torch.nn.Module, tokenizer: object, text: str, within_wor
         logits = model(input_ids=torch.tensor([masked])).logits[0, place]
         total += float(logits.log_softmax(-1)[encoding["input_ids"][place]])
     return total
+
+
+def test_a_job_computes_where_trainings_do(masked_lm: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """DS_ACCELERATOR=cpu keeps pairs and probes off a GPU that is there, as it does trainings."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    assert device_of_job() == "cuda"
+
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert device_of_job() == "cpu"
+    model, _ = open_masked_lm(str(masked_lm(0)), random_weights=True)
+    assert model.device.type == "cpu"
+    assert open_encoder(str(masked_lm(0)), random_weights=True).device.type == "cpu"
 
 
 def test_a_word_ends_before_the_next_one() -> None:

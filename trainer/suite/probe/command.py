@@ -28,6 +28,7 @@ from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
+from trainer.suite.child import device_of_job
 from trainer.suite.probe.logistic import Classifier, fit
 from trainer.suite.probe.tasks import check_probed
 
@@ -95,7 +96,7 @@ def open_encoder(folder: str, random_weights: bool) -> Any:
             model = AutoModel.from_config(config)
         else:
             model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.float().eval().to(device_of_job())
 
 
 @dataclass(frozen=True)
