@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from tests.trainer.suite.conftest import subject_lines, tag_lines, write_task
 from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
 from trainer.suite.cli import parser
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, jobs_of
-from trainer.suite.probe.command import main
+from trainer.suite.probe.command import main, open_encoder
 from trainer.suite.probe.logistic import fit
 from trainer.suite.probe.tasks import check_probed, open_probe
 from trainer.suite.run import probe_data
@@ -104,3 +106,28 @@ def test_the_probe_has_its_own_folder_beside_a_suite(suite_file: Path, tmp_path:
     beside = ("--suite", str(suite_file), "--data", str(suite_file.parent))
     assert data_of("--probe", task, *beside) == str(tmp_path / "elsewhere")
     assert data_of("--probe", "glue/rte", *beside) == str(suite_file.parent)
+
+
+def test_a_folder_with_missing_or_damaged_weights_is_an_error(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a layer would be probed that is random, or the error would be a traceback."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(masked_lm(0), folder)
+    weights = load_file(folder / "model.safetensors")
+    lost = "bert.encoder.layer.1.output.dense.weight"
+    save_file(
+        {name: tensor for name, tensor in weights.items() if name != lost},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(DataError, match=r"lacks 1 weights of its encoder, such as .*layer\.1\.output\.dense\.weight"):
+        open_encoder(str(folder), random_weights=False)
+    assert open_encoder(str(folder), random_weights=True)
+
+    (folder / "model.safetensors").write_bytes(b"\x00" * 100)
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    words = ["--task", str(tmp_path / "task.toml"), "--data", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main([str(folder), *words], "test") == 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
+    assert f"The weights in {folder} cannot be read" in line
