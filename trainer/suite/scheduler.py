@@ -199,13 +199,8 @@ class Scheduler:
 
 
 def search_path() -> str:
-    """Return the PATH of a job: this one's, behind the folder of the interpreter.
-
-    DeepSpeed builds its kernels with the ninja of the environment, which lies there. An environment that is used
-    without being activated has that folder not on its PATH.
-    """
-    own_folder = str(Path(sys.executable).parent)
-    return os.pathsep.join([own_folder, *filter(None, [os.environ.get("PATH")])])
+    """Return PATH behind the interpreter's folder, so that DeepSpeed finds ninja if no environment is activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def last_error(path: Path) -> str | None:
