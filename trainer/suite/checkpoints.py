@@ -12,6 +12,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
+from trainer.checkpoint.manifest import MANIFEST
 from trainer.cli import RecipeParser, print_error
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.read import read_metrics
@@ -75,9 +76,18 @@ def steps_of(run: str, which: str) -> list[int]:
     return sorted(set(steps))
 
 
-def encoders_of_run(steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the encoders that the exports will be."""
-    return [Encoder(_label(step), str(export_folder(output, step)), needs=(_job_name(step),)) for step in steps]
+def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
+    """Return the encoders that the exports of a run's checkpoints will be."""
+    encoders = []
+    for step in steps:
+        encoder = Encoder(
+            label=_label(step),
+            folder=str(export_folder(output, step)),
+            needs=(_job_name(step),),
+            manifest=str(checkpoint_path(run, step) / MANIFEST),
+        )
+        encoders.append(encoder)
+    return encoders
 
 
 def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:

@@ -39,6 +39,17 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
+def device_of_job() -> str:
+    """Return the device that a job computes on: the GPU of its slot, if it has one and DS_ACCELERATOR allows it.
+
+    DeepSpeed reads the same variable for trainings.
+    """
+    import torch
+
+    may_use_gpu = os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
+    return "cuda" if may_use_gpu and torch.cuda.is_available() else "cpu"
+
+
 def run() -> int:
     """Run the program that the first argument names, and return the exit code."""
     program, *arguments = sys.argv[1:]

@@ -58,8 +58,12 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--probe", metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
     )
-    flags.add_argument("--output", required=True, type=Path, metavar="DIR", help="where everything is written")
-    flags.add_argument("--data", metavar="DIR", help="folder of the suite's files (default: that of SUITE.toml)")
+    flags.add_argument("--output", required=True, type=_local_folder, metavar="DIR", help="where everything is written")
+    flags.add_argument(
+        "--data",
+        metavar="DIR",
+        help="folder of the suite's files, or without a suite of the probe's (default: that of the file)",
+    )
     flags.add_argument("--seeds", type=_positive, default=5, help="trainings of each task (default: 5)")
     flags.add_argument(
         "--workers", type=_positive, help="trainings at a time (default: one for each GPU, or for each core)"
@@ -80,6 +84,16 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--random_weights", action="store_true", help="add a column for random weights of the first folder's shape"
     )
     return flags
+
+
+def _local_folder(text: str) -> Path:
+    """Return --output as a path. A URL is refused; as a path it would become a local folder with a name such as s3:"""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a URL. A suite continues from what its jobs saved on this machine, so it needs a local folder; "
+            "copy that afterwards"
+        )
+    return Path(text)
 
 
 def _positive(text: str) -> int:

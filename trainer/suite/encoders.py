@@ -15,12 +15,16 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder's folder. needs: the jobs that write it. random_weights: whether only its shape counts."""
+    """An encoder's folder. needs: the jobs that write it. random_weights: whether only its shape counts.
+
+    manifest: of the checkpoint that the folder will be an export of, None for a folder that is there already.
+    """
 
     label: str
     folder: str
     needs: tuple[str, ...] = ()
     random_weights: bool = False
+    manifest: str | None = None
 
 
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:

@@ -14,6 +14,7 @@ from schemas import storage
 from schemas.errors import UsageError
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.task_file import dump_task
+from trainer.suite.encoders import Encoder
 from trainer.suite.needed_files import files_of, joined, matching
 from trainer.suite.plan import Plan, read_json
 
@@ -23,26 +24,40 @@ FOREIGN = {"folders", "encoders", "checkpoints", "logs"}
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
-    """Return by name what decides the results: tasks with the sizes of their files, and encoders."""
+    """Return by name what decides the results: tasks and minimal pairs with hashes of their files, and encoders."""
     parts: dict[str, Any] = {}
     if plan.suite is not None:
         for task in plan.suite.tasks:
             text = dump_task(task.task) + repr(task.entry.starts_from)
-            parts[f"task {task.entry.name}"] = _hash(text, sizes_of(files_of(task.task.data), plan.data))
+            parts[f"task {task.entry.name}"] = _hash(text, digests_of(files_of(task.task.data), plan.data))
         for pairs in plan.suite.minimal_pairs:
             files = matching(plan.data, pairs.files)
-            parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, sizes_of(files, plan.data))
+            parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, digests_of(files, plan.data))
+
+    if plan.probe is not None:
+        files = files_of(plan.probe.task.data)
+        parts["probe"] = _hash(dump_task(plan.probe.task), digests_of(files, plan.probe.data))
 
     for encoder in plan.encoders:
-        # A checkpoint is not exported yet; its label is its step.
-        what = encoder.needs[0] if encoder.needs else fingerprint_of(encoder.folder)
-        parts[f"encoder {encoder.label}"] = f"{what}{' random' if encoder.random_weights else ''}"
+        parts[f"encoder {encoder.label}"] = _hash_of_encoder(encoder)
     return parts
 
 
-def sizes_of(files: list[str], data: str) -> list[tuple[str, int]]:
-    """Return files with their bytes."""
-    return [(name, storage.size(joined(data, name))) for name in files]
+def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
+    """Return files with the SHA-256 of their content: a label may change and the file keep its size."""
+    digests = []
+    for name in files:
+        with storage.open_input(joined(data, name)) as file:
+            digests.append((name, hashlib.file_digest(file, "sha256").hexdigest()))
+    return digests
+
+
+def _hash_of_encoder(encoder: Encoder) -> str:
+    if encoder.manifest is not None:
+        # The checkpoint is not exported yet. Its manifest has the hashes of all its files; its step alone would be the
+        # same in another run, and in this one after it was trained again.
+        return storage.sha256(storage.read(encoder.manifest))[:16]
+    return f"{fingerprint_of(encoder.folder)}{' random' if encoder.random_weights else ''}"
 
 
 def _hash(*parts: object) -> str:

@@ -6,6 +6,8 @@ It is a function of the jobs' results alone, so it is the same whether or not a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -20,12 +22,23 @@ Cell = dict[str, Any]
 """values: one for each seed, or one alone. spread: of them, None without values. hours: of training. error: or None."""
 
 
-def outcome(plan: Plan, errors: Mapping[str, str], skipped: Sequence[Missing]) -> dict[str, Any]:
-    """Return the content of results.json. errors: by the names of jobs that failed."""
+@dataclass(frozen=True)
+class JobStates:
+    """How jobs ended, by their names. done: those whose results are what the plan asks for. errors: why one failed."""
+
+    done: AbstractSet[str]
+    errors: Mapping[str, str]
+
+
+def outcome(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[str, Any]:
+    """Return the content of results.json.
+
+    Only results of jobs that are done count: a folder may hold those of an earlier start with fewer seeds.
+    """
     rows = rows_of(plan)
     scores: dict[str, dict[str, Cell]] = {}
     for encoder in plan.encoders:
-        scores[encoder.label] = {row["name"]: cell_of(plan, row, encoder, errors) for row in rows}
+        scores[encoder.label] = {row["name"]: cell_of(plan, row, encoder, jobs) for row in rows}
 
     return {
         "suite": plan.suite.entry.name if plan.suite is not None else None,
@@ -37,8 +50,8 @@ def outcome(plan: Plan, errors: Mapping[str, str], skipped: Sequence[Missing]) -
         "rows": rows,
         "scores": scores,
         "averages": {label: average(rows, cells) for label, cells in scores.items()},
-        "details": {encoder.label: details_of(plan, encoder) for encoder in plan.encoders},
-        "probes": probes_of(plan, errors),
+        "details": {encoder.label: details_of(plan, encoder, jobs) for encoder in plan.encoders},
+        "probes": probes_of(plan, jobs),
         "skipped": [{"name": part.name, "files": list(part.files), "source": part.source} for part in skipped],
     }
 
@@ -51,88 +64,121 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for task in plan.suite.tasks:
         entry = task.entry
-        row = {"name": entry.name, "metric": task.metric, "sets": list(entry.sets), "in_average": entry.in_average}
+        row = {
+            "name": entry.name,
+            "metric": task.metric,
+            "sets": list(entry.sets),
+            "starts_from": entry.starts_from,
+            "in_average": entry.in_average,
+        }
         rows.append(row)
     for pairs in plan.suite.minimal_pairs:
-        rows.append({"name": pairs.name, "metric": ACCURACY, "sets": [], "in_average": pairs.in_average})
+        row = {
+            "name": pairs.name,
+            "metric": ACCURACY,
+            "sets": [],
+            "starts_from": None,
+            "in_average": pairs.in_average,
+        }
+        rows.append(row)
     return rows
 
 
-def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, errors: Mapping[str, str]) -> Cell:
+def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobStates) -> Cell:
     """Return the scores of one encoder in one row."""
-    name = row["name"]
-    error = error_of(plan, name, encoder, errors)
+    error = error_of(row["name"], encoder, jobs)
     if error is not None:
-        return {"values": [], "spread": None, "hours": 0.0, "error": error}
+        return empty_cell(error)
 
-    results = read_json(plan.place(encoder, name) / RESULTS_FILE)
+    results = read_json(plan.place(encoder, row["name"]) / RESULTS_FILE)
     if not row["sets"]:
-        values = [results[ACCURACY]]
-        seconds = results["seconds"]
-    else:
-        values = [fmean(seed["scores"][one_set][row["metric"]] for one_set in row["sets"]) for seed in results["seeds"]]
-        seconds = sum(seed["seconds"] for seed in results["seeds"])
-    return {"values": values, "spread": spread(values), "hours": seconds / 3600, "error": None}
+        return filled_cell([results[ACCURACY]], results["seconds"] / 3600)
+
+    # The folder may hold more seeds than this command asks for, of an earlier one.
+    seeds = sorted((seed for seed in results["seeds"] if seed["seed"] < plan.seeds), key=lambda seed: seed["seed"])
+    unlabeled = [one_set for one_set in row["sets"] if one_set not in seeds[0]["scores"]]
+    if unlabeled:
+        return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Take it out of the task's sets.")
+
+    values = [fmean(seed["scores"][one_set][row["metric"]] for one_set in row["sets"]) for seed in seeds]
+    return filled_cell(values, sum(seed["seconds"] for seed in seeds) / 3600)
 
 
-def error_of(plan: Plan, name: str, encoder: Encoder, errors: Mapping[str, str]) -> str | None:
+def filled_cell(values: list[float], hours: float) -> Cell:
+    """Return the cell of some values. hours: that they took."""
+    return {"values": values, "spread": spread(values), "hours": hours, "error": None}
+
+
+def empty_cell(error: str) -> Cell:
+    """Return a cell without a score. error: why there is none."""
+    return {"values": [], "spread": None, "hours": 0.0, "error": error}
+
+
+def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:
     """Return why there is no score, None if there is one."""
     job = name_of(encoder, name)
-    if job in errors:
-        return errors[job]
-    if not (plan.place(encoder, name) / RESULTS_FILE).is_file():
-        return "not done"
-    return None
+    if job in jobs.errors:
+        return jobs.errors[job]
+    return None if job in jobs.done else "not done"
+
+
+def count_without_score(content: Mapping[str, Any]) -> int:
+    """Return how many cells of a table have no score."""
+    return sum(cell["error"] is not None for cells in content["scores"].values() for cell in cells.values())
 
 
 def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
     """Return the average over tasks, None if a task of it has no score.
 
-    Its values are averages over the tasks' first seeds, second seeds and so on. Draws of different tasks have nothing
-    to do with each other, so these are independent values of the average, and an interval can be drawn from them.
+    Its values are averages over the tasks' first seeds, second seeds and so on, and its interval is drawn from them.
+    Draws of different tasks have nothing to do with each other, and so these values are independent, but for one thing:
+    all seeds of tasks that start from another one share that one's best encoder. The legend of the table says so.
     """
-    counted = [cells[row["name"]] for row in rows if row["in_average"]]
-    if not counted or any(cell["error"] is not None for cell in counted):
+    counted = [row for row in rows if row["in_average"]]
+    of_rows = [cells[row["name"]] for row in counted]
+    if not counted or any(cell["error"] is not None for cell in of_rows):
         return None
 
-    seeds = max(len(cell["values"]) for cell in counted)
-    # What has no seeds (minimal pairs) has one value, which counts with every seed.
-    columns = [cell["values"] if len(cell["values"]) == seeds else cell["values"] * seeds for cell in counted]
+    seeds = max(len(cell["values"]) for cell in of_rows)
+    columns = []
+    for row, cell in zip(counted, of_rows, strict=True):
+        # Minimal pairs have no sets and no seeds, but one value, which counts with every seed of the others.
+        columns.append(cell["values"] if row["sets"] else cell["values"] * seeds)
+
     values = [fmean(of_seed) for of_seed in zip(*columns, strict=True)]
-    hours = sum(cell["hours"] for cell in counted)
-    return {"values": values, "spread": spread(values), "hours": hours, "error": None}
+    return filled_cell(values, sum(cell["hours"] for cell in of_rows))
 
 
-def details_of(plan: Plan, encoder: Encoder) -> dict[str, Any]:
+def details_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
     """Return the scores of minimal pairs by phenomenon."""
     if plan.suite is None:
         return {}
     found = {}
     for pairs in plan.suite.minimal_pairs:
-        results = read_json(plan.place(encoder, pairs.name) / RESULTS_FILE)
-        if results:
-            found[pairs.name] = results["phenomena"]
+        if error_of(pairs.name, encoder, jobs) is None:
+            found[pairs.name] = read_json(plan.place(encoder, pairs.name) / RESULTS_FILE)["phenomena"]
     return found
 
 
-def probes_of(plan: Plan, errors: Mapping[str, str]) -> dict[str, Any]:
+def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
     """Return the scores of the layers of each encoder, or why there are none. Empty without a probe."""
     if plan.probe is None:
         return {}
 
     probes = {}
     for encoder in plan.encoders:
-        results = read_json(plan.place(encoder, PROBE) / RESULTS_FILE)
-        error = error_of(plan, PROBE, encoder, errors)
+        error = error_of(PROBE, encoder, jobs)
         if error is not None:
             probes[encoder.label] = {"error": error, "layers": []}
-        else:
-            probes[encoder.label] = {
-                "error": None,
-                "task": results["task"],
-                "metric": results["metric"],
-                "layers": results["layers"],
-            }
+            continue
+
+        results = read_json(plan.place(encoder, PROBE) / RESULTS_FILE)
+        probes[encoder.label] = {
+            "error": None,
+            "task": results["task"],
+            "metric": results["metric"],
+            "layers": results["layers"],
+        }
     return probes
 
 

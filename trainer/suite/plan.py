@@ -6,7 +6,7 @@
     OUTPUT/checkpoints/step-N      a run's checkpoint, as a folder of transformers
     OUTPUT/logs                    what each job printed
 
-A job is done once the results that it writes last are those of this encoder and of as many seeds.
+A job is done once the results that it writes last are those of this encoder and of at least as many seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
+from trainer.suite.probe.tasks import OpenProbe
 from trainer.suite.scheduler import Job
 from trainer.suite.schema import MinimalPairs
 from trainer.suite.suite_file import OpenSuite, OpenTask
@@ -36,15 +37,14 @@ PROBE = "probe"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured. data: the folder of the suite's files. probe: the path of a task file to probe."""
+    """What is to be measured. data: the folder of the suite's files. probe: the task to probe, with its own folder."""
 
     suite: OpenSuite | None
     encoders: Sequence[Encoder]
     data: str
     output: Path
     seeds: int
-    probe: str | None = None
-    changes: Sequence[str] = ()
+    probe: OpenProbe | None = None
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return where the results of a task, of minimal pairs or of the probe are."""
@@ -123,8 +123,8 @@ def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     """Return the job that probes all layers."""
     assert plan.probe is not None
     output = plan.place(encoder, PROBE)
-    words = ["probe", encoder.folder, "--task", plan.probe, "--data", plan.data, "--output", str(output)]
-    words += [word for change in plan.changes if ":" not in change for word in ("--set", change)]
+    words = ["probe", encoder.folder, "--task", plan.probe.path, "--data", plan.probe.data, "--output", str(output)]
+    words += [word for change in plan.probe.changes for word in ("--set", change)]
     if encoder.random_weights:
         words.append("--random_weights")
     return Job(name_of(encoder, PROBE), tuple(words), encoder.needs, _is_of(output, encoder))
@@ -135,10 +135,10 @@ def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
-    """Return whether a task's folder holds the results of an encoder with this number of seeds."""
+    """Return whether a task's folder holds the results of an encoder with at least this number of seeds."""
     results = read_json(output / RESULTS_FILE)
-    finished = [seed["seed"] for seed in results.get("seeds", [])]
-    return finished == list(range(seeds)) and is_of_encoder(output, folder)
+    finished = {seed["seed"] for seed in results.get("seeds", [])}
+    return set(range(seeds)) <= finished and is_of_encoder(output, folder)
 
 
 def is_of_encoder(output: Path, folder: str) -> bool:

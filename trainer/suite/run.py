@@ -19,14 +19,16 @@ from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
 from trainer.checkpoint.run_lock import hold
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.task_file import read_task
+from trainer.finetune.shipped import shipped_task_names
+from trainer.finetune.task_file import data_folder as folder_of_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.encoders import Encoder, encoders_of
+from trainer.suite.encoders import encoders_of
 from trainer.suite.identity import claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
-from trainer.suite.outcomes import outcome
+from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
+from trainer.suite.probe.tasks import open_probe
 from trainer.suite.report import REPORT_FILE, report
 from trainer.suite.scheduler import Job, Scheduler, slots
 from trainer.suite.stop import Stop
@@ -54,7 +56,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     """Run all jobs and write the table.
 
     Raises UsageError and DataError before anything is started, SuiteStoppedError once all jobs have saved, and
-    ClozelineError at the end if a job failed.
+    ClozelineError at the end if a job failed or a set that counts has no labels.
     """
     order = order_of(options)
     with claimed(order.plan):
@@ -62,7 +64,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
         try:
             scheduler.run()
         finally:
-            content = outcome(order.plan, scheduler.errors, order.skipped)
+            content = outcome(order.plan, JobStates(scheduler.done, scheduler.errors), order.skipped)
             write_outcome(order.plan.output, content)
 
         if order.run is not None:
@@ -77,6 +79,9 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
             f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. What is done is "
             "kept, and the same command tries the others again."
         )
+    missing = count_without_score(content)
+    if missing:
+        raise ClozelineError(f"{missing} scores are missing; {order.plan.output / TABLE_FILE} says why.")
 
 
 def order_of(options: argparse.Namespace) -> Order:
@@ -89,8 +94,7 @@ def order_of(options: argparse.Namespace) -> Order:
     if options.suite is not None:
         opened = open_suite(options.suite, options.only, options.set)
         suite, skipped = checked_files(opened, data, options.skip_missing)
-    if options.probe is not None:
-        check_probe(options)
+    probe = open_probe(options.probe, probe_data(options), options.set) if options.probe is not None else None
 
     run, steps = None, []
     if options.checkpoints is None:
@@ -101,34 +105,35 @@ def order_of(options: argparse.Namespace) -> Order:
 
         run = run_of(options)
         steps = steps_of(run, options.checkpoints)
-        encoders, exports = encoders_of_run(steps, options.output), export_jobs(run, steps, options.output)
+        encoders = encoders_of_run(run, steps, options.output)
+        exports = export_jobs(run, steps, options.output)
 
-    plan = plan_of(options, suite, encoders, data)
+    plan = Plan(suite, encoders, data, options.output, options.seeds, probe)
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
 
 
-def plan_of(options: argparse.Namespace, suite: OpenSuite | None, encoders: Sequence[Encoder], data: str) -> Plan:
-    """Return the plan."""
-    return Plan(
-        suite=suite,
-        encoders=encoders,
-        data=data,
-        output=options.output,
-        seeds=options.seeds,
-        probe=options.probe,
-        changes=options.set,
-    )
-
-
 def data_folder(options: argparse.Namespace) -> str:
-    """Return the folder that files are relative to: --data, or that of the suite's or the probe's own file."""
+    """Return the folder that the suite's files are relative to: --data, or that of its own file.
+
+    Without a suite it is the probe's folder.
+    """
+    if options.suite is None:
+        return probe_data(options)
     if options.data is not None:
         return options.data
-    if options.suite is None:
-        return str(Path(options.probe).parent)
     if is_shipped(options.suite):
         raise UsageError(f"--suite {options.suite} ships without its files. Give their folder with --data.")
     return str(path_of(options.suite).parent)
+
+
+def probe_data(options: argparse.Namespace) -> str:
+    """Return the folder that the probe's files are relative to: that of its task file, or --data without a suite.
+
+    Beside a suite, --data is the suite's. Only a task that ships with Clozeline, which has no files of its own beside
+    it, is then sought there as well.
+    """
+    is_beside_suite = options.suite is not None and options.probe not in shipped_task_names()
+    return folder_of_task(options.probe, None if is_beside_suite else options.data)
 
 
 def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
@@ -137,13 +142,6 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return kept, skipped
-
-
-def check_probe(options: argparse.Namespace) -> None:
-    """Raise UsageError if the task to probe is none, or cannot be probed."""
-    from trainer.suite.probe.tasks import check_probed
-
-    check_probed(read_task(options.probe, [change for change in options.set if ":" not in change.partition("=")[0]]))
 
 
 def run_of(options: argparse.Namespace) -> str:

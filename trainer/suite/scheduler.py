@@ -66,12 +66,14 @@ class Scheduler:
         self.errors: dict[str, str] = {}
         """By the name of a job that failed: why, in one line."""
 
+        self.done: set[str] = set()
+        """The names of jobs whose results are there and are what was asked for."""
+
         self._roots: dict[str, str] = {}
 
         self._waiting = list(jobs)
         self._free = list(slots)
         self._running: list[_Running] = []
-        self._done: set[str] = set()
         self._count = len(jobs)
         self._logs = logs
         self._stop = stop
@@ -88,7 +90,7 @@ class Scheduler:
         if self._running or self._waiting:
             self._end_all()
             raise self._stop.error(
-                f"Stopped with {len(self._done)} of {self._count} jobs done; what the others did is saved. The same "
+                f"Stopped with {len(self.done)} of {self._count} jobs done; what the others did is saved. The same "
                 "command continues."
             )
 
@@ -105,15 +107,15 @@ class Scheduler:
                 self._fail(job, f"not started, because {self._roots[job.name]} failed")
                 continue
 
-            is_ready = all(need in self._done for need in job.needs)
+            is_ready = all(need in self.done for need in job.needs)
             if is_ready and self._free:
                 self._waiting.remove(job)
                 self._settle_or_start(job)
 
     def _settle_or_start(self, job: Job) -> None:
         if job.is_done():
-            self._done.add(job.name)
-            logger.info("%s: done before (%d of %d)", job.name, len(self._done), self._count)
+            self.done.add(job.name)
+            logger.info("%s: done before (%d of %d)", job.name, len(self.done), self._count)
             return
 
         if job.prepare is not None:
@@ -123,7 +125,7 @@ class Scheduler:
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
-                env=os.environ | slot.environment | {PARENT: str(os.getpid())},
+                env=os.environ | slot.environment | {PARENT: str(os.getpid()), "PATH": search_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -148,8 +150,8 @@ class Scheduler:
             self._free.append(running.slot)
 
             if exit_code == 0:
-                self._done.add(running.job.name)
-                logger.info("%s: done (%d of %d)", running.job.name, len(self._done), self._count)
+                self.done.add(running.job.name)
+                logger.info("%s: done (%d of %d)", running.job.name, len(self.done), self._count)
             else:
                 self._fail(running.job, self._reason(running.job, exit_code))
 
@@ -178,13 +180,27 @@ class Scheduler:
                     running.process.kill()
             sleep(SECONDS_BETWEEN_LOOKS)
         self._collect_after_stop()
+        self._count_what_was_done_before()
 
     def _collect_after_stop(self) -> None:
         """Count what was done by the time of the stop. What ended otherwise is continued later, and is no failure."""
         for running in self._running:
             if running.process.returncode == 0:
-                self._done.add(running.job.name)
+                self.done.add(running.job.name)
         self._running.clear()
+
+    def _count_what_was_done_before(self) -> None:
+        """Count the jobs that did not have their turn, but were done by an earlier start: their results stand."""
+        if self._stop.at_once:
+            return
+        for job in self._waiting:
+            if all(need in self.done for need in job.needs) and job.is_done():
+                self.done.add(job.name)
+
+
+def search_path() -> str:
+    """Return PATH behind the interpreter's folder, so that DeepSpeed finds ninja if no environment is activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def last_error(path: Path) -> str | None:

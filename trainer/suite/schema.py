@@ -15,6 +15,10 @@ from trainer.config.section import Section
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """A name is also the name of a folder."""
 
+RESERVED_NAMES = ("probe", "export")
+RESERVED_ENDING = "-encoder"
+"""What a suite calls jobs and folders of its own: LABEL/probe, step-N/export, and LABEL/TASK-encoder."""
+
 Variant = Literal["word_l2r", "token"]
 
 
@@ -80,6 +84,16 @@ class Suite(Section):
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ValueError(f"two parts of the suite have the name {twice[0]}")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> Suite:
+        for name in self.names:
+            if name in RESERVED_NAMES or name.endswith(RESERVED_ENDING):
+                raise ValueError(
+                    f"a part of the suite has the name {name}, which is reserved for jobs of the suite itself, as are "
+                    f"{', '.join(RESERVED_NAMES)} and all names that end in {RESERVED_ENDING}"
+                )
         return self
 
     @property

@@ -165,9 +165,13 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
 
 def changes_of(name: str, changes: Sequence[str]) -> tuple[str, ...]:
     """Return the changes that concern a task, without its name; those for all tasks first."""
-    for_all = [change for change in changes if ":" not in change.partition("=")[0]]
     own = [change.removeprefix(f"{name}:") for change in changes if change.startswith(f"{name}:")]
-    return (*for_all, *own)
+    return (*changes_for_all(changes), *own)
+
+
+def changes_for_all(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return the changes that concern every task. A colon counts in the key alone: a value may be a URL."""
+    return tuple(change for change in changes if ":" not in change.partition("=")[0])
 
 
 def check_changes(suite: Suite, changes: Sequence[str]) -> None:

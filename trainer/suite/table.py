@@ -173,7 +173,21 @@ def legend(content: dict[str, Any]) -> str:
     text = f"Mean of {seeds} seeds ± half of its 95% interval."
     if len(labels_of(content)) > 1:
         text += " A score is bold where its interval lies above those of all others."
-    return text
+    return " ".join([text, *shared_encoders(content["rows"])])
+
+
+def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each task whose best encoder others start from: their values are not independent."""
+    followers: dict[str, list[str]] = {}
+    for row in rows:
+        if row["starts_from"] is not None:
+            followers.setdefault(row["starts_from"], []).append(row["name"])
+
+    return [
+        f"All seeds of {', '.join(names)} begin from one encoder, the best of {source}: their intervals, and that of "
+        f"an average with them, leave out how much the encoders of {source} differ, and are too narrow."
+        for source, names in followers.items()
+    ]
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

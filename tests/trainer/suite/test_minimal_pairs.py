@@ -13,10 +13,12 @@ import transformers
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
+from trainer.suite.child import device_of_job
 from trainer.suite.minimal_pairs.command import main
-from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods
+from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods, longest_row
 from trainer.suite.minimal_pairs.model import open_masked_lm
 from trainer.suite.minimal_pairs.pairs_file import read_pairs
+from trainer.suite.probe.command import open_encoder
 
 SENTENCES = ["The captain remembers the mountain.", "A bookkeeper's unthinkable winter!", "Go."]
 
@@ -48,6 +50,52 @@ def plain_score(model: torch.nn.Module, tokenizer: object, text: str, within_wor
         logits = model(input_ids=torch.tensor([masked])).logits[0, place]
         total += float(logits.log_softmax(-1)[encoding["input_ids"][place]])
     return total
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_a_sentence_that_does_not_fit_is_named(family: str, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
+    """The longest one that fits is scored, also where the first positions are never used; the next one is an error."""
+    write_encoder(family, byte_vocab if family == "roberta" else vocab, tmp_path)
+    model, tokenizer = open_masked_lm(str(tmp_path), random_weights=True)
+    tokenizer.model_max_length = 10**6
+    longest = longest_row(model, tokenizer)
+    assert longest == (96 - tokenizer.pad_token_id - 1 if family == "roberta" else 96)
+
+    dots = longest - tokenizer.num_special_tokens_to_add()
+    [score] = log_likelihoods(model, tokenizer, ["." * dots], within_words=False)
+    assert score < 0
+    with pytest.raises(
+        DataError, match=rf"the sentence that begins with '\.+' has {longest + 1} tokens, .* {longest}\."
+    ):
+        log_likelihoods(model, tokenizer, ["Go.", "." * (dots + 1)], within_words=False)
+
+    tokenizer.model_max_length = 20
+    assert longest_row(model, tokenizer) == 20
+
+
+def test_a_file_with_a_sentence_that_does_not_fit_is_named(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pairs/long.jsonl"
+    write_lines(path, [{"sentence_good": "A river " * 80, "sentence_bad": "A garden."}])
+    words = [str(masked_lm(0)), "--data", str(tmp_path), "--files", "pairs/*.jsonl", "--output", str(tmp_path / "out")]
+    assert main(words, "test") == 3
+    error = capsys.readouterr().err
+    assert f"{path}: the sentence that begins with 'A river A river" in error
+    assert "but the encoder reads at most 96" in error
+
+
+def test_a_job_computes_where_trainings_do(masked_lm: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """DS_ACCELERATOR=cpu keeps pairs and probes off a GPU that is there, as it does trainings."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    assert device_of_job() == "cuda"
+
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    assert device_of_job() == "cpu"
+    model, _ = open_masked_lm(str(masked_lm(0)), random_weights=True)
+    assert model.device.type == "cpu"
+    assert open_encoder(str(masked_lm(0)), random_weights=True).device.type == "cpu"
 
 
 def test_a_word_ends_before_the_next_one() -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from tests.trainer.suite.conftest import subject_lines, tag_lines, write_task
 from trainer.finetune.task import Task
-from trainer.suite.probe.command import main
+from trainer.suite.cli import main as suite_main
+from trainer.suite.cli import parser
+from trainer.suite.encoders import Encoder
+from trainer.suite.plan import Plan, jobs_of
+from trainer.suite.probe.command import main, open_encoder
 from trainer.suite.probe.logistic import fit
-from trainer.suite.probe.tasks import check_probed
+from trainer.suite.probe.tasks import check_probed, open_probe
+from trainer.suite.run import probe_data
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
@@ -62,3 +69,65 @@ def test_what_has_no_classes_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match="--probe: x is a task"):
             check_probed(Task.model_validate(content))
+
+
+def test_changes_whose_value_is_a_url_reach_the_probe(tmp_path: Path) -> None:
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    changes = [f"data.dev=file://{tmp_path}/task/dev.jsonl", "subjects:training.batch=2"]
+    probe = open_probe(str(tmp_path / "task.toml"), str(tmp_path), changes)
+    assert probe.task.data.dev == f"file://{tmp_path}/task/dev.jsonl"
+
+    plan = Plan(None, [Encoder("first", "folder")], "", tmp_path / "out", 1, probe)
+    [job] = jobs_of(plan)
+    assert job.words[-2:] == ("--set", changes[0])
+
+
+def test_missing_files_of_the_probe_are_named_before_the_start(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    (tmp_path / "task/dev.jsonl").unlink()
+    words = [str(masked_lm(0)), "--probe", str(tmp_path / "task.toml"), "--output", str(tmp_path / "out")]
+    assert suite_main(words) == 3
+    error = capsys.readouterr().err
+    assert "1 of its files cannot be found" in error and "task/dev.jsonl (from https://example.org/task)" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_probe_has_its_own_folder_beside_a_suite(suite_file: Path, tmp_path: Path) -> None:
+    write_task(tmp_path / "elsewhere", "task", "sentence", subject_lines)
+    task = str(tmp_path / "elsewhere/task.toml")
+
+    def data_of(*words: str) -> str:
+        return probe_data(parser("test").parse_args(["folder", "--output", "out", *words]))
+
+    assert data_of("--probe", task) == str(tmp_path / "elsewhere")
+    assert data_of("--probe", task, "--data", "given") == "given"
+    beside = ("--suite", str(suite_file), "--data", str(suite_file.parent))
+    assert data_of("--probe", task, *beside) == str(tmp_path / "elsewhere")
+    assert data_of("--probe", "glue/rte", *beside) == str(suite_file.parent)
+
+
+def test_a_folder_with_missing_or_damaged_weights_is_an_error(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a layer would be probed that is random, or the error would be a traceback."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(masked_lm(0), folder)
+    weights = load_file(folder / "model.safetensors")
+    lost = "bert.encoder.layer.1.output.dense.weight"
+    save_file(
+        {name: tensor for name, tensor in weights.items() if name != lost},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(DataError, match=r"lacks 1 weights of its encoder, such as .*layer\.1\.output\.dense\.weight"):
+        open_encoder(str(folder), random_weights=False)
+    assert open_encoder(str(folder), random_weights=True)
+
+    (folder / "model.safetensors").write_bytes(b"\x00" * 100)
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    words = ["--task", str(tmp_path / "task.toml"), "--data", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main([str(folder), *words], "test") == 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
+    assert f"The weights in {folder} cannot be read" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from time import monotonic, sleep
@@ -26,6 +27,9 @@ if what == "fail":
 if what == "die":
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
+if what == "path":
+    import os
+    (path / "path_of_job").write_text(os.environ["PATH"])
 if what == "wait":
     time.sleep(60)
 """
@@ -70,6 +74,13 @@ def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
     assert started.index("a/early") < started.index("a/late")
 
 
+def test_a_job_finds_the_programs_beside_its_interpreter(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as ninja, also where an environment is used that was not activated."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    Scheduler([job(program, "a", "path")], [Slot({})], program / "logs", Stop()).run()
+    assert (program / "path_of_job").read_text() == f"{Path(sys.executable).parent}:/usr/bin:/bin"
+
+
 def test_what_is_done_is_not_started_again(program: Path) -> None:
     prepared: list[str] = []
     jobs = [
@@ -100,6 +111,23 @@ def test_a_stop_ends_all_processes(program: Path) -> None:
     assert error.value.exit_code == 75
     assert monotonic() - began < 50
     assert found.errors == {}
+
+
+def test_a_stop_counts_what_was_done_before(program: Path) -> None:
+    """Jobs that did not have their turn keep the results of an earlier start, if those are whole."""
+    stop = Stop()
+    stop._note(signal.SIGTERM, None)
+    jobs = [
+        Job("a", (), is_done=lambda: True),
+        Job("b", (), ("a",), is_done=lambda: True),
+        Job("c", ()),
+        Job("d", (), ("c",), is_done=lambda: True),
+    ]
+    found = Scheduler(jobs, [Slot({})], program / "logs", stop)
+    with pytest.raises(SuiteStoppedError, match="2 of 4 jobs done"):
+        found.run()
+    assert found.done == {"a", "b"}
+    assert not (program / "order").exists()
 
 
 def test_ctrl_c_has_its_own_exit_code_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,11 @@ def test_the_shipped_suites_open(name: str) -> None:
         assert task.task.source
 
 
+def test_cb_counts_what_the_leaderboard_counts() -> None:
+    [cb] = [task for task in open_suite("superglue", [], []).tasks if task.entry.name == "cb"]
+    assert cb.metric == "accuracy_and_macro_f1"
+
+
 def test_a_suite_opens_with_its_tasks(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), [], ["training.epochs=7", "tags:training.epochs=9"])
     assert [task.entry.name for task in suite.tasks] == ["subjects", "tags", "verbs"]
@@ -59,6 +64,10 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
             "a starts from b, which is no earlier task",
         ),
         ({"tasks": [{"name": "order", "file": "tags.toml"}]}, "two parts of the suite have the name order"),
+        ({"tasks": [{"name": "probe", "file": "tags.toml"}]}, "has the name probe, which is reserved"),
+        ({"tasks": [{"name": "export", "file": "tags.toml"}]}, "has the name export, which is reserved"),
+        ({"tasks": [{"name": "mnli-encoder", "file": "tags.toml"}]}, "has the name mnli-encoder, which is reserved"),
+        ({"minimal_pairs": [{"name": "probe", "files": "*"}]}, "has the name probe, which is reserved"),
         ({"tasks": [], "minimal_pairs": []}, "neither tasks nor minimal pairs"),
         ({"nmae": "x"}, r"unknown key nmae\. Did you mean name\?"),
     ],

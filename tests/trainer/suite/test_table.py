@@ -22,9 +22,9 @@ def cell(*values: float, hours: float = 0.5, error: str | None = None) -> dict[s
 
 def content(**changes: Any) -> dict[str, Any]:
     rows = [
-        {"name": "rte", "metric": "accuracy", "sets": ["dev"], "in_average": True},
-        {"name": "cola", "metric": "matthews", "sets": ["dev"], "in_average": True},
-        {"name": "blimp", "metric": "accuracy", "sets": [], "in_average": False},
+        {"name": "rte", "metric": "accuracy", "sets": ["dev"], "starts_from": None, "in_average": True},
+        {"name": "cola", "metric": "matthews", "sets": ["dev"], "starts_from": None, "in_average": True},
+        {"name": "blimp", "metric": "accuracy", "sets": [], "starts_from": None, "in_average": False},
     ]
     scores = {
         "a": {"rte": cell(0.5, 0.52, 0.54), "cola": cell(0.1, 0.2, 0.3), "blimp": cell(0.7)},
@@ -75,7 +75,10 @@ def test_the_average_is_over_tasks_seed_by_seed() -> None:
     found = content()["averages"]["a"]
     assert found["values"] == pytest.approx([0.3, 0.36, 0.42])
     assert found["hours"] == 1.0
-    rows = [{"name": "x", "in_average": True}, {"name": "y", "in_average": True}]
+    rows: list[dict[str, Any]] = [
+        {"name": "x", "sets": [], "in_average": True},
+        {"name": "y", "sets": ["dev"], "in_average": True},
+    ]
     assert average(rows, {"x": cell(0.5), "y": cell(0.1, 0.3)})["values"] == pytest.approx([0.3, 0.4])  # type: ignore[index]
     assert average(rows, {"x": cell(error="no"), "y": cell(0.1, 0.3)}) is None
 
@@ -90,6 +93,16 @@ def test_the_table_says_everything() -> None:
     assert "- b/blimp: no masked LM" in table
     assert "- b/probe: no layers" in table
     assert "- mnli: left out, because files are missing: MNLI/train.tsv (from somewhere)" in table
+
+
+def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
+    rows = content()["rows"]
+    assert "too narrow" not in markdown(content())
+    shared = content(rows=[{**row, "starts_from": "mnli" if row["name"] != "blimp" else None} for row in rows])
+    sentence = "All seeds of rte, cola begin from one encoder, the best of mnli: their intervals, and that of an"
+    assert sentence in markdown(shared)
+    assert sentence in report(shared)
+    assert "too narrow" not in markdown(shared | {"seeds": 1})
 
 
 def test_the_page_says_the_same_and_loads_nothing() -> None:

@@ -8,10 +8,11 @@ A file that is finished is kept, so the same command continues what was stopped.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -69,12 +70,23 @@ def score_files(options: Any) -> None:
                 f"--output {output} holds scores of another encoder or of other pairs. Choose another one."
             )
         if not found:
-            found = own | judged(open_model(), pairs_of[path], options.variant)
+            opened = open_model()
+            with naming(path):
+                found = own | judged(opened, pairs_of[path], options.variant)
             storage.publish(str(file), (json.dumps(found) + "\n").encode())
             logger.info("%s: accuracy %.4f", name, found["accuracy"])
         counted.append(found)
 
     storage.publish(str(output / RESULTS_FILE), (json.dumps(results(identity, counted), indent=1) + "\n").encode())
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Put the name of a file before errors about its sentences."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _once(options: Any) -> Any:

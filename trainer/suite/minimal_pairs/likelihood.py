@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from schemas.errors import DataError
+
 TOKENS_AT_ONCE = 8192
 """Tokens of a batch, padding included."""
 
@@ -35,16 +37,42 @@ class MaskedRow:
     target: int
 
 
-def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool) -> list[MaskedRow]:
+def longest_row(model: Any, tokenizer: Any) -> int:
+    """Return the most tokens that a row may have, by the tokenizer and by the encoder's positions.
+
+    RoBERTa and its relatives count positions from behind the padding token's id, so that their tables have some that no
+    token ever gets.
+    """
+    longest = tokenizer.model_max_length
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and positions > 0:
+        longest = min(longest, positions)
+
+    for name, module in model.named_modules():
+        is_table = name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding)
+        if is_table:
+            unused = 0 if module.padding_idx is None else module.padding_idx + 1
+            longest = min(longest, module.num_embeddings - unused)
+    return longest
+
+
+def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, longest: int) -> list[MaskedRow]:
     """Return a row for each token of each sentence, special tokens excepted.
 
     within_words: mask the tokens that follow in the same word as well. Which tokens are a word is what the tokenizer's
-    own cutting before the pieces says.
+    own cutting before the pieces says. longest: the most tokens of a row.
+    Raises DataError for a sentence that is longer: without its end it could not be compared with another one.
     """
-    encoding = tokenizer(list(sentences), return_special_tokens_mask=True, truncation=True)
+    encoding = tokenizer(list(sentences), return_special_tokens_mask=True, truncation=False)
     rows = []
     for number in range(len(sentences)):
         ids = encoding["input_ids"][number]
+        if len(ids) > longest:
+            start = sentences[number][:60]
+            raise DataError(
+                f"the sentence that begins with {start!r} has {len(ids)} tokens, but the encoder reads at most "
+                f"{longest}. Leave out its pair."
+            )
         is_special = encoding["special_tokens_mask"][number]
         words = encoding.word_ids(number)
         for place, target in enumerate(ids):
@@ -78,8 +106,11 @@ def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within_words: bool) -> list[float]:
-    """Return the pseudo-log-likelihood of each sentence, in nats. The model is in evaluation mode."""
-    rows = masked_rows(sentences, tokenizer, within_words)
+    """Return the pseudo-log-likelihood of each sentence, in nats. The model is in evaluation mode.
+
+    Raises DataError for a sentence that is longer than the encoder's positions.
+    """
+    rows = masked_rows(sentences, tokenizer, within_words, longest_row(model, tokenizer))
     device = next(model.parameters()).device
 
     found = [0.0] * len(rows)

@@ -11,6 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
 from trainer.finetune.model import quiet_transformers, read_config
+from trainer.suite.child import device_of_job
 
 WHY_NOT = {
     "xlnet": "XLNet predicts tokens in a random order and reads no mask token in their place, so the likelihood of a "
@@ -21,7 +22,7 @@ WHY_NOT = {
 
 
 def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
-    """Return the model, in evaluation mode on the GPU if there is one, and its tokenizer.
+    """Return the model, in evaluation mode on the job's device, and its tokenizer.
 
     Raises UsageError if the folder holds no masked language model, with the reason, and DataError for damaged weights.
     """
@@ -40,8 +41,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
         with quiet_transformers():
             model = _with_its_weights(folder, config)
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.float().eval().to(device), tokenizer
+    return model.float().eval().to(device_of_job()), tokenizer
 
 
 def _with_its_weights(folder: str, config: Any) -> Any:

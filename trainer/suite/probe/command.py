@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import storage
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, DataError
 from schemas.randomness import key
 from trainer.cli import RecipeParser, print_error
 from trainer.finetune.fingerprint import fingerprint_of
@@ -28,6 +28,7 @@ from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
+from trainer.suite.child import device_of_job
 from trainer.suite.probe.logistic import Classifier, fit
 from trainer.suite.probe.tasks import check_probed
 
@@ -82,7 +83,7 @@ def probe(options: Any) -> None:
 
 
 def open_encoder(folder: str, random_weights: bool) -> Any:
-    """Return the encoder without a head, in evaluation mode."""
+    """Return the encoder without a head, in evaluation mode. Raises DataError for damaged and for missing weights."""
     import torch
     from transformers import AutoModel
 
@@ -90,12 +91,34 @@ def open_encoder(folder: str, random_weights: bool) -> Any:
 
     config = read_config(folder)
     torch.manual_seed(key("probe", "weights") >> 1)
-    with quiet_transformers():
-        if random_weights:
-            model = AutoModel.from_config(config)
-        else:
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.float().eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    if random_weights:
+        model: Any = AutoModel.from_config(config)
+    else:
+        with quiet_transformers():
+            model = with_its_weights(folder)
+    return model.float().eval().to(device_of_job())
+
+
+def with_its_weights(folder: str) -> Any:
+    """Return the encoder with the weights of a folder. Raises DataError if they are damaged or some are missing."""
+    import torch
+    from transformers import AutoModel
+
+    try:
+        model, told = AutoModel.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"The weights in {folder} cannot be read: {reason}. Export or download them again.") from error
+
+    # transformers draws what is missing at random. No vector of a layer depends on the pooler.
+    missing = sorted(name for name in told["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise DataError(
+            f"{folder} lacks {len(missing)} weights of its encoder, such as {missing[0]}. Export or download it again."
+        )
+    return model
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
-from schemas.errors import UsageError
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas import storage
+from schemas.errors import DataError, UsageError
 from trainer.finetune.task import Task
+from trainer.finetune.task_file import read_task
+from trainer.suite.needed_files import files_of, joined
+from trainer.suite.suite_file import changes_for_all
 
 KINDS = ("sentence", "pair", "tags")
+
+
+@dataclass(frozen=True)
+class OpenProbe:
+    """A task to probe. path: of its file. data: the folder of its files, which may be a URL. changes: of --set."""
+
+    path: str
+    task: Task
+    data: str
+    changes: tuple[str, ...]
+
+
+def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
+    """Return the task to probe. changes: what --set gives; those for one task of a suite are not the probe's.
+
+    Raises UsageError if the task is none or cannot be probed, and DataError that names all files that are missing.
+    """
+    own = changes_for_all(changes)
+    task = read_task(path, list(own))
+    check_probed(task)
+
+    absent = [name for name in files_of(task.data) if not storage.exists(joined(data, name))]
+    if absent:
+        source = f" (from {task.source})" if task.source else ""
+        raise DataError(
+            f"--probe {path}: {len(absent)} of its files cannot be found in {data}: {', '.join(absent)}{source}. Put "
+            "them there, or change data.train and the other paths."
+        )
+    return OpenProbe(path, task, data, own)
 
 
 def check_probed(task: Task) -> None:

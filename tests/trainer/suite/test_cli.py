@@ -1,0 +1,28 @@
+"""What the command line refuses before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.suite.cli import main
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/out", "gs://bucket/out", "file:///tmp/out"])
+def test_an_output_that_is_a_url_is_refused(
+    url: str,
+    masked_lm: Callable[[int], Path],
+    suite_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    assert main([str(masked_lm(0)), "--suite", str(suite_file), "--only", "order", "--output", url]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"--output: {url} is a URL" in line
+    assert list(empty.iterdir()) == []

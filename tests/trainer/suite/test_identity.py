@@ -1,0 +1,97 @@
+"""An output folder belongs to tasks, files and encoders; what differs in one of them is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import UsageError
+from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
+from trainer.suite.checkpoints import encoders_of_run
+from trainer.suite.encoders import Encoder
+from trainer.suite.identity import claim, identity_of
+from trainer.suite.plan import Plan
+from trainer.suite.probe.tasks import open_probe
+from trainer.suite.suite_file import open_suite
+
+
+def encoder_folder(folder: Path) -> Encoder:
+    """An encoder of which only the configuration is there; identities ask for no more."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    return Encoder("first", str(folder))
+
+
+def test_another_probe_is_refused(tmp_path: Path) -> None:
+    """Other values, and other files under the same names."""
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    encoder = encoder_folder(tmp_path / "encoder")
+    output = tmp_path / "out"
+    output.mkdir()
+
+    def claim_with(*changes: str) -> None:
+        probe = open_probe(str(tmp_path / "task.toml"), str(tmp_path), changes)
+        claim(output, identity_of(Plan(None, [encoder], "", output, 1, probe)))
+
+    claim_with()
+    claim_with()
+    with pytest.raises(UsageError, match="holds results of another probe"):
+        claim_with("training.max_length=16")
+
+    write_lines(tmp_path / "task/train.jsonl", subject_lines(40, 3))
+    with pytest.raises(UsageError, match="holds results of another probe"):
+        claim_with()
+
+
+def swap(path: Path, one: str, other: str) -> None:
+    """Swap two words of a file, which keeps its size."""
+    text = path.read_text()
+    assert one in text and other in text
+    path.write_text(text.replace(one, "\0").replace(other, one).replace("\0", other))
+
+
+def test_a_file_of_the_same_size_with_other_content_is_refused(suite_file: Path, tmp_path: Path) -> None:
+    encoder = encoder_folder(tmp_path / "encoder")
+    output = tmp_path / "out"
+    output.mkdir()
+    plan = Plan(open_suite(str(suite_file), [], []), [encoder], str(suite_file.parent), output, 1)
+    claim(output, identity_of(plan))
+
+    labels = suite_file.parent / "tags/dev.jsonl"
+    size = labels.stat().st_size
+    swap(labels, "B-WHO", "B-WHAT")
+    assert labels.stat().st_size == size
+    with pytest.raises(UsageError, match="holds results of another task tags"):
+        claim(output, identity_of(plan))
+    swap(labels, "B-WHO", "B-WHAT")
+    claim(output, identity_of(plan))
+
+    swap(suite_file.parent / "pairs/order.jsonl", "sentence_good", "sentence_bad")
+    with pytest.raises(UsageError, match="holds results of another minimal pairs order"):
+        claim(output, identity_of(plan))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Of another run with the same steps, and of the same run after it was trained again."""
+    output = tmp_path / "out"
+    output.mkdir()
+
+    def write_checkpoint(run: Path, content: str) -> None:
+        folder = run / "checkpoints/step-00000010"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text(content)
+
+    def claim_run(run: Path) -> None:
+        claim(output, identity_of(Plan(None, encoders_of_run(str(run), [10], output), "", output, 1)))
+
+    write_checkpoint(tmp_path / "first", '{"files": 1}')
+    write_checkpoint(tmp_path / "second", '{"files": 2}')
+    claim_run(tmp_path / "first")
+    claim_run(tmp_path / "first")
+    with pytest.raises(UsageError, match="holds results of another encoder step-10"):
+        claim_run(tmp_path / "second")
+
+    write_checkpoint(tmp_path / "first", '{"files": 2}')
+    with pytest.raises(UsageError, match="holds results of another encoder step-10"):
+        claim_run(tmp_path / "first")
