@@ -5,7 +5,6 @@ This module computes what the page says; templates/finetune.html says it.
 
 from __future__ import annotations
 
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +89,8 @@ def charts(results: dict[str, Any]) -> list[Chart | None]:
 def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
     """Return a chart of one value of each epoch."""
     lines = []
-    for seed, color in zip(seeds, cycle(COLORS), strict=False):
+    for number, seed in enumerate(seeds):
         points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]
-        lines.append(Line(f"seed {seed['seed']}", color, points))
+        lines.append(Line(f"seed {seed['seed']}", COLORS[number % len(COLORS)], points))
     last_step = int(seeds[0]["epochs"][-1]["step"])
     return chart(title, lines, last_step, [], short)

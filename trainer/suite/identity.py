@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from schemas import storage
 from schemas.errors import UsageError
@@ -48,7 +48,7 @@ def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
     digests = []
     for name in files:
         with storage.open_input(joined(data, name)) as file:
-            digests.append((name, hashlib.file_digest(file, "sha256").hexdigest()))
+            digests.append((name, hashlib.file_digest(cast(Any, file), "sha256").hexdigest()))
     return digests
 
 
