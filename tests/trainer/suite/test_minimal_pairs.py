@@ -115,6 +115,8 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
         open_masked_lm(str(tmp_path / "electra"), random_weights=False)
 
     write_encoder("bert", vocab, tmp_path / "bert")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "bert")
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "bert")
     with pytest.raises(UsageError, match="it has no head that predicts masked tokens"):
         open_masked_lm(str(tmp_path / "bert"), random_weights=False)
 

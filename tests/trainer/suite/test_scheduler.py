@@ -66,7 +66,7 @@ def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
     assert found.errors == {
         "b/bad": "the file is missing",
         "b/after": "not started, because b/bad failed",
-        "b/after_that": "not started, because b/after failed",
+        "b/after_that": "not started, because b/bad failed",
         "c/dies": f"ended by SIGKILL; see {program / 'logs/c.dies.log'}",
     }
     started = (program / "order").read_text().split()
