@@ -20,6 +20,9 @@ from trainer.suite.plan import Plan, read_json
 
 IDENTITY_FILE = "suite.json"
 
+BLOCK = 1 << 20
+"""Bytes of a file that are in memory at once."""
+
 FOREIGN = {"folders", "encoders", "checkpoints", "logs"}
 
 
@@ -47,8 +50,11 @@ def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
     """Return files with the SHA-256 of their content: a label may change and the file keep its size."""
     digests = []
     for name in files:
+        digest = hashlib.sha256()
         with storage.open_input(joined(data, name)) as file:
-            digests.append((name, hashlib.file_digest(file, "sha256").hexdigest()))
+            while block := file.read(BLOCK):
+                digest.update(block)
+        digests.append((name, digest.hexdigest()))
     return digests
 
 
