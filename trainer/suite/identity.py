@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
@@ -19,6 +19,9 @@ from trainer.suite.needed_files import files_of, joined, matching
 from trainer.suite.plan import Plan, read_json
 
 IDENTITY_FILE = "suite.json"
+
+BLOCK = 1 << 20
+"""Bytes of a file that are in memory at once."""
 
 FOREIGN = {"folders", "encoders", "checkpoints", "logs"}
 
@@ -47,8 +50,11 @@ def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
     """Return files with the SHA-256 of their content: a label may change and the file keep its size."""
     digests = []
     for name in files:
+        digest = hashlib.sha256()
         with storage.open_input(joined(data, name)) as file:
-            digests.append((name, hashlib.file_digest(cast(Any, file), "sha256").hexdigest()))
+            while block := file.read(BLOCK):
+                digest.update(block)
+        digests.append((name, digest.hexdigest()))
     return digests
 
 

@@ -81,7 +81,9 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
         )
     missing = count_without_score(content)
     if missing:
-        raise ClozelineError(f"{missing} scores are missing; {order.plan.output / TABLE_FILE} says why.")
+        raise ClozelineError(
+            f"{missing} of the scores could not be computed; {order.plan.output / TABLE_FILE} says why."
+        )
 
 
 def order_of(options: argparse.Namespace) -> Order:

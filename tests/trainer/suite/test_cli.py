@@ -22,7 +22,9 @@ def test_an_output_that_is_a_url_is_refused(
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir(empty)
-    assert main([str(masked_lm(0)), "--suite", str(suite_file), "--only", "order", "--output", url]) == 2
+    folder = str(masked_lm(0))
+    capsys.readouterr()
+    assert main([folder, "--suite", str(suite_file), "--only", "order", "--output", url]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"--output: {url} is a URL" in line
     assert list(empty.iterdir()) == []

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
@@ -15,7 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
+import tomli_w
 
+from tests.trainer.suite.conftest import write_lines
 from trainer.suite.table import DETAIL_COLUMNS
 
 Finished = subprocess.CompletedProcess[str]
@@ -108,6 +111,25 @@ def test_a_failing_task_ends_no_other(masked_lm: Callable[[int], Path], suite_fi
     assert lines[1] == "- first/verbs: not started, because first/subjects failed"
     assert re.search(r"\| tags \| chunk_f1 \| [\d.]+ \|", table)
     assert "| average | of 3 | - |" in table
+
+
+@pytest.mark.timeout(300)
+def test_a_set_without_labels_ends_in_a_line(
+    masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path
+) -> None:
+    write_lines(suite_file.parent / "hidden.jsonl", [{"text": "The cat sees."}, {"text": "The river sees."}])
+    task = suite_file.parent / "subjects.toml"
+    content = tomllib.loads(task.read_text())
+    content["data"]["extra"] = {"hidden": "hidden.jsonl"}
+    task.write_text(tomli_w.dumps(content))
+    suite = tomllib.loads(suite_file.read_text())
+    suite["tasks"][0]["sets"] = ["dev", "hidden"]
+    suite_file.write_text(tomli_w.dumps(suite))
+
+    done = run_suite(words(masked_lm(0), suite_file, tmp_path / "out", "--seeds", "1", "--only", "subjects"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 of the scores could not be computed" in done.stderr and "Traceback" not in done.stderr
+    assert "- first/subjects: the set hidden has no labels" in (tmp_path / "out/table.md").read_text()
 
 
 @pytest.mark.timeout(300)
