@@ -16,7 +16,8 @@ from trainer.suite.scheduler import Job, Scheduler, Slot, last_error, slots
 from trainer.suite.stop import Stop, SuiteStoppedError
 
 CHILD = """\
-import pathlib, sys, time
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before this one may have left it ignored, which is inherited
 folder, name, what = sys.argv[1:]
 path = pathlib.Path(folder)
 with (path / "order").open("a") as file:
