@@ -204,7 +204,15 @@ class _Owner:
 
             self._heartbeats += 1
             with contextlib.suppress(OSError):  # the next heartbeat tries again
-                self._path.write_text(self._text())
+                self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write the new text over the old one, which is no longer, so that at no moment the file is empty."""
+        try:
+            with self._path.open("r+") as file:
+                file.write(self._text())
+        except FileNotFoundError:
+            self._path.write_text(self._text())
 
     def _end_process(self, text: str) -> None:
         """End the process at once: two runs that write into one folder would destroy it."""
