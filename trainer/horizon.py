@@ -113,9 +113,10 @@ def with_steps(recipe: Recipe, steps: int) -> Recipe:
 
 
 def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
-    """Return the number of steps that was fixed when the run began.
+    """Return the number of steps that was fixed when the run began, and log it.
 
-    Raises UsageError if it began without run.max_hours, or with another value.
+    Raises UsageError if the run began without run.max_hours or with another value, or if run.max_steps is now lower
+    than the number.
     """
     recorded = checkpoint.state.recipe
     steps = recorded.get("run.max_steps")
@@ -131,4 +132,18 @@ def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
             f"{run.output} began with run.max_hours {hours:g}, which fixed {steps:,} steps, and now it is "
             f"{run.max_hours:g}. Set it as it was. To change the length, leave it out and set run.max_steps."
         )
+    if run.max_steps < steps:
+        raise UsageError(
+            f"run.max_steps {run.max_steps:,} is lower than the {steps:,} steps that run.max_hours {hours:g} fixed when "
+            f"{run.output} began. Raise run.max_steps. To shorten the run, keep it and set run.max_hours=none."
+        )
+
+    # A recipe's own run.max_steps is an upper limit far away, so a higher one may or may not be meant as a new length.
+    logger.info(
+        "%s: keeps the %s steps that run.max_hours %g fixed when it began; run.max_steps does not change them. "
+        "To change the length, set run.max_hours=none and run.max_steps.",
+        run.output,
+        f"{steps:,}",
+        hours,
+    )
     return steps

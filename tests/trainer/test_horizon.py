@@ -151,11 +151,16 @@ def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert "measured" not in told and "run.max_steps was" not in told
+    assert f"keeps the {steps:,} steps that run.max_hours 0.05 fixed when it began" in told
     assert run_of(out)["max_steps"] == steps
 
     done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_hours": 0.1})
     assert done.returncode == 2, done.stderr
     assert f"began with run.max_hours 0.05, which fixed {steps:,} steps, and now it is 0.1" in done.stderr
+
+    done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 5})
+    assert done.returncode == 2, done.stderr
+    assert f"run.max_steps 5 is lower than the {steps:,} steps that run.max_hours 0.05 fixed" in done.stderr
 
 
 def test_max_steps_is_the_upper_limit(training, tmp_path) -> None:
