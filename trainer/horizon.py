@@ -134,8 +134,8 @@ def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
         )
     if run.max_steps < steps:
         raise UsageError(
-            f"run.max_steps {run.max_steps:,} is lower than the {steps:,} steps that run.max_hours {hours:g} fixed when "
-            f"{run.output} began. Raise run.max_steps. To shorten the run, keep it and set run.max_hours=none."
+            f"run.max_steps {run.max_steps:,} is lower than the {steps:,} steps that run.max_hours {hours:g} fixed "
+            f"when {run.output} began. Raise run.max_steps. To shorten the run, keep it and set run.max_hours=none."
         )
 
     # A recipe's own run.max_steps is an upper limit far away, so a higher one may or may not be meant as a new length.

@@ -183,7 +183,7 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
     for file in checkpoint_path(str(tmp_path / "plain"), 10).glob("*.safetensors"):
         assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 10) / file.name).read_bytes()
     run_folder = str(tmp_path / "held")
-    by_loss = min((line["eval_mlm_loss"], step) for step, line in lines.items() if "eval_mlm_loss" in line)
+    by_loss = min((line["eval_mlm_loss_masked"], step) for step, line in lines.items() if "eval_mlm_loss" in line)
     assert best_step(run_folder) == by_loss[1]
     assert steps_saved(run_folder) == sorted({by_loss[1], 10})
     assert "Resumed after step 6:" in (tmp_path / "held" / "report.html").read_text()

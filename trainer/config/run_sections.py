@@ -58,7 +58,7 @@ class RunSection(Section):
 
 
 class EvaluationSection(Section):
-    """Measuring the model on held-out pairs during the run. The best checkpoint by their loss is never pruned."""
+    """Measuring the model on held-out pairs during the run. The checkpoint with the lowest loss is never pruned."""
 
     pairs: str | None = Field(
         default=None,

@@ -1,5 +1,6 @@
 """Publishing, verifying and pruning checkpoints, file by file; whole resumes are tested in test_train."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,22 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
     ]
     (checkpoint_path(run, 6) / "evaluation.json").write_text("{")
     assert best_step(run) == 9
+
+
+@pytest.mark.parametrize(
+    ("losses_at_mask", "best"),
+    [((4.0, 3.0, 3.5), 2), ((4.0, None, 3.5), 3), ((4.0, float("nan"), 3.5), 3), ((4.0, 3.5, 3.5), 2)],
+    ids=["everywhere", "in some", "not finite", "equal"],
+)
+def test_the_loss_at_masks_decides_where_every_checkpoint_has_it(
+    tmp_path: Path, losses_at_mask: tuple[float | None, ...], best: int
+) -> None:
+    """The mean over all places falls from step to step here, as it does in a model that learns to copy."""
+    for step, (mean, at_mask) in enumerate(zip((3.0, 2.0, 1.0), losses_at_mask, strict=True), start=1):
+        path = saved(tmp_path, step, mean)
+        figures = {"eval_mlm_loss": mean} | ({} if at_mask is None else {"eval_mlm_loss_masked": at_mask})
+        (path / "evaluation.json").write_text(json.dumps(figures))
+    assert best_step(str(tmp_path)) == best
 
 
 def test_every_difference_is_shown(tmp_path: Path) -> None:
