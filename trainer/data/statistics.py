@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,26 +85,45 @@ def identity_of_counts(recipe: Recipe) -> str | None:
 
 
 def count_sample(folders: list[PairFolder], weights: list[float] | None) -> SampledStatistics:
-    """Count up to SAMPLED_TOKENS tokens, from each folder its share of the mixture. A function of the pairs alone.
-
-    A folder with fewer tokens than its share is counted once, and so has less than its share.
-    """
-    if weights is None:
-        weights = [float(folder.manifest.totals["tokens"]) for folder in folders]
-
+    """Count up to SAMPLED_TOKENS tokens, from each folder its share of the mixture. A function of the pairs alone."""
     vocabulary = folders[0].vocabulary
     counting = counting_of(vocabulary, WINDOW)
     unigrams_V = np.zeros(vocabulary.size, dtype=np.int64)
     parts = [NONE]
-    for folder, weight in zip(folders, weights, strict=True):
-        tokens = int(SAMPLED_TOKENS * weight / sum(weights))
-        for rows in blocks_of(sampled_tables(folder, tokens), WINDOW):
-            unigrams_V += count_unigrams(rows, counting)
-            parts.append(count_cooccurrences(rows, counting))
+    for folder, share in zip(folders, mixture_shares(folders, weights, SAMPLED_TOKENS), strict=True):
+        for rows in blocks_of(sampled_tables(folder, share.tokens), WINDOW):
+            unigrams_V += share.times * count_unigrams(rows, counting)
+            first, second, weight = count_cooccurrences(rows, counting)
+            parts.append(Cooccurrences(first, second, share.times * weight))
             progress()
 
     joined = Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     return SampledStatistics(unigrams_V, add_up(joined, vocabulary.size))
+
+
+class MixtureShare(NamedTuple):
+    """What a sample takes from one folder: `tokens` of its tokens, each counted `times` times."""
+
+    tokens: int
+    times: int
+
+
+def mixture_shares(folders: list[PairFolder], weights: list[float] | None, tokens: int) -> list[MixtureShare]:
+    """Divide a sample of `tokens` tokens, or of all tokens if there are fewer, by the weights of the mixture.
+
+    Training repeats a folder that is smaller than its share, so its counts are multiplied, by the nearest whole number.
+    Without weights each folder has the share of its size.
+    """
+    sizes = [folder.manifest.totals["tokens"] for folder in folders]
+    if weights is None:
+        weights = [float(size) for size in sizes]
+
+    sample = min(tokens, sum(sizes))
+    shares = []
+    for size, weight in zip(sizes, weights, strict=True):
+        share = int(sample * weight / sum(weights))
+        shares.append(MixtureShare(min(share, size), max(1, round(share / max(size, 1)))))
+    return shares
 
 
 def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:

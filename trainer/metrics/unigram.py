@@ -30,7 +30,7 @@ from schemas.errors import DataError
 from schemas.statistics import Statistics
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.statistics import open_statistics
+from trainer.data.statistics import mixture_shares, open_statistics
 from trainer.distributed.collectives import run_on_rank_0
 
 Ints = NDArray[np.int64]
@@ -148,13 +148,9 @@ def unigram_counts(folders: list[PairFolder], weights: list[float] | None, stati
 
 def sampled_counts(folders: list[PairFolder], weights: list[float] | None) -> Ints:
     """Return the counts of about SAMPLE_TOKENS tokens, from each folder its share of the mixture."""
-    if weights is None:
-        weights = [float(folder.manifest.totals["tokens"]) for folder in folders]
-
     counts_V = np.zeros(folders[0].vocabulary.size, dtype=np.int64)
-    for folder, weight in zip(folders, weights, strict=True):
-        tokens = int(SAMPLE_TOKENS * weight / sum(weights))
-        counts_V += counts_of_folder(folder, tokens)
+    for folder, share in zip(folders, mixture_shares(folders, weights, SAMPLE_TOKENS), strict=True):
+        counts_V += share.times * counts_of_folder(folder, share.tokens)
     return counts_V
 
 

@@ -71,6 +71,24 @@ def test_a_sample_keeps_to_its_size_and_to_the_mixture(
         folder.close()
 
 
+def test_a_small_folder_counts_as_often_as_training_repeats_it(pairs: Path, held_out: Path) -> None:
+    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+    large, small = (count_sample([folder], None) for folder in folders)
+    tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
+    weight = 3 * folders[1].manifest.totals["tokens"] / tokens
+
+    mixed = count_sample(folders, [1 - weight, weight])
+    from_small = mixed.unigrams_V - 3 * small.unigrams_V
+    assert (from_small >= 0).all(), "what is left was counted in the large folder"
+    assert (from_small <= large.unigrams_V).all()
+
+    # Co-occurrences are multiplied alike: their sums are in the proportion of the tokens.
+    pairs_a_token = mixed.summed.weight_C.sum() / mixed.unigrams_V.sum()
+    assert pairs_a_token == pytest.approx(large.summed.weight_C.sum() / large.unigrams_V.sum(), rel=0.1)
+    for folder in folders:
+        folder.close()
+
+
 def test_counts_of_another_vocabulary_are_refused(byte_rows: Path, counted: Path) -> None:
     folder = PairFolder(str(byte_rows))
     recipe = load_recipe(TINY, [f"data.statistics={counted}"])
