@@ -158,6 +158,7 @@ def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
     unknown = cloud_access.check_buckets(_folders(execution))
 
     print_lines(execution.estimate.lines(command, graph))
+    print_lines([f"  also writes: {storage.printable(each.output)}" for each in execution.published_first])
     for line in unknown:
         print(f"clozeline: {line}", file=sys.stderr)
     print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)

@@ -16,6 +16,7 @@ from pipeline.runtime.launch import check_flags, console_url, leaves_job, makes_
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.stop_signals import Terminated
 from pipeline.runtime.submitted_job import JobStoppedError, RemoteJob
+from pipeline.shard.holdout import held_out_folder
 from schemas.errors import DataError, UsageError
 
 CLOUD = {
@@ -136,6 +137,11 @@ def test_a_dry_run_creates_and_deletes_nothing(command, corpus, text, vocab, tmp
             assert "splits of " in done.stdout and "worker-hours" in done.stdout and "graph: " in done.stdout
             assert "nothing was written or removed" in done.stderr
             assert tree(tmp_path, text, vocab, corpus) == before
+
+    done = command("shard", "--input", corpus, "--output", out, "--holdout", 0.1, "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert f"  also writes: {held_out_folder(str(out))}\n" in done.stdout
+    assert tree(tmp_path, text, vocab, corpus) == before
 
 
 def test_a_dry_run_in_a_process_of_its_own_tries_out_no_folder(run, corpus, tmp_path, monkeypatch) -> None:
