@@ -206,7 +206,10 @@ def with_interval(values: list[float]) -> str:
 
 
 def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
-    """Draw the held-out loss of all runs over minutes, with the loss of word frequencies alone."""
+    """Draw the held-out loss of all trained runs over minutes, with the loss of word frequencies alone."""
+    if not any(outcome.curve for outcome in outcomes.values()):
+        return
+
     import matplotlib
 
     matplotlib.use("svg")
@@ -216,6 +219,8 @@ def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     names = list(dict.fromkeys(name for name, _, _ in outcomes))
     for (name, _, _), outcome in outcomes.items():
+        if not outcome.curve:
+            continue
         minutes = [seconds / 60 for seconds, _ in outcome.curve]
         color = f"C{names.index(name)}"
         axes.plot(minutes, [loss for _, loss in outcome.curve], color=color, marker=".", label=name)
