@@ -62,7 +62,8 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_launcher()
 
     # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
-    from trainer.finetune.run import Order, finetune
+    from trainer.finetune.inputs import Order
+    from trainer.finetune.run import finetune
 
     data = data_folder(options.task, options.data)
     first_seed = options.first_seed or 0

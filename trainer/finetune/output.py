@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -17,8 +16,7 @@ from transformers import AutoTokenizer
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.run_lock import hold
-from trainer.finetune.examples import TaskData
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import WHAT, Identity
 from trainer.finetune.model import first_line, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
@@ -27,26 +25,9 @@ IDENTITY_FILE = "identity.json"
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 
-WHAT = {"task": "another task", "encoder": "another encoder", "weights": "other first weights", "data": "other data"}
-
-
-def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
-    """Return hashes of everything that results depend on, but the seed."""
-    examples = [data.train, data.dev, data.test, sorted(data.extra.items()), data.labels]
-    return {
-        "task": _hash(dump_task(task)),
-        "encoder": fingerprint_of(folder),
-        "weights": "random" if random_weights else "of the encoder",
-        "data": _hash(repr(examples)),
-    }
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
 
 @contextlib.contextmanager
-def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None]:
+def claimed(output: Path, identity: Identity, task: Task) -> Iterator[None]:
     """Hold the folder for this process. Creates it if there is none.
 
     Raises UsageError if a live process holds it, or if it belongs to something else, and StorageError if nothing can be
@@ -70,7 +51,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
         yield
 
 
-def check_owner(output: Path, identity: dict[str, str]) -> None:
+def check_owner(output: Path, identity: Identity) -> None:
     """Raise UsageError if a folder is not empty and holds something else than this fine-tuning."""
     names = [name for name in storage.names(str(output)) if not name.startswith(".")]
     if not names:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -25,42 +23,26 @@ from typing import Any
 
 import torch
 
-from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.evaluation import ExampleSet, predict
-from trainer.finetune.examples import TaskData
-from trainer.finetune.files.read import read_task_data
+from trainer.finetune.inputs import Inputs, Order, open_inputs
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.metrics.table import unsuitable
-from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
+from trainer.finetune.model import longest_row, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed, identity_of
+from trainer.finetune.output import check_is_local, claimed
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
-from trainer.finetune.task import Task
 from trainer.finetune.training import STATE_FOLDER, SeedTraining, write_metrics
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
 
 TIMEOUT_SECONDS = 600.0
-"""Of a rank that does not advance."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the command line asks for. data: the folder that the task's files lie in; None: the task file's."""
-
-    folder: str
-    task: Task
-    data: str
-    output: str
-    seeds: Sequence[int]
-    random_weights: bool = False
+"""A rank that makes no progress for this long has failed."""
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
@@ -70,31 +52,21 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     DivergedError.
     """
     check_is_local(order.output)
-    check_folder(order.folder, order.task.kind)
-    tokenizer = open_tokenizer(order.folder, order.task.kind)
-    data = read_task_data(order.task, order.data)
-    check_metrics(order.task, data.labels)
-
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
-        run_on_rank_0(lambda: claim(order, data, resources))
+        watchdog.at("reading the task's files")
+        inputs = open_inputs(order)
+        run_on_rank_0(lambda: claim(order, inputs, resources))
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
-        job = open_job(order, tokenizer, data, stop, watchdog)
+        watchdog.at("encoding the examples")
+        job = open_job(order, inputs, stop, watchdog)
         results = [finished_seed(job, seed) for seed in order.seeds]
         watchdog.at("writing the results")
         run_on_rank_0(lambda: write_outcome(job))
     return results
-
-
-def check_metrics(task: Task, labels: Sequence[str]) -> None:
-    """Raise UsageError if a metric does not serve the labels that were found in the training set."""
-    for metric in task.metrics:
-        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
-        if reason is not None:
-            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
 def make_deterministic() -> None:
@@ -107,15 +79,15 @@ def make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def claim(order: Order, data: TaskData, resources: contextlib.ExitStack) -> None:
+def claim(order: Order, inputs: Inputs, resources: contextlib.ExitStack) -> None:
     """Hold the output folder until `resources` are closed. Raises UsageError and StorageError."""
-    identity = identity_of(order.task, order.folder, data, order.random_weights)
-    resources.enter_context(claimed(Path(order.output), identity, order.task))
+    resources.enter_context(claimed(Path(order.output), inputs.identity, order.task))
 
 
-def open_job(order: Order, tokenizer: Any, data: TaskData, stop: StopAgreement, watchdog: Watchdog) -> Job:
+def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
     """Turn all examples into features."""
-    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
+    data = inputs.data
+    kind = kind_of(order.task, data.labels, inputs.tokenizer, longest_row(read_config(order.folder)))
     if kind.max_length < order.task.training.max_length:
         logger.info("The encoder takes rows of %d tokens, so longer texts are cut there.", kind.max_length)
     sets: dict[str, Any] = {DEV: data.dev, **data.extra}

@@ -339,6 +339,16 @@ def test_a_changed_step_does_not_mix_with_later_ones(finished: Adapting) -> None
     assert f"remove {finished.output}/domain and {finished.output}/task and {finished.output}/finetune" in line
 
 
+def test_a_removed_step_takes_later_ones_with_it(finished: Adapting) -> None:
+    """They were made from what it left, which may be something else the next time."""
+    domain = finished.output / "domain"
+    aside = domain.rename(finished.output / "aside")
+    code, line = finished.fails()
+    aside.rename(domain)
+    assert code == 2 and f"{domain} was removed" in line
+    assert f"Remove {finished.output}/task and {finished.output}/finetune as well" in line
+
+
 def test_flags_that_do_not_go_together(adapting: Adapting) -> None:
     flags = adapting.flags()
     assert "--seeds and --steps" in adapting.refusal(*flags, "--seeds", "3")[1]

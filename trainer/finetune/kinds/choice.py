@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import ChoiceExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, Row, host
 
 
 class Choice(Kind[ChoiceExample, int]):
@@ -28,33 +28,57 @@ class Choice(Kind[ChoiceExample, int]):
     def outputs(self) -> int:
         return 1
 
-    def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
-        contexts = [example.context for example in examples for _ in example.choices]
-        choices = [choice for example in examples for choice in example.choices]
-        rows = iter(self.encoded(contexts, choices))
-        return [
-            Feature(i, tuple(next(rows) for _ in example.choices), example.label) for i, example in enumerate(examples)
-        ]
+    def encode(self, examples: Sequence[ChoiceExample], first: int) -> list[Feature]:
+        # One row for each choice: the example's context with that choice.
+        contexts: list[str] = []
+        choices: list[str] = []
+        for example in examples:
+            contexts += [example.context] * len(example.choices)
+            choices += example.choices
+        rows = self.encoded(contexts, choices)
+
+        features = []
+        begin = 0
+        for number, example in enumerate(examples, start=first):
+            end = begin + len(example.choices)
+            features.append(Feature(number, tuple(rows[begin:end]), example.label))
+            begin = end
+        return features
 
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        most = max(len(feature.rows) for feature in features)
-        filled_up = [row for feature in features for row in _filled_up(feature.rows, most)]
-        columns = self.padded(filled_up)
-        return {name: values.view(len(features), most, -1) for name, values in columns.items()}
+        most_choices = max(len(feature.rows) for feature in features)
+        rows: list[Row] = []
+        for feature in features:
+            missing = most_choices - len(feature.rows)
+            rows += feature.rows
+            rows += [feature.rows[0]] * missing
+
+        # The head takes one row after the other; transformers' models want (B, N, T).
+        columns = self.padded(rows)
+        return {name: values.view(len(features), most_choices, -1) for name, values in columns.items()}
 
     def weight(self, feature: Feature) -> int:
         return 1
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         logits_BN = output.logits.float()
-        choices_B = torch.tensor([len(feature.rows) for feature in features], device=logits_BN.device)
-        is_filling_BN = torch.arange(logits_BN.shape[1], device=logits_BN.device) >= choices_B[:, None]
-        targets_B = torch.tensor([feature.target for feature in features], device=logits_BN.device)
-        return F.cross_entropy(logits_BN.masked_fill(is_filling_BN, float("-inf")), targets_B, reduction="sum")
+        device = logits_BN.device
+
+        # The copies that fill a batch get a probability of zero.
+        choices_B = torch.tensor([len(feature.rows) for feature in features], device=device)
+        number_N = torch.arange(logits_BN.shape[1], device=device)
+        is_copy_BN = number_N >= choices_B[:, None]
+        logits_BN = logits_BN.masked_fill(is_copy_BN, float("-inf"))
+
+        targets_B = torch.tensor([feature.target for feature in features], device=device)
+        return F.cross_entropy(logits_BN, targets_B, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        logits_BN = host(output.logits)
-        return [scores_N[: len(feature.rows)] for scores_N, feature in zip(logits_BN, features, strict=True)]
+        """Return (N,) for each feature: the logits of its own choices."""
+        scores = []
+        for logits_N, feature in zip(host(output.logits), features, strict=True):
+            scores.append(logits_N[: len(feature.rows)])
+        return scores
 
     def predictions(
         self, examples: Sequence[ChoiceExample], features: Sequence[Feature], scores: Sequence[Floats]
@@ -63,7 +87,3 @@ class Choice(Kind[ChoiceExample, int]):
 
     def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
         return [example.label for example in examples]
-
-
-def _filled_up(rows: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    return rows + rows[:1] * (count - len(rows))

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from trainer.distributed.watchdog import progress
 from trainer.finetune.task import Task
 
 Floats = NDArray[np.float32]
@@ -32,15 +33,22 @@ IGNORED = -100
 """A label that counts for nothing, as in torch's cross-entropy."""
 
 
-@dataclass(frozen=True)
+BLOCK_EXAMPLES = 1000
+"""Examples that are tokenized at once: what a tokenizer returns takes many times the memory of the rows themselves."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Row:
-    """The tokens of one row, special tokens included, without padding. type_ids: None if the model has no segments."""
+    """The tokens of one row, including special tokens, without padding.
 
-    ids: Sequence[int]
-    type_ids: Sequence[int] | None
+    ids_T: int32. type_ids_T: int8, None if the model has no segments.
+    """
+
+    ids_T: NDArray[np.int32]
+    type_ids_T: NDArray[np.int8] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Feature:
     """What the model reads at once.
 
@@ -56,7 +64,7 @@ class Feature:
     @property
     def length(self) -> int:
         """The tokens of its longest row."""
-        return max(len(row.ids) for row in self.rows)
+        return max(len(row.ids_T) for row in self.rows)
 
 
 Example = TypeVar("Example")
@@ -91,8 +99,8 @@ class Kind(ABC, Generic[Example, Prediction]):
         """The width of the head."""
 
     @abstractmethod
-    def features(self, examples: Sequence[Example]) -> list[Feature]:
-        """Return the features of all examples, in their order."""
+    def encode(self, examples: Sequence[Example], first: int) -> list[Feature]:
+        """Return the features of some examples, in their order. first: the number of the first of these examples."""
 
     @abstractmethod
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
@@ -122,15 +130,23 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     # ---- The same for all kinds ----
 
+    def features(self, examples: Sequence[Example]) -> list[Feature]:
+        """Return the features of all examples, in their order."""
+        features: list[Feature] = []
+        for first in range(0, len(examples), BLOCK_EXAMPLES):
+            features += self.encode(examples[first : first + BLOCK_EXAMPLES], first)
+            progress()  # a large set takes minutes, and the watchdog waits for a sign of life
+        return features
+
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
         """Return the model's arguments: int64 (B, T), or (B, choices, T) if a feature has several rows."""
         return self.padded([row for feature in features for row in feature.rows])
 
     def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Return rows padded to the longest one, on the side that the tokenizer pads."""
-        columns: dict[str, list[Any]] = {"input_ids": [list(row.ids) for row in rows]}
-        if rows[0].type_ids is not None:
-            columns["token_type_ids"] = [list(row.type_ids or ()) for row in rows]
+        columns: dict[str, list[Any]] = {"input_ids": [row.ids_T.tolist() for row in rows]}
+        if rows[0].type_ids_T is not None:
+            columns["token_type_ids"] = [row.type_ids_T.tolist() for row in rows if row.type_ids_T is not None]
         return dict(self.tokenizer.pad(columns, return_tensors="pt"))
 
     def encoded(self, texts: Sequence[Any], pairs: Sequence[str] | None = None) -> list[Row]:
@@ -148,10 +164,12 @@ class Kind(ABC, Generic[Example, Prediction]):
 
 def rows_of(encoding: Any) -> list[Row]:
     """Return the rows of what a tokenizer returned."""
-    type_ids = encoding.get("token_type_ids")
-    if type_ids is None:
-        return [Row(ids, None) for ids in encoding["input_ids"]]
-    return [Row(ids, types) for ids, types in zip(encoding["input_ids"], type_ids, strict=True)]
+    ids = [np.array(ids_T, dtype=np.int32) for ids_T in encoding["input_ids"]]
+    if encoding.get("token_type_ids") is None:
+        return [Row(ids_T, None) for ids_T in ids]
+
+    type_ids = [np.array(type_ids_T, dtype=np.int8) for type_ids_T in encoding["token_type_ids"]]
+    return [Row(*columns) for columns in zip(ids, type_ids, strict=True)]
 
 
 def host(tensor: Tensor) -> Floats:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import SpanExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, Row, host, rows_of
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut, as BERT's script does."""
@@ -33,15 +34,26 @@ CANDIDATES = 20
 """Starts and ends of a window that are paired: the likeliest ones."""
 
 
-@dataclass(frozen=True)
-class Window:
-    """A window over a context: the characters of each token, None for those that are not of the context.
+NOT_OF_CONTEXT = -1
+"""In place of the characters of a token of the question, or of a special token."""
 
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Window:
+    """A window over a context.
+
+    begins_T, ends_T: int32, the characters of each token in the context, or NOT_OF_CONTEXT.
     classification: the place of the token that stands for "no answer here".
     """
 
-    characters: tuple[tuple[int, int] | None, ...]
+    begins_T: NDArray[np.int32]
+    ends_T: NDArray[np.int32]
     classification: int
+
+    @property
+    def places_N(self) -> NDArray[np.intp]:
+        """The places of the context's tokens."""
+        return np.flatnonzero(self.begins_T != NOT_OF_CONTEXT)
 
 
 class Prediction(NamedTuple):
@@ -60,7 +72,7 @@ class Spans(Kind[SpanExample, Prediction]):
     def outputs(self) -> int:
         return 2
 
-    def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
+    def encode(self, examples: Sequence[SpanExample], first: int) -> list[Feature]:
         questions = [self._shortened(example.question.strip()) for example in examples]
         encoding = self.tokenizer(
             questions,
@@ -74,15 +86,20 @@ class Spans(Kind[SpanExample, Prediction]):
 
         features = []
         for place, row in enumerate(rows_of(encoding)):
+            window = self._window(row, encoding.sequence_ids(place), encoding["offset_mapping"][place])
             number = encoding["overflow_to_sample_mapping"][place]
-            parts = encoding.sequence_ids(place)
-            offsets = encoding["offset_mapping"][place]
-            characters = tuple(
-                (begin, end) if part == CONTEXT else None for part, (begin, end) in zip(parts, offsets, strict=True)
-            )
-            window = Window(characters, list(row.ids).index(self.classification_id))
-            features.append(Feature(number, (row,), target_of(examples[number], window), window))
+            target = target_of(examples[number], window)
+            features.append(Feature(first + number, (row,), target, window))
         return features
+
+    def _window(self, row: Row, texts: Sequence[int | None], offsets: Sequence[tuple[int, int]]) -> Window:
+        """Return the window of a row. texts: whether each token is of the question, the context or neither."""
+        is_context_T = np.array([text == CONTEXT for text in texts])
+        offsets_T2 = np.array(offsets, dtype=np.int32)
+        characters_T2 = np.where(is_context_T[:, None], offsets_T2, np.int32(NOT_OF_CONTEXT))
+
+        classification = np.flatnonzero(row.ids_T == self.classification_id)[0]
+        return Window(characters_T2[:, 0].copy(), characters_T2[:, 1].copy(), int(classification))
 
     @property
     def classification_id(self) -> int:
@@ -108,11 +125,10 @@ class Spans(Kind[SpanExample, Prediction]):
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         starts_BT = output.start_logits.float()
         ends_BT = output.end_logits.float()
-        shifts = self._shifts(features, starts_BT.shape[1])
-        targets_B2 = torch.tensor(
-            [[place + shift for place in feature.target] for feature, shift in zip(features, shifts, strict=True)],
-            device=starts_BT.device,
-        )
+        shifts_B = torch.tensor(self._shifts(features, starts_BT.shape[1]), device=starts_BT.device)
+        targets_B2 = torch.tensor([feature.target for feature in features], device=starts_BT.device)
+        targets_B2 = targets_B2 + shifts_B[:, None]
+
         at_starts = F.cross_entropy(starts_BT, targets_B2[:, 0], reduction="sum")
         at_ends = F.cross_entropy(ends_BT, targets_B2[:, 1], reduction="sum")
         return (at_starts + at_ends) / 2
@@ -165,13 +181,18 @@ def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
         return nowhere
 
     answer = example.answers[0]
-    begin, end = answer.start, answer.start + len(answer.text)
-    inside = [(place, span) for place, span in enumerate(window.characters) if span is not None and span[0] < span[1]]
-    if not inside or inside[0][1][0] > begin or inside[-1][1][1] < end:
+    begin = answer.start
+    end = answer.start + len(answer.text)
+
+    # Some tokenizers have tokens without any character, which cannot be a part of an answer.
+    places_N = np.flatnonzero(window.begins_T < window.ends_T)
+    begins_N = window.begins_T[places_N]
+    ends_N = window.ends_T[places_N]
+    if not len(places_N) or begins_N[0] > begin or ends_N[-1] < end:
         return nowhere
 
-    touched = [place for place, span in inside if span[0] < end and span[1] > begin]
-    return (touched[0], touched[-1]) if touched else nowhere
+    touched = places_N[(begins_N < end) & (ends_N > begin)]
+    return (int(touched[0]), int(touched[-1])) if len(touched) else nowhere
 
 
 class FoundSpan(NamedTuple):
@@ -184,7 +205,7 @@ class FoundSpan(NamedTuple):
 
 def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan | None:
     """Return the best span of a window, None if no token of it is of the context. Of equal ones the first."""
-    places_N = np.array([place for place, span in enumerate(window.characters) if span is not None], dtype=np.int64)
+    places_N = window.places_N
     if not len(places_N):
         return None
 
@@ -194,10 +215,13 @@ def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan |
     if not pairs:
         return None
 
-    start, end = max(pairs, key=lambda pair: (scores_2T[0, pair[0]] + scores_2T[1, pair[1]], -pair[0], -pair[1]))
-    first, last = window.characters[start], window.characters[end]
-    assert first is not None and last is not None
-    return FoundSpan(first[0], last[1], float(scores_2T[0, start]) + float(scores_2T[1, end]))
+    def rank(pair: tuple[int, int]) -> tuple[float, int, int]:
+        start, end = pair
+        return (scores_2T[0, start] + scores_2T[1, end], -start, -end)
+
+    start, end = max(pairs, key=rank)
+    score = float(scores_2T[0, start]) + float(scores_2T[1, end])
+    return FoundSpan(int(window.begins_T[start]), int(window.ends_T[end]), score)
 
 
 def _likeliest(logits_T: Floats, places_N: np.ndarray) -> list[int]:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,15 +37,15 @@ class Tags(Kind[TagExample, list[int]]):
     def outputs(self) -> int:
         return len(self.labels)
 
-    def features(self, examples: Sequence[TagExample]) -> list[Feature]:
-        special = self.tokenizer.num_special_tokens_to_add(pair=False)
+    def encode(self, examples: Sequence[TagExample], first: int) -> list[Feature]:
+        room = self.max_length - self.tokenizer.num_special_tokens_to_add(pair=False)
         pieces_of = self._pieces_of_words(examples)
 
         features = []
-        for number, example in enumerate(examples):
+        for number, example in enumerate(examples, start=first):
             pieces = [pieces_of[word] for word in example.words]
-            for first, last in parts(pieces, self.max_length - special):
-                features.append(self._feature(number, example, first, last))
+            for begin, end in parts(pieces, room):
+                features.append(self._feature(number, example, begin, end))
         return features
 
     def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
@@ -55,18 +54,20 @@ class Tags(Kind[TagExample, list[int]]):
         encoding = self.tokenizer([[word] for word in words], is_split_into_words=True, add_special_tokens=False)
         return {word: len(ids) for word, ids in zip(words, encoding["input_ids"], strict=True)}
 
-    def _feature(self, number: int, example: TagExample, first: int, last: int) -> Feature:
-        """Return the feature of the words from `first` to before `last`."""
+    def _feature(self, number: int, example: TagExample, begin: int, end: int) -> Feature:
+        """Return the feature of the words from `begin` to before `end`."""
         encoding = self.tokenizer(
-            [list(example.words[first:last])],
+            [list(example.words[begin:end])],
             is_split_into_words=True,
             truncation=True,
             max_length=self.max_length,
         )
+
+        # The first piece of a word stands for it. Special tokens are of no word.
         place_of: dict[int, int] = {}
         for place, word in enumerate(encoding.word_ids(0)):
             if word is not None:
-                place_of.setdefault(first + word, place)
+                place_of.setdefault(begin + word, place)
 
         words = Words(tuple(place_of), tuple(place_of.values()))
         target = None if example.tags is None else [example.tags[word] for word in words.words]
@@ -77,8 +78,9 @@ class Tags(Kind[TagExample, list[int]]):
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         logits_WC = torch.cat(self._logits_of_words(output.logits.float(), features))
-        targets_W = torch.tensor([tag for feature in features for tag in feature.target], dtype=torch.int64)
-        return F.cross_entropy(logits_WC, targets_W.to(logits_WC.device), reduction="sum")
+        tags = [tag for feature in features for tag in feature.target]
+        targets_W = torch.tensor(tags, dtype=torch.int64, device=logits_WC.device)
+        return F.cross_entropy(logits_WC, targets_W, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
         return [host(logits_WC) for logits_WC in self._logits_of_words(output.logits, features)]
@@ -89,7 +91,8 @@ class Tags(Kind[TagExample, list[int]]):
         logits = []
         for logits_TC, feature in zip(logits_BTC, features, strict=True):
             shift = len(logits_TC) - feature.length if pads_left else 0
-            logits.append(logits_TC[[place + shift for place in feature.part.places]])
+            places = [place + shift for place in feature.part.places]
+            logits.append(logits_TC[places])
         return logits
 
     def predictions(
@@ -98,8 +101,9 @@ class Tags(Kind[TagExample, list[int]]):
         outside = self.labels.index("O") if "O" in self.labels else 0
         tags = [[outside] * len(example.words) for example in examples]
         for feature, scores_WC in zip(features, scores, strict=True):
-            for word, best in zip(feature.part.words, np.argmax(scores_WC, axis=-1), strict=True):
-                tags[feature.example][word] = int(best)
+            best_W = scores_WC.argmax(axis=-1)
+            for word, best in zip(feature.part.words, best_W.tolist(), strict=True):
+                tags[feature.example][word] = best
         return tags
 
     def references(self, examples: Sequence[TagExample]) -> list[Any]:

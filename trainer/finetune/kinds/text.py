@@ -25,10 +25,15 @@ class Classification(Kind[TextExample, int]):
     def outputs(self) -> int:
         return len(self.labels)
 
-    def features(self, examples: Sequence[TextExample]) -> list[Feature]:
+    def encode(self, examples: Sequence[TextExample], first: int) -> list[Feature]:
+        texts = [example.text for example in examples]
         pairs = [example.text_pair for example in examples if example.text_pair is not None]
-        rows = self.encoded([example.text for example in examples], pairs or None)
-        return [Feature(i, (row,), example.label) for i, (example, row) in enumerate(zip(examples, rows, strict=True))]
+        rows = self.encoded(texts, pairs or None)
+
+        features = []
+        for number, (example, row) in enumerate(zip(examples, rows, strict=True), start=first):
+            features.append(Feature(number, (row,), example.label))
+        return features
 
     def weight(self, feature: Feature) -> int:
         return 1

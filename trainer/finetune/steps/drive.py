@@ -22,14 +22,15 @@ from schemas.errors import StorageError, UsageError
 from schemas.manifest import read_manifest
 from trainer.checkpoint.run_lock import hold
 from trainer.config.load import load_recipe
-from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import Order
 from trainer.finetune.model import check_folder, open_tokenizer
 from trainer.finetune.output import IDENTITY_FILE
-from trainer.finetune.run import Order, finetune
+from trainer.finetune.run import finetune
 from trainer.finetune.steps.adapt import (
     JOB_TIMEOUT_SECONDS,
     AdaptStep,
@@ -82,8 +83,8 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     Raises UsageError and DataError before anything is done, PreemptedError once everything is saved, and what training,
     exports and the pipeline's jobs raise.
     """
-    plan = plan_of(steps, Path(output))
     start_distributed(JOB_TIMEOUT_SECONDS)
+    plan = read_plan(steps, Path(output))
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
 
@@ -107,6 +108,16 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
 
 
 # What is to be done
+
+
+def read_plan(steps: Steps, output: Path) -> Plan:
+    """Read the plan on every rank. A collective call.
+
+    Raises the first rank's UsageError or DataError on all of them, so that it is printed once.
+    """
+    own: list[Plan] = []
+    run_on_all_ranks(lambda: own.append(plan_of(steps, output)))
+    return own[0]
 
 
 def plan_of(steps: Steps, output: Path) -> Plan:

@@ -31,24 +31,38 @@ class StepRecord:
         self._entries = _read(output / RECORD_FILE)
 
     def check(self, steps: Mapping[str, MadeWith]) -> None:
-        """Raise UsageError if a step's folder was made with something else, or in steps that are not asked for.
+        """Raise UsageError if a step's folder was made with something else, or from a folder that was removed.
 
         steps: all steps by name, in their order.
         """
         for name, made_with in steps.items():
             entry = self._entry(name)
             if entry is None:
+                self._check_removed(name, list(steps))
                 continue
 
             before = entry["made_with"]
             differs = [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
             if differs:
-                names = list(steps)
-                folders = [str(self._output / later) for later in names[names.index(name) :] if self._entry(later)]
+                folders = [str(self._output / name), *self._later_folders(name, list(steps))]
                 raise UsageError(
                     f"{self._output / name} was made with another {' and another '.join(differs)}. Choose another "
                     f"--output, or remove {' and '.join(folders)} to do it again."
                 )
+
+    def _check_removed(self, name: str, names: list[str]) -> None:
+        """Raise UsageError if a step's folder was removed, but not those of later steps, which were made from it."""
+        later = self._later_folders(name, names)
+        if name in self._entries and later:
+            raise UsageError(
+                f"{self._output / name} was removed, and what was made from it was not. Remove {' and '.join(later)} "
+                "as well to do these steps again, or choose another --output."
+            )
+
+    def _later_folders(self, name: str, names: list[str]) -> list[str]:
+        """Return the folders of the steps after a step, as far as there are any. names: of all steps, in order."""
+        later = names[names.index(name) + 1 :]
+        return [str(self._output / step) for step in later if self._entry(step)]
 
     def is_finished(self, name: str) -> bool:
         """Return whether a step is done."""
