@@ -5,22 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from typing import NoReturn
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import UsageError
+from trainer.command_line import CommandParser, exit_code_of
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
-from trainer.logs import rank_of_process
 from trainer.models.host_memory import check_memory
 from trainer.profile import check_steps
-
-
-class RecipeParser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
 def main(arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer") -> int:
@@ -32,12 +23,7 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None, pr
         stop = StopRequest().listen()
 
     try:
-        options = parser(prog).parse_args(arguments)
-        _run(options, stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+        return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
     finally:
         stop.ignore()
 
@@ -63,15 +49,6 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     pretrain(recipe, stop, options.profile or 0)
 
 
-def print_error(error: ClozelineError) -> None:
-    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
-    rank = rank_of_process()
-    if rank == 0:
-        print(f"clozeline: {error}", file=sys.stderr, flush=True)
-    elif not error.everywhere:
-        print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
-
-
 def check_launcher() -> None:
     """Raise UsageError in a Slurm job of several tasks that have no RANK: each task would train on its own."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
@@ -87,7 +64,7 @@ def check_launcher() -> None:
 
 def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """Return the parser of the trainer's flags."""
-    flags = RecipeParser(
+    flags = CommandParser(
         prog=prog,
         description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
         allow_abbrev=False,

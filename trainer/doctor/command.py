@@ -15,9 +15,10 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import ClozelineError
+from trainer.command_line import CommandParser
 from trainer.config.load import load_recipe
 from trainer.doctor.build_tools import check_build_tools
 from trainer.doctor.device import check_device
@@ -41,13 +42,6 @@ CHECKS: dict[str, Callable[[Plan], list[Finding]]] = {
 """In the order in which they are printed."""
 
 WIDTH = 120
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong flag as a UsageError, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doctor") -> int:
@@ -76,7 +70,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
-    flags = Parser(
+    flags = CommandParser(
         prog=prog,
         description="Check whether training can start on this machine, and say what to change. Needs no data, trains "
         "nothing and leaves nothing behind.",

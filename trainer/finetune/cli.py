@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from schemas.errors import ClozelineError
-from trainer.cli import RecipeParser, check_launcher, print_error
+from trainer.cli import check_launcher
+from trainer.command_line import CommandParser, exit_code_of, not_negative, positive
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.task_file import data_folder, read_task
@@ -39,11 +39,7 @@ def main(
         stop = StopRequest().listen()
 
     try:
-        _run(parser(prog).parse_args(arguments), stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+        return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
     finally:
         stop.ignore()
 
@@ -73,7 +69,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = RecipeParser(
+    flags = CommandParser(
         prog=prog,
         description="Fine-tune an encoder on one task and measure it there.",
         epilog=EPILOG,
@@ -86,8 +82,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument("--task", metavar="TASK.toml", help="what to learn, and how")
     flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
     flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
-    flags.add_argument("--seeds", type=_positive, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=_not_negative, help="the first of these seeds (default: 0)")
+    flags.add_argument("--seeds", type=positive, help="how often to train, with other draws (default: 1)")
+    flags.add_argument("--first_seed", type=not_negative, help="the first of these seeds (default: 0)")
     flags.add_argument(
         "--set",
         action="append",
@@ -103,17 +99,3 @@ def parser(prog: str) -> argparse.ArgumentParser:
     # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
     flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     return flags
-
-
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _at_least(lowest: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < lowest:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {lowest}")
-    return int(text)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from schemas.errors import ClozelineError
-from trainer.cli import RecipeParser, print_error
+from trainer.command_line import CommandParser, exit_code_of, positive
 from trainer.suite.stop import Stop
 
 EPILOG = """\
@@ -29,22 +28,20 @@ def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str
     if stop is None:
         stop = Stop().listen()
 
-    try:
-        options = parser(prog).parse_args(arguments)
+    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
 
-        # Loads pydantic and the tasks' schema, after the flags are known to be valid.
-        from trainer.suite.run import run_suite
 
-        run_suite(options, stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+def _run(options: argparse.Namespace, stop: Stop) -> None:
+    """Measure the encoders."""
+    # Loads pydantic and the tasks' schema, after the flags are known to be valid.
+    from trainer.suite.run import run_suite
+
+    run_suite(options, stop)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = RecipeParser(
+    flags = CommandParser(
         prog=prog,
         description="Measure encoders on many tasks, several seeds each, and write one table.",
         epilog=EPILOG,
@@ -64,9 +61,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of the suite's files, or without a suite of the probe's (default: that of the file)",
     )
-    flags.add_argument("--seeds", type=_positive, default=5, help="trainings of each task (default: 5)")
+    flags.add_argument("--seeds", type=positive, default=5, help="trainings of each task (default: 5)")
     flags.add_argument(
-        "--workers", type=_positive, help="trainings at a time (default: one for each GPU, or for each core)"
+        "--workers", type=positive, help="trainings at a time (default: one for each GPU, or for each core)"
     )
     flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="some tasks of the suite")
     flags.add_argument("--skip_missing", action="store_true", help="leave out tasks whose files are missing")
@@ -94,10 +91,3 @@ def _local_folder(text: str) -> Path:
             "copy that afterwards"
         )
     return Path(text)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return number

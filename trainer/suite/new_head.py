@@ -14,8 +14,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from transformers import MODEL_MAPPING
 
-from schemas.errors import ClozelineError, DataError
-from trainer.cli import RecipeParser, print_error
+from schemas.errors import DataError
+from trainer.command_line import CommandParser, exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import read_config
 from trainer.suite.plan import SOURCE_FILE
@@ -28,16 +28,15 @@ KEYS_OF_HEAD = ("architectures", "id2label", "label2id", "num_labels", "problem_
 
 def main(arguments: list[str], prog: str) -> int:
     """Run the command line and return the exit code."""
-    flags = RecipeParser(prog=prog)
+    flags = CommandParser(prog=prog)
     flags.add_argument("folder")
     flags.add_argument("--output", required=True)
-    try:
+
+    def run() -> None:
         options = flags.parse_args(arguments)
         write_encoder(Path(options.folder), Path(options.output))
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+
+    return exit_code_of(run)
 
 
 def write_encoder(folder: Path, output: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, StorageError, UsageError
-from trainer.checkpoint.run_lock import hold
+from schemas.errors import ClozelineError, UsageError
+from trainer.finetune.held_folder import held
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task
@@ -28,7 +28,7 @@ from trainer.suite.identity import claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
-from trainer.suite.probe.tasks import open_probe
+from trainer.suite.probe.tasks import check_changes_of_probe, open_probe
 from trainer.suite.report import REPORT_FILE, report
 from trainer.suite.scheduler import Job, Scheduler, slots
 from trainer.suite.stop import Stop
@@ -90,6 +90,8 @@ def order_of(options: argparse.Namespace) -> Order:
     """Return what the command line asks for. Raises UsageError and DataError for everything that is wrong with it."""
     if options.suite is None and options.probe is None:
         raise UsageError("Give --suite, --probe or both.")
+    if options.suite is None:
+        check_changes_of_probe(options.set)
 
     data = data_folder(options)
     suite, skipped = None, []
@@ -156,20 +158,7 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Hold the output folder. Raises UsageError if it belongs to something else, StorageError if it refuses."""
-    try:
-        plan.output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(plan.output))
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(
-            f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"--output {plan.output} cannot be written: {error.strerror}. Check the disk and your permissions, or "
-            "choose another folder."
-        ) from error
-
-    with contextlib.closing(lock):
+    with held(plan.output):
         claim(plan.output, identity_of(plan))
         yield
 

@@ -82,8 +82,8 @@ def test_an_old_best_checkpoint_is_not_among_the_last(trained: Path, tmp_path: P
         (["--average", "3", "--step", "4"], "keeps 2 recent checkpoints up to step 4 (3, 4), and its checkpoint.keep"),
         (["--average", "3", "--step", "4"], "checkpoint.keep is 3. Average fewer, or give a later --step.\n"),
         (["--average", "2", "--best"], "--average takes the last checkpoints, not the best one"),
-        (["--average", "0"], "--average: '0' is not a number of checkpoints; expected 1 or more"),
-        (["--average", "two"], "--average: 'two' is not a number of checkpoints; expected 1 or more"),
+        (["--average", "0"], "--average: '0' is not a whole number of 1 or more"),
+        (["--average", "two"], "--average: 'two' is not a whole number of 1 or more"),
     ],
 )
 def test_what_cannot_be_averaged_is_a_usage_error(

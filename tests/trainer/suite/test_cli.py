@@ -28,3 +28,10 @@ def test_an_output_that_is_a_url_is_refused(
     [line] = capsys.readouterr().err.splitlines()
     assert f"--output: {url} is a URL" in line
     assert list(empty.iterdir()) == []
+
+
+def test_a_change_for_a_task_needs_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["encoder", "--probe", "task.toml", "--set", "rte:training.epochs=2", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "--set rte:training.epochs=2: without --suite there is no task rte" in line

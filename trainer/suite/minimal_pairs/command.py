@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, UsageError
-from trainer.cli import RecipeParser, print_error
+from schemas.errors import DataError, UsageError
+from trainer.command_line import CommandParser, exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
@@ -33,18 +33,13 @@ SENTENCES_AT_ONCE = 512
 
 def main(arguments: list[str], prog: str) -> int:
     """Run the command line and return the exit code."""
-    flags = RecipeParser(prog=prog)
+    flags = CommandParser(prog=prog)
     flags.add_argument("folder")
     for name in ("--data", "--files", "--output"):
         flags.add_argument(name, required=True)
     flags.add_argument("--variant", choices=("word_l2r", "token"), default="word_l2r")
     flags.add_argument("--random_weights", action="store_true")
-    try:
-        score_files(flags.parse_args(arguments))
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+    return exit_code_of(lambda: score_files(flags.parse_args(arguments)))
 
 
 def score_files(options: Any) -> None:

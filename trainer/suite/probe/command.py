@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError
+from schemas.errors import DataError
 from schemas.randomness import key
-from trainer.cli import RecipeParser, print_error
+from trainer.command_line import CommandParser, exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.results import RESULTS_FILE
@@ -38,18 +38,13 @@ MAX_TRAINING_VECTORS = 20_000
 
 def main(arguments: list[str], prog: str) -> int:
     """Run the command line and return the exit code."""
-    flags = RecipeParser(prog=prog)
+    flags = CommandParser(prog=prog)
     flags.add_argument("folder")
     for name in ("--task", "--data", "--output"):
         flags.add_argument(name, required=True)
     flags.add_argument("--set", action="append", default=[])
     flags.add_argument("--random_weights", action="store_true")
-    try:
-        probe(flags.parse_args(arguments))
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+    return exit_code_of(lambda: probe(flags.parse_args(arguments)))
 
 
 def probe(options: Any) -> None:

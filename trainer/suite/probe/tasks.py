@@ -44,6 +44,16 @@ def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
     return OpenProbe(path, task, data, own)
 
 
+def check_changes_of_probe(changes: Sequence[str]) -> None:
+    """Raise UsageError if a change is for one task of a suite, and only a probe was asked for."""
+    others = [change for change in changes if change not in changes_for_all(changes)]
+    if others:
+        raise UsageError(
+            f"--set {others[0]}: without --suite there is no task {others[0].partition(':')[0]}. Write KEY=VALUE for "
+            "the task of --probe, as in training.max_length=64."
+        )
+
+
 def check_probed(task: Task) -> None:
     """Raise UsageError if a task cannot be probed."""
     if task.kind not in KINDS or task.is_regression:
