@@ -37,7 +37,7 @@ MAX_LENGTH = 128
 TOKENS_PER_SHARD = 2_000_000
 TOPICS = 64
 TOPIC_SHARE = 0.5
-"""Of the tokens, those that a row draws from its topic. The others are drawn alike in all rows."""
+"""The share of a row's tokens that are drawn from its topic. All rows draw the others from one distribution."""
 
 SECONDS_BETWEEN_LOOKS = 0.2
 

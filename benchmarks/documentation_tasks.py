@@ -249,7 +249,7 @@ TASKS: dict[str, Callable[[list[Module], random.Random], Lines]] = {
     "tags": names_and_numbers,
     "span": defined_parameter,
 }
-"""By kind of fine-tuning."""
+"""The function that makes each kind of task."""
 
 
 # ---- Files ----

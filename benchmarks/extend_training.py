@@ -48,7 +48,7 @@ SPECIAL_TOKENS = 2  # of every row
 WAYS = ("words", "tokens")
 
 Losses = dict[str, float]
-"""By each of WAYS, nats per character."""
+"""The loss of each of WAYS, in nats per character."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from trainer.finetune.metrics.summary import mean_with_interval
 HERE = Path(__file__).parent
 
 VALUES = {"epochs": 3, "batch": 32, "lr": 5e-5, "warmup_ratio": 0.06, "weight_decay": 0.01, "max_length": 64}
-"""Of both. Every other value is that of the program's own defaults."""
+"""The values that both programs use. All others are each program's own defaults."""
 
 
 def main() -> None:

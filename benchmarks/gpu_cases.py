@@ -15,17 +15,17 @@ from trainer.models.shape import EncoderShape
 ROOT = Path(__file__).resolve().parents[1]
 
 STEP_TOKENS = 65_536
-"""Of an optimizer step with rows of one length; as many as the trainer puts into one micro-batch at most."""
+"""The tokens of a step whose rows have one length: the most that the trainer puts into one micro-batch."""
 
 STEP_TOKENS_PACKED = 64_000
-"""Of one with rows of many lengths: `batch.shape = "fixed"` pads them by 2%, to one such micro-batch."""
+"""The tokens of a step whose rows have many lengths. `batch.shape = "fixed"` pads them by 2%, to one micro-batch."""
 
 WARMUP_STEPS = 10
 TIMED_STEPS = 20
 
 LONGEST_DRY = 32
 SEED = 1
-"""Of the order of rows, on every side."""
+"""The seed of the order of rows, for every contestant."""
 
 
 @dataclass(frozen=True)

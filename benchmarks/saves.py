@@ -40,7 +40,7 @@ from trainer.save import Saver
 SMALL_ROWS = 4
 SMALL_BATCH = (f"batch.global_batch={SMALL_ROWS}", f"batch.micro_batch={SMALL_ROWS}")
 VOCABULARY = 4000
-"""For recipes that take the vocabulary of their pairs."""
+"""The vocabulary size of recipes that take it from their pairs."""
 
 
 def stall(name: str, rounds: int) -> None:

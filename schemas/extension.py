@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from schemas.errors import DataError
 
 EXTENSION_FILE = "extension.json"
-"""In the folder of an extended vocabulary: what its new tokens stand for."""
+"""The file of an extended vocabulary that says what its new tokens stand for."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from schemas.errors import UsageError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-"""By the kind of a URL, the extra of clozeline that opens it."""
+"""The extra of the package that opens each kind of URL."""
 
 
 def filesystem(url: str) -> tuple[Any, str]:

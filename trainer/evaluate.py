@@ -37,7 +37,7 @@ from trainer.models.families import FAMILIES
 from trainer.models.pretraining import SUMS, PretrainingModel
 
 EVALUATION_SEED = 0
-"""Of the order and the masks of held-out rows, whatever the run's seed is."""
+"""The seed of the order and the masks of held-out rows. It does not depend on the run's seed."""
 
 MASK_PROB = 0.15
 

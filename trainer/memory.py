@@ -41,7 +41,7 @@ BYTES = {
 }
 
 MOMENT_BYTES = 4
-"""Of one parameter's moment, in float32."""
+"""The bytes of one parameter's moment, in float32."""
 
 REDUCE_BUCKET_SIZE = 500_000_000
 """Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
@@ -59,7 +59,7 @@ SAFETY_MARGIN = 0.1
 """Share of the free memory that is left: for fragmentation, workspaces of matrix products, and NCCL's buffers."""
 
 MOST_TOKENS = 65_536
-"""Of a chosen micro-batch. Above about 16,384 tokens a GPU computes no faster; larger ones only take memory."""
+"""The most tokens of a chosen micro-batch. Above about 16,384 a GPU computes no faster, and only memory grows."""
 
 
 # What does not depend on the micro-batch

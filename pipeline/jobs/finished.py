@@ -29,7 +29,7 @@ ADDED_BY_STEPS = {
     "pairs": ("vocabulary", "vocabulary_size"),
     "statistics": ("vocabulary", "vocabulary_size"),
 }
-"""By kind, the options that a manifest has besides those of the command. They follow from the inputs."""
+"""The options of each kind of manifest that are no flags of its command, because they follow from the inputs."""
 
 
 @dataclass(frozen=True)

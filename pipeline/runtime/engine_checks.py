@@ -30,7 +30,7 @@ _JARS = {
     "flink": ("flink_job_server_jar", "flink_submit_uber_jar"),
     "spark": ("spark_job_server_jar", "spark_submit_uber_jar"),
 }
-"""By runner, the options that name the job server and that do without one."""
+"""The options of each runner that name a job server or do without one."""
 
 
 def check_engine(options: PipelineOptions) -> None:

@@ -43,7 +43,7 @@ than GROUPS groups from 2,049 buckets on. Of 16,384 shards and 60,000 runs (2,04
 elements, because runs are merged before; the merge itself takes 3.8 million."""
 
 PIECE_BYTES = 16 << 20
-"""Bytes, compressed, of the rows of a bucket that are read at a time by steps that take them in pieces."""
+"""The compressed bytes of a bucket that a step reads at a time if it takes the rows in pieces."""
 
 
 KeyedBatch = tuple[Keys, pa.RecordBatch]

@@ -29,7 +29,7 @@ _NEEDED_BY_DATAFLOW = {
     "temp_location": "--temp_location, for example gs://bucket/tmp",
     "sdk_container_image": "--sdk_container_image, an image with Clozeline, for example one of deploy/images",
 }
-"""By Beam's name of the option, what to give."""
+"""What to give for each missing option, by Beam's name of it."""
 
 
 class LauncherOptions(PipelineOptions):

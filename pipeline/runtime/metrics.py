@@ -29,10 +29,10 @@ _OF_SHARD: dict[Kind, dict[str, str]] = {
     "text": {"rows": "documents", "bytes": "bytes"},
     "pairs": {"rows": "rows", "tokens": "tokens", "bytes": "bytes"},
 }
-"""By kind of report: which numbers of a shard's manifest entry are counted, and their counters' names."""
+"""The numbers of a shard's manifest entry that each kind of report counts, with the names of their counters."""
 
 _OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
-"""By kind of report: which of its own numbers are counted, under the same names."""
+"""The numbers of its own that each kind of report counts, under the same names."""
 
 
 def count_report(kind: Kind, report: Report) -> None:

@@ -43,7 +43,7 @@ class Work:
 
 
 NOT_MEASURED = Work("", 0, 0)
-"""Of a job whose work is one step."""
+"""The work of a job that has a single step, which shows no progress."""
 
 
 STOP_SECONDS = 2.0

@@ -39,7 +39,7 @@ _REPLACED = {
     "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }
-"""By kind, the paths that only the folder's own job writes and that another result of that kind may lack."""
+"""The paths of each kind of folder that only its own job writes, and that another result of the kind may lack."""
 
 Item = TypeVar("Item")
 

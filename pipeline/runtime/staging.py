@@ -35,13 +35,13 @@ from schemas.randomness import key
 LOGGER = logging.getLogger("clozeline.pieces")
 
 PIECES_VERSION = 5
-"""Of the pieces, reports and runs in staging. Raise it with every change after which old pieces must not be reused."""
+"""The version of the files in staging. Raise it with every change after which old files must not be reused."""
 
 PREFIX = "_unfinished-"
 """How the names of staging folders begin."""
 
 DIRECT = "direct"
-"""In the report of a shard: the generation in which it was put into the output folder; empty if it was staged."""
+"""The key in a shard's report that says in which generation it went to the output folder; empty if it was staged."""
 
 
 @dataclass(frozen=True)

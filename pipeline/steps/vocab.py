@@ -46,7 +46,7 @@ LEARNED = "learned"
 """The report of the learning step in staging."""
 
 READ_AHEAD_BYTES = 128 << 20
-"""Of counts that are read while others are put together. Learning itself needs far more."""
+"""The bytes of counts that are read ahead while others are merged. Learning itself needs far more memory."""
 
 Result = TypeVar("Result")
 

@@ -28,7 +28,7 @@ UNUSED_TOKEN = "[unused1]"
 CONFIG_FILE = "tokenizer_config.json"
 
 MAX_LETTERS = 1_000_000
-"""Of a protein. The longest known has 45,000."""
+"""The most letters of one protein. The longest known protein has 45,000."""
 
 
 def protein_tokens() -> list[str]:

@@ -58,7 +58,7 @@ ENDS = -3
 POSITIONS_AT_ONCE = 1 << 20  # positions sorted in one call, because numpy makes 64-bit copies of them
 
 FEW = 48
-"""Up to so many positions, a plain loop is faster than array operations, which cost some microseconds each.
+"""Up to this many positions, a plain loop is faster than array operations, which cost microseconds each.
 
 Most merges of a vocabulary take place at fewer than ten positions.
 """

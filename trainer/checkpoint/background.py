@@ -30,7 +30,8 @@ from trainer.distributed.watchdog import working_in_background
 from trainer.logs import EVERY_RANK, logger
 
 NO_LIMIT = timedelta(days=365).total_seconds()
-"""For the group's calls, in which ranks wait while one writes to a slow disk. The watchdog ends a wait for no one."""
+"""The timeout of the group's collective calls: ranks may wait while one writes to a slow disk. The watchdog ends a wait
+for a rank that has died."""
 
 
 class BackgroundSaves:

@@ -33,7 +33,7 @@ from trainer.distributed.zero import (
 from trainer.models.host_memory import available_bytes
 
 SHARE_OF_MEMORY = 0.8
-"""Of the memory that is available on a machine, what copies of its ranks may take together."""
+"""The share of a machine's available memory that the copies of all its ranks may take together."""
 
 _ELEMENT = 4  # bytes of a float32
 

@@ -19,7 +19,7 @@ from trainer.data.pair_rows import PairRows
 from trainer.models.batch import PackedBatch
 
 _FIRST_COUNTER = 1 << 49
-"""Of a row's first place: far from the counters of the masks and of SOP's order, which are drawn from the same keys."""
+"""The counter of a row's first place. Masks and SOP's order draw from the same keys, with counters far below."""
 
 
 def with_replacement_draws(batch: PackedBatch, rows: PairRows, masks: Masks, keys_B: U64) -> PackedBatch:

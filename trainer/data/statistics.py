@@ -29,7 +29,7 @@ SAMPLED_TOKENS = 8_000_000
 """How many tokens are counted without data.statistics, at most. They take a few seconds and less than a gigabyte."""
 
 WINDOW = 3
-"""Of these counts, as the default of `statistics`."""
+"""Tokens up to this distance are counted as neighbors, which is the default of `statistics`, too."""
 
 NONE = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.int64))
 """The co-occurrences of no rows."""

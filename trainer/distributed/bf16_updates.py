@@ -44,7 +44,7 @@ BUCKET_ELEMENTS = 16 * 2**20
 """64 MB of gradients: large enough for a network's full speed, and small enough that little is left after the last."""
 
 CLIP_EPSILON = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_ and DeepSpeed."""
+"""Added to the norm before dividing by it, as in torch.nn.utils.clip_grad_norm_ and DeepSpeed."""
 
 
 def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int = BUCKET_ELEMENTS) -> None:

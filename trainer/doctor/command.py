@@ -39,7 +39,7 @@ CHECKS: dict[str, Callable[[Plan], list[Finding]]] = {
     "storage": check_storage,
     "speed": check_speed,
 }
-"""In the order in which they are printed."""
+"""All checks, in the order in which they are printed."""
 
 WIDTH = 120
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "bf16", "fp16")
 
 HEAD_SIZE = 64
-"""Of an attention head where no recipe is given; all published BERTs have it."""
+"""The size of an attention head if no recipe is given: that of all published BERTs."""
 
 HEADS = 12
-"""For the check of flash attention; its speed and its faults do not depend on their number."""
+"""The heads in the check of flash attention, whose result does not depend on their number."""
 
 
 def check_device(plan: Plan) -> list[Finding]:

@@ -10,7 +10,7 @@ from trainer.doctor.finding import Finding
 from trainer.doctor.plan import Plan
 
 DEFAULT_PORT = 29500
-"""Of deepspeed and torchrun."""
+"""The port at which ranks meet by default, under deepspeed and torchrun alike."""
 
 
 def check_network(plan: Plan) -> list[Finding]:

@@ -14,7 +14,7 @@ from trainer.doctor.finding import Finding, failed
 from trainer.doctor.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Of a clone, which holds pyproject.toml; site-packages where Clozeline was installed from a wheel."""
+"""The root of the clone, which holds pyproject.toml, or site-packages if Clozeline was installed from a wheel."""
 
 SHOWN = ("torch", "deepspeed", "pyarrow", "apache-beam")
 """Packages with a line of their own. Beam is not needed for training."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trainer.models.shape import EncoderShape
 
 VOCABULARY_SIZE = 30_522
-"""Where neither the recipe nor finished pairs say it: BERT's."""
+"""BERT's, assumed if neither the recipe nor finished pairs say it."""
 
 
 def shape_of(recipe: Recipe) -> tuple[EncoderShape, int, int]:

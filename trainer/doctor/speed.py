@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainer.models.shape import EncoderShape
 
 SECONDS = 10.0
-"""For all passes together. What is under way then is finished, and building the model comes on top."""
+"""The time for all passes. A pass that has begun is finished, and building the model is not included."""
 
 PASS_SECONDS = 0.5
 """Aim for a pass of one layer on a CPU: long enough to measure, short enough to repeat."""

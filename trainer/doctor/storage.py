@@ -22,22 +22,23 @@ from trainer.doctor.finding import Finding, failed, failed_with
 from trainer.doctor.plan import Plan
 
 TEST_FILE = ".clozeline-doctor-"
-"""Begins the name of every file that is written."""
+"""The prefix of every file that is written."""
 
 TEST_BYTES = 64_000_000
 BLOCK_BYTES = 4_000_000
 
 TEST_SECONDS = 4.0
-"""After this a test writes or reads no further. The sync of what was written then may take longer."""
+"""A test stops writing or reading after this time. The sync of what it has written may take longer."""
 
 SLOW_DISK = 50e6
-"""Bytes a second. A checkpoint of BERT-base is 1.3 GB, so it takes 26 seconds at this speed."""
+"""A disk below this speed, in bytes a second, is called slow: a checkpoint of BERT-base (1.3 GB) takes 26 seconds."""
 
 SMALL_SHARED_MEMORY = 512_000_000
-"""Bytes. NCCL and DeepSpeed's CPU kernels take some tens of MB a rank; Docker's default is 64 MB."""
+"""Shared memory below this size, in bytes, is called small. NCCL and DeepSpeed's CPU kernels take tens of MB a rank;
+Docker's default is 64 MB."""
 
 URL_SECONDS = 30.0
-"""After this a store counts as out of reach."""
+"""A store that does not answer for this long counts as unreachable."""
 
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 

@@ -27,10 +27,10 @@ from trainer.models.xlnet_hf import their_dimensions
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DEFAULT_SHARD_GIGABYTES = 5.0
-"""As in transformers' save_pretrained: 10^9 bytes each."""
+"""The default of transformers' save_pretrained, in units of 10^9 bytes."""
 
 METADATA = {"format": "pt"}
-"""By this entry of a file's header transformers knows that PyTorch's weights are in it."""
+"""The entry of a file's header that tells transformers it holds PyTorch's weights."""
 
 PIECE = 1 << 24
 """Elements that are copied at once: 64 MiB."""

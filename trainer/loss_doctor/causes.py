@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST_MASKED_SHARE = 0.5
-"""Of the share of tokens that the recipe predicts. Budgets are rounded by row, so a little less is common."""
+"""A run that predicts less than this fraction of the tokens its recipe asks for has a fault in its masks. Budgets are
+rounded by row, so a little less is normal."""
 
 LEAST_MOVEMENT = 0.5
 """How far updates must have been able to move a weight, in standard deviations of the initial weights."""
@@ -26,8 +27,8 @@ MANY_SKIPS = 0.01
 MANY_EPOCHS = 20.0
 
 LOW_RANK = 5.0
-"""Of vectors at the predicted places. A small run (two layers, width 64) had 1.4 to 1.8 at the line, and 6 to 7 when
-its loss had fallen 1.0 to 1.3 nats below."""
+"""An effective rank of the vectors at predicted places below this is a collapse. A small run (two layers, width 64) had
+1.4 to 1.8 at the line, and 6 to 7 when its loss had fallen to 1.0 to 1.3 nats below it."""
 
 COPIED = 0.5
 """A loss at kept places below this share of that at [MASK] is copying."""
@@ -141,7 +142,7 @@ CAUSES: dict[str, Cause] = {
         "train longer, and see docs/troubleshooting.md",
     ),
 }
-"""By the name that metrics.jsonl has in `loss_doctor`, in the order in which they are tried."""
+"""All causes by their name in metrics.jsonl (`loss_doctor`), in the order in which they are tried."""
 
 
 def likely_cause(measurements: Measurements) -> str:

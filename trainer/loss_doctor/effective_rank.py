@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 MAX_WIDTH = 1024
-"""Of the vectors, the first so many coordinates are looked at: a collapse is in all of them, and their second moments
-stay below 8 MB."""
+"""Only this many coordinates of each vector are used. A collapse shows in all of them, and their second moments stay
+below 8 MB."""
 
 
 def second_moments(vectors_ND: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from trainer.metrics.places import MASKED_NAMES, place_means, place_sums
 from trainer.models.pretraining import SUMS
 
 LARGEST_EXPONENT = 700.0
-"""Of a perplexity: exp(710) overflows a float."""
+"""The largest loss whose perplexity is computed: exp(710) overflows a float."""
 
 NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
 """Figures that depend on the kind of masking, and are logged for each of them. XLNet has no places that show [MASK]."""

@@ -36,13 +36,13 @@ from trainer.distributed.collectives import run_on_rank_0
 Ints = NDArray[np.int64]
 
 UNIGRAM_FILE = "unigram.json"
-"""In the run's folder: the counts, and the rows that they were taken from."""
+"""The file of a run's folder with the counts and the identity of the rows that were counted."""
 
 SAMPLE_TOKENS = 2_000_000
-"""Tokens of the sample, about. The cross-entropy of 30,000 tokens under its counts is right to about 0.01 nats."""
+"""About how many tokens are sampled. The cross-entropy of 30,000 tokens under these counts is accurate to 0.01 nats."""
 
 SAMPLED_SHARDS = 4
-"""Shards of each folder that the sample is from, if it has so many."""
+"""The number of shards of each folder that the sample is taken from, if the folder has this many."""
 
 DISK_FAILED = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 """The numbers of errors of a disk, or of a file system on the network, that fails while a file is read."""

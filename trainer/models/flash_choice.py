@@ -34,7 +34,7 @@ CHECKED_LENGTHS = (70, 1, 33, 0)
 CHECKED_WINDOW = 8
 
 MAX_RELATIVE_ERROR = 0.02
-"""Of a kernel's outputs and gradients in 16 bits: about five times what bfloat16 rounds them by."""
+"""The largest error accepted in a kernel's outputs and gradients: about five times the rounding of bfloat16."""
 
 
 class FlashKernel(NamedTuple):

@@ -23,10 +23,10 @@ BLOCK = 64
 """Tokens of a block. First a block is drawn, then a token in it, so running sums are over hundreds, not thousands."""
 
 KEY_BITS = 63
-"""Of a draw, which is below 2 ** 63: torch has no unsigned 64-bit numbers."""
+"""The bits of a draw, which is below 2 ** 63 because torch has no unsigned 64-bit numbers."""
 
 DRAW_BITS = 31
-"""Of each of the two numbers that a draw is cut into: the upper ones for the block, the lowest for the token."""
+"""The bits of each of the two numbers that a draw is cut into: the upper one for the block, the lower for the token."""
 
 
 @torch.no_grad()

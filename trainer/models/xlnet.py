@@ -29,7 +29,7 @@ from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_attention import Grid, RelativeTerms, attend_relatively, grids_of
 
 LOWEST_FREQUENCY = 10_000.0
-"""Of the sines and cosines: 1 / so much, as in the original Transformer."""
+"""The lowest frequency of the sines and cosines is 1 divided by this, as in the original Transformer."""
 
 
 class RelativeAttention(nn.Module):

@@ -42,7 +42,7 @@ MOMENTUM = 0.95
 """Keller Jordan's, unless the recipe has another one."""
 
 ELEMENTS_AT_ONCE = 1 << 24
-"""Of the matrices of one shape that are orthogonalized together: enough to fill a GPU, and 64 MB."""
+"""The most elements of same-shaped matrices that are orthogonalized together: 64 MB, which fills a GPU."""
 
 
 class Muon(torch.optim.AdamW):

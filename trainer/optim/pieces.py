@@ -23,7 +23,7 @@ from torch import Tensor
 from trainer.distributed.zero import flat_slice_of, is_in_flat_group
 
 RowCounts = Mapping[Tensor, Sequence[int]]
-"""For parameters that stack several matrices: the rows of each of them, from the first to the last."""
+"""The number of rows of each matrix, in order, for parameters that stack several matrices."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from trainer.suite.suite_file import OpenSuite, OpenTask
 
 IDENTITY_FILE = "identity.json"
 SOURCE_FILE = "source.json"
-"""In the folder of an encoder that was taken from a fine-tuned one: the hash of that one."""
+"""The file in the folder of an encoder without a head that holds the hash of the fine-tuned folder it came from."""
 
 PROBE = "probe"
 

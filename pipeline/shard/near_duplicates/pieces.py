@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.shard.near_duplicates.bands import Ids
 
 KEPT_ROWS = 8_000_000
-"""Up to 128 MB of rows are kept in memory after they were read once: twice those of a bucket of bands, on average."""
+"""Up to this many rows (128 MB) stay in memory after they were read once: twice an average bucket of bands."""
 
 ReadPieces = Callable[[], Iterator[pa.Table]]
 

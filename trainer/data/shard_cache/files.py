@@ -51,7 +51,7 @@ FOLDER_LOCK = "0" * 64
 """The name of the lock of the whole folder."""
 
 _needed: defaultdict[str, set[str]] = defaultdict(set)
-"""By cache folder, the paths of all copies that this process may use, whichever corpora they belong to."""
+"""The paths of all copies that this process may use, of any corpus, by cache folder."""
 
 
 @dataclass(frozen=True, order=True)

@@ -36,7 +36,7 @@ from trainer.run_context import watch_ranks
 from trainer.train import pretrain
 
 JOB_TIMEOUT_SECONDS = 600.0
-"""Of a rank that does not advance while rank 0 runs the pipeline's jobs."""
+"""How long ranks wait without a sign of life from rank 0, which runs the pipeline's jobs."""
 
 PAIR_OBJECTIVES = {"domain": "full_sentences", "task": "doc_sentences"}
 """Rows of one segment, so that nothing but masks is predicted; a task's examples are kept apart."""

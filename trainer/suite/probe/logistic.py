@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PENALTY = 1.0
-"""Of half the squared weights, against the summed loss of the examples."""
+"""The weight of half the sum of squared weights, relative to the summed loss of the examples."""
 
 MAX_ITERATIONS = 1000
 
