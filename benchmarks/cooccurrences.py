@@ -67,7 +67,7 @@ class Topics:
 
 
 def write_topic_pairs(folder: Path, tokens: int, vocabulary_size: int) -> None:
-    """Write a finished folder of about so many tokens. The same arguments write the same bytes."""
+    """Write a finished folder of about `tokens` tokens. The same arguments write the same bytes."""
     folder.mkdir(parents=True)
     vocabulary = write_vocabulary(folder / VOCABULARY_FOLDER, "wordpiece", vocabulary_size)
     topics = Topics(np.array(vocabulary.ordinary_ids))
@@ -87,7 +87,7 @@ def write_topic_pairs(folder: Path, tokens: int, vocabulary_size: int) -> None:
 
 
 def _lengths(tokens: int, random: np.random.Generator) -> Ints:
-    """Return the lengths of rows with about so many tokens: nine rows of ten are nearly full, as in real pairs."""
+    """Return the lengths of rows that add up to about `tokens`. Nine of ten rows are nearly full, as in real pairs."""
     rows = max(1, tokens // 110)
     is_full_B = random.random(rows) < 0.9
     return np.where(is_full_B, random.integers(110, MAX_LENGTH + 1, rows), random.integers(8, 110, rows))

@@ -53,7 +53,7 @@ Losses = dict[str, float]
 
 @dataclass(frozen=True)
 class Continued:
-    """One way to continue the base model: with this vocabulary, on these pairs, with so many tokens a step."""
+    """One way to continue the base model: a vocabulary, pairs, and the number of tokens a step."""
 
     name: str
     vocabulary: Path

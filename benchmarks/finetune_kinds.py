@@ -3,7 +3,7 @@
     python benchmarks/finetune_kinds.py --output OUT [--minutes 10] [--seeds 5] [--only sentence tags]
 
 Makes the tasks and a corpus from the documentation of installed packages (documentation_tasks.py), pretrains the recipe
-cpu_minutes on the corpus for some minutes, exports it, and fine-tunes it by the command that a user types, with the
+cpu_minutes on the corpus for a few minutes, exports it, and fine-tunes it by the command that a user types, with the
 same values as the random weights. Finished parts are kept, so the same command continues after an interruption.
 
 Prints the score on held-out modules: the mean of the seeds with the 95% interval of Student's t, and that of the
@@ -62,7 +62,7 @@ def make_tasks(output: Path) -> Path:
 
 
 def pretrain(output: Path, minutes: float) -> Path:
-    """Return the export of an encoder that was trained for some minutes of one core."""
+    """Return the export of an encoder that was trained for `minutes` minutes of one core."""
     text, vocab, pairs, run, hf = (output / name for name in ("text", "vocab", "pairs", "run", "hf"))
     small_runs.make_text(output / "corpus.jsonl", text)
     small_runs.make_vocabulary(text, vocab, VOCABULARY_SIZE)

@@ -64,7 +64,7 @@ LIST_PAGE = 1_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus of so many bytes of clean text, and what follows from it alone."""
+    """A corpus with a given number of bytes of clean text, and everything that follows from this number alone."""
 
     text_bytes: int
 

@@ -1,8 +1,8 @@
 """How the search for near-duplicates behaves at its worst: large connected groups, and bands that many documents share.
 
     python benchmarks/near_duplicates.py rounds [--nodes 1000000]   edges left after each round of stars
-    python benchmarks/near_duplicates.py band [--million 33]        memory and time of one band of so many documents
-    python benchmarks/near_duplicates.py finish [--million 10]      memory of the last step with so many edges
+    python benchmarks/near_duplicates.py band [--million 33]        memory and time of one band, by documents
+    python benchmarks/near_duplicates.py finish [--million 10]      memory of the last step, by edges
 
 Nodes have random ids, as documents do, and every node is in its own bucket, which is the worst case: edges that
 share a bucket are connected with one another at once.
@@ -30,7 +30,7 @@ READ_ROWS = 1_000_000  # about PIECE_BYTES of pipeline/runtime/exchange.py
 
 
 def graphs(nodes: int) -> Iterator[tuple[str, Edges]]:
-    """Yield (name, graph) for some graphs of so many nodes."""
+    """Yield (name, graph) for graphs of several shapes."""
     draws = np.random.default_rng(0)
     ids = mix(np.arange(1, nodes + 1, dtype=np.uint64))
     side = int(nodes**0.5)

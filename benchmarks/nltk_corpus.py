@@ -20,7 +20,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 DOCUMENT_CHARACTERS = 8000
-"""Files without documents of their own are cut at the first end of a line after so many characters."""
+"""Files that are not one document each are cut at the first line end after this many characters."""
 
 CUT_FILES = (
     ("abc", r"(rural|science)\.txt"),

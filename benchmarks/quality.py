@@ -1,4 +1,4 @@
-"""What some minutes of one core buy: our recipes beside transformers' run_mlm, on the same text and vocabulary.
+"""Our recipes beside transformers' run_mlm, for the same minutes of one core, on the same text and vocabulary.
 
     python benchmarks/quality.py CORPUS.jsonl [...] --output OUT [--minutes 2 10] [--only NAME ...]
 
@@ -53,7 +53,7 @@ DRAWN = {
 """What makes all starting weights of a recipe random ones."""
 
 STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""The 97.5% quantile of Student's t for so many values."""
+"""The 97.5% quantile of Student's t, by the number of values."""
 
 Key = tuple[str, float, int]
 """A run: the contestant's name, its minutes and its seed."""

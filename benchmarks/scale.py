@@ -46,7 +46,7 @@ def made_up_words(count: int) -> np.ndarray:
 
 
 def documents(megabytes: int) -> Iterator[str]:
-    """Yield documents until they have so many megabytes together."""
+    """Yield documents until they add up to `megabytes`."""
     draws = np.random.default_rng(2)
     words = made_up_words(distinct_words(megabytes))
     left = megabytes * 1_000_000

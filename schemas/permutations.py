@@ -167,7 +167,7 @@ class _Walk:
         chance_A = uniforms(keys_A, number + CONTEXT_STREAM * STREAM_SIZE)
         tokens_before_A = (chance_A * words_A / prob).astype(np.int64)
 
-        # From the first word that begins there or later: so many words, but not beyond the stretch or the budget.
+        # Take whole words from the first one that begins there or later, within the stretch and the budget.
         first_A = np.searchsorted(words.positions, self._position_B[rows_A] + tokens_before_A)
         sums_A = self._token_sums_W1[first_A]
         affordable_A = np.searchsorted(self._token_sums_W1, sums_A + left_A, side="right") - 1

@@ -36,7 +36,7 @@ from trainer.out_of_memory import device_name
 from trainer.trial_pass import Trial, count_parameters, free_memory
 
 CPU_TOKENS = 4096
-"""On a CPU: 32 rows of 128 tokens. Matrix products of so many rows run at full speed on any number of cores, and a
+"""On a CPU: 32 rows of 128 tokens. Matrix products of this many rows run at full speed on any number of cores, and a
 BERT-base takes 3 GB for it. Up to 8,192 bf16 is accurate (trainer/build_model.py)."""
 
 

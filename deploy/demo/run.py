@@ -129,7 +129,7 @@ def kill_midway(training: str, run: Path) -> dict[int, Line]:
 
 
 def lost_lines(run: Path) -> dict[int, Line]:
-    """Return what a killed run logged after its last checkpoint, by step. Ends the demo if there is nothing of it."""
+    """Return what a killed run logged after its last checkpoint, by step. Ends the demo if it logged nothing."""
     last_saved = max(saved_steps(run), default=0)
     lost = {line["step"]: line for line in metrics(run) if line["step"] > last_saved}
     if last_saved == 0 or not lost:

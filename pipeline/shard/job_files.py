@@ -27,7 +27,7 @@ def _name(number: int) -> str:
 
 
 def files_for(splits: int) -> int:
-    """Return the number of files that hold so many splits."""
+    """Return the number of files that hold `splits` splits."""
     return -(-splits // SPLITS_PER_FILE)
 
 

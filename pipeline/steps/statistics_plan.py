@@ -17,7 +17,7 @@ PARTITION_TOKENS = 4 << 20
 MAX_PARTITIONS = 4096
 
 LEAST_SHARDS = 64
-"""A sample is taken from at least so many shards, if there are as many."""
+"""A sample is taken from at least this many shards, if the folder has them."""
 
 
 def stride_of(num_shards: int, tokens: int, max_tokens: int) -> int:
@@ -34,7 +34,7 @@ class StatisticsPlan:
     pairs: the folder, as workers open it. fingerprint: of the pairs when the job began.
     num_shards: of the pairs. num_parts: in which their list lies, 1 when the manifest has no parts.
     tokens: of all rows, special tokens included. tokens_read: of those shards that are read, every stride-th.
-    max_tokens: at most so many of them are counted.
+    max_tokens: the most tokens that are counted.
     max_cooccurrences: the most pairs of tokens that are kept.
     """
 
@@ -51,7 +51,7 @@ class StatisticsPlan:
 
     @property
     def stride(self) -> int:
-        """Every so many-th shard is read."""
+        """The step between two shards that are read."""
         return stride_of(self.num_shards, self.tokens, self.max_tokens)
 
     @property

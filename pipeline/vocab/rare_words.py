@@ -94,7 +94,7 @@ class WordAmounts:
         return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
 
     def fits(self, memory: int, model: Model = "wordpiece") -> bool:
-        """Return whether learning from these words fits into so many bytes."""
+        """Return whether learning from these words fits into `memory` bytes."""
         return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
     def minus(self, other: WordAmounts) -> WordAmounts:

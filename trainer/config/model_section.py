@@ -87,7 +87,7 @@ class ModelSection(Section):
     global_every: int | None = Field(
         default=None,
         gt=0,
-        description="ModernBERT only: of so many layers the first attends to all tokens, the others have a window; 3 "
+        description="ModernBERT only: every so many layers, one attends to all tokens, and the others have a window; 3 "
         "if unset.",
     )
     norm_eps: float | None = Field(

@@ -138,7 +138,7 @@ def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:
 
 
 def sampled_shards(folder: PairFolder, tokens: int) -> list[int]:
-    """Return the fewest shards that lie evenly in a folder and have about so many tokens together, at least one.
+    """Return the fewest evenly spaced shards of a folder that have about `tokens` tokens together, at least one.
 
     Documents went to shards by their hash, so any shard is a sample of the corpus.
     """

@@ -65,7 +65,7 @@ def load_communication_kernels(timeout: float) -> None:
         _wait_for_torch_lock(folder, own_lock, deadline)
         if not _are_built(folder):
             logger.info(
-                "Building DeepSpeed's CPU communication kernels in %s: once, for some minutes.",
+                "Building DeepSpeed's CPU communication kernels in %s: this takes a few minutes, once.",
                 folder,
                 extra=EVERY_RANK,
             )
@@ -93,7 +93,7 @@ def _rebuild_announced(folder: Path) -> Iterator[None]:
 
     def announce() -> None:
         # Not the logger: it writes to sys.stdout, which is redirected in this process during a build.
-        line = f"Building DeepSpeed's CPU communication kernels in {folder} again, for some minutes."
+        line = f"Building DeepSpeed's CPU communication kernels in {folder} again, which takes a few minutes."
         with contextlib.suppress(OSError, ValueError):
             print(line, file=stdout, flush=True)
 

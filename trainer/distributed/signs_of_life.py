@@ -1,7 +1,7 @@
 """What a rank knows of the others' lives: their last messages, and the seconds since each kind of sign.
 
-Only the judge thread of the watchdog changes it. Time passes when it is told so, not by a clock: if this process was
-itself stopped for an hour, that hour is not the others' silence.
+Only the judge thread of the watchdog changes it. Time passes when the thread says so, not by a clock: if this process
+itself was stopped for an hour, the others were not silent for that hour.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Slice:
 
 
 def slice_of(shape: EncoderShape, layers: int) -> EncoderShape:
-    """Return the shape with so many layers, in its generator, too, if it has one."""
+    """Return the shape with `layers` layers, also in its generator if it has one."""
     groups = min(layers, shape.num_hidden_groups)
     generator = None if shape.generator is None else slice_of(shape.generator, layers)
     return replace(shape, num_hidden_layers=layers, num_hidden_groups=groups, generator=generator)

@@ -1,8 +1,12 @@
-"""Which features make a batch: rows of like length together, so that hardly anything is padding.
+"""Which features make a batch: rows of similar length, so that there is hardly any padding.
 
-Batches of an epoch are a function of the seed and the epoch alone. Features are shuffled, cut into pools of some dozen
-batches, sorted by length within their pool, cut into batches, and the batches shuffled: each still holds a random
-choice of features that are about as long as each other.
+Batches of an epoch are a function of the seed and the epoch alone:
+
+    1. Shuffle all features, and cut them into pools of POOL_BATCHES batches.
+    2. Sort each pool by length, and cut it into batches.
+    3. Shuffle the batches.
+
+So each batch is a random choice of features of about the same length.
 """
 
 from __future__ import annotations

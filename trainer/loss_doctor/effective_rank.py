@@ -4,8 +4,8 @@ The participation ratio of the eigenvalues of the vectors' second moments,
 
     (sum of eigenvalues)^2 / sum of squared eigenvalues
 
-The eigenvalues are the squares of the singular values of the matrix of vectors, so many small ones, which any weights
-give, weigh nothing next to a large one. The exponential of the entropy of the singular values themselves (Roy and
+The eigenvalues are the squares of the singular values of the matrix of vectors. Any weights give many small ones, which
+count for nothing beside a large one. The exponential of the entropy of the singular values themselves (Roy and
 Vetterli, 2007) is 20 and more for vectors of width 128 that are equal but for a hundredth of their length. The mean is
 not subtracted: that all vectors are equal is what has to be found.
 

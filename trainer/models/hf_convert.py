@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 def hf_parts(ours: str, rows: int, shape: EncoderShape) -> list[list[Part]]:
-    """Return the tensors that one of ours, with so many rows, is made of: a list of parts for each copy of it.
+    """Return the tensors that make up one of ours, which has `rows` rows: a list of parts for each copy of it.
 
     There is one copy, unless layers share it in a way that transformers has no name for.
     """

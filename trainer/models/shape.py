@@ -33,7 +33,7 @@ class FamilyTraits:
 
     Attention
     window: how many tokens a token attends to in layers with a window: half of them on each side, and itself. 0: all.
-    global_every: of so many layers the first attends to all tokens, the others have a window.
+    global_every: the first of every `global_every` layers attends to all tokens, the others within a window.
 
     Layers
     pre_norm: normalize the input of attention and of feed-forward, instead of the sum of input and output. The last
@@ -51,7 +51,7 @@ class FamilyTraits:
     pair_head: the model has a pooler and predicts pair labels.
 
     Initial weights
-    truncated: at so many standard deviations; None: not truncated.
+    truncated: the number of standard deviations at which draws are cut off; None for no limit.
     scaled_residuals: matrices that add to the residual stream are drawn smaller by sqrt(2 * layers).
     glorot: ends of the names of matrices drawn from Glorot's uniform distribution instead (Glorot and Bengio, 2010).
 

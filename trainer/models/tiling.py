@@ -151,7 +151,7 @@ def qkv_places(shapes: Shapes) -> Tensor:
 
 
 def head_places(shapes: Shapes, together: int) -> Tensor:
-    """Return (P,) for whole heads, of which so many stay together: those that share a head of keys."""
+    """Return (P,) for whole heads. Heads that share a head of keys stay together."""
     width = together * shapes.small.head_size
     places_H = tile_places(shapes.large.num_key_value_heads, shapes.small.num_key_value_heads)
     return (places_H[:, None] * width + torch.arange(width)).flatten()

@@ -193,7 +193,7 @@ class TwoStreamEncoder(nn.Module):
         """Compile nothing: the number of targets, and on CPUs that of grids, differs between batches."""
 
     def use_flash(self, flash: AttendPacked) -> None:
-        """Use nothing of it: flash attention adds no scores of its own to those of queries and keys."""
+        """Do nothing: flash attention cannot add scores to those of queries and keys."""
 
 
 def distance_vectors(longest: int, like: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ MAX_STAR = 1 << 17
 """Documents of a band that form one star. Its center sends 19 MB of signatures."""
 
 SAMPLED = 1 << 10
-"""One document in so many is counted."""
+"""Only one of this many documents is counted."""
 
 
 @dataclass(frozen=True)

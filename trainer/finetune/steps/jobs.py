@@ -85,7 +85,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _read_errors(stream: IO[str], messages: list[str]) -> None:
-    """Pass on what a job writes to stderr, except its error, which is told once, by this process."""
+    """Pass on what a job writes to stderr, except its error, which this process prints itself."""
     for line in stream:
         if line.startswith(PREFIX):
             messages.append(line.removeprefix(PREFIX).strip())

@@ -18,8 +18,8 @@ WHY_NOT = {
     "sentence with single tokens masked is not defined for it",
     "electra": "a replaced-token detector tells which tokens were replaced and gives none of them a probability",
 }
-"""Why families are refused, by model_type. ELECTRA's generators have the discriminators' type, and are recognized by their
-weights."""
+"""Why some families are refused, by model_type. ELECTRA's generators have the discriminators' model_type, and are
+recognized by their weights."""
 
 
 def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
