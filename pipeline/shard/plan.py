@@ -55,8 +55,8 @@ class CorpusSurvey:
 class Sharding:
     """What the user wants of the shards.
 
-    num_shards: the exact number of shards, or None. shard_bytes: the most text of a shard on average. merges_runs: always
-    merge runs.
+    num_shards: the exact number of shards, or None. shard_bytes: the most text of a shard on average.
+    merges_runs: always merge runs.
     """
 
     num_shards: int | None
