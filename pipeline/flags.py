@@ -1,14 +1,14 @@
-"""Command-line flags, each stated once, as a field of a dataclass.
+"""Command-line flags, each declared once, as a field of a dataclass.
 
     @dataclass(frozen=True, kw_only=True)
     class ShardJob:
         seed: int = option(0, help="seed for shuffling", check=int)
 
-The field gives the flag its name, default, help and check. `add_flags` makes argparse's flags of the fields, and
-`recorded_options` makes the options that a manifest records.
+The field gives the flag its name, default, help and check. `add_flags` adds the fields to an argparse parser, and
+`recorded_options` returns the options that a manifest records.
 
-A flag that the user leaves out is absent from the parsed arguments instead of having its default there. So a job can
-refuse a flag that would have no effect, even when it was given with its default value.
+A flag that the user leaves out is absent from the parsed arguments, rather than present with its default. A job can
+therefore reject a flag that would have no effect, even if the user gave it with its default value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Switch:
-    """A flag without a value. With `off_help` there is a second one, --no_NAME, that turns it off."""
+    """A flag without a value. If `off_help` is set, a second flag, --no_NAME, turns it off."""
 
     help: str
     off_help: str = ""
@@ -47,12 +47,12 @@ class Switch:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A check for an argument that must be one of a few words."""
+    """A check for an argument that must be one of `choices`."""
 
     choices: tuple[str, ...]
 
     def __call__(self, text: str) -> str:
-        return text  # argparse compares it with `choices` and names them all in its error
+        return text  # argparse itself checks it against `choices` and lists them in its error
 
 
 def option(
@@ -74,7 +74,7 @@ def switch(*, help: str, recorded: bool = True) -> Any:
 
 
 def switch_pair(*, help: str, off_help: str) -> Any:
-    """Return a dataclass field for --NAME and --no_NAME. When neither is given, the job decides by other options."""
+    """Return a dataclass field for --NAME and --no_NAME. If neither is given, other options decide the value."""
     return dataclasses.field(metadata={_KEY: Switch(help, off_help)})
 
 
@@ -105,7 +105,7 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
 
 
 def _help_with_default(text: str, default: object) -> str:
-    """Append the default to a flag's help, unless there is none or the text already explains it."""
+    """Append the default to a flag's help, unless the flag has no default or the text already explains it."""
     if default in (MISSING, None) or "(default" in text:
         return text
     return f"{text} (default: {default})"
@@ -130,7 +130,7 @@ def given_flags(options: type, parsed: argparse.Namespace) -> dict[str, Any]:
 def recorded_options(job: Any) -> dict[str, Any]:
     """Return what the manifest records as `options`, in the order of the job's fields.
 
-    Paths, the seed and --overwrite are not among them: a manifest has other places for the first two, and the last
+    Paths, the seed and --overwrite are left out: the manifest records paths and the seed elsewhere, and --overwrite
     does not change the result.
     """
     return {
@@ -139,7 +139,7 @@ def recorded_options(job: Any) -> dict[str, Any]:
 
 
 def folder(text: str) -> str:
-    """Check an argument that names a place. An empty one, from an unset variable, would mean the root folder."""
+    """Check an argument that names a folder. An empty one, as from an unset variable, would mean the root folder."""
     if not text.strip():
         raise ArgumentTypeError("it is empty; give a path or a URL")
     return text
@@ -160,17 +160,17 @@ def yes_or_no(text: str) -> bool:
 
 
 def share(text: str) -> float:
-    """Check an argument that must lie between 0 and 1."""
+    """Check an argument that must be between 0 and 1, inclusive."""
     value = _number(text)
 
-    # Written this way around so that NaN, which compares as false, is refused as well.
+    # NaN makes every comparison false, so this form rejects it too; `value < 0.0 or value > 1.0` would not.
     if not 0.0 <= value <= 1.0:
         raise ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
     return value
 
 
 def fraction(text: str) -> float:
-    """Check an argument that must lie between 0 and 1, and be neither."""
+    """Check an argument that must be strictly between 0 and 1."""
     value = _number(text)
     if not 0.0 < value < 1.0:
         raise ArgumentTypeError(f"{text!r} is not a number above 0 and below 1, such as 0.05")

@@ -1,6 +1,7 @@
-"""The options of the jobs, each field a flag with its default and help (see flags.py); those of `vocab` are beside it.
+"""The options of `shard`, `pairs` and `statistics`; vocab_options.py has the options of `vocab`.
 
-The command line builds its flags from these classes, so nothing here may import Beam: `--help` answers at once.
+Each field is a command-line flag with its default and help text (see flags.py). Nothing here may import Beam, so that
+`--help` answers at once.
 """
 
 # ruff: noqa: RUF009 (`option` and `switch` return dataclass fields, which is what a dataclass expects here)
@@ -145,7 +146,7 @@ class PairsJob:
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> PairsJob:
-        """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
+        """Return the job for the flags that the user gave. Raises UsageError for a flag that would have no effect."""
         objective = given["objective"]
         if "short_seq_prob" in given and objective in ("full_sentences", "doc_sentences"):
             raise UsageError(f"--short_seq_prob changes nothing with --objective {objective}. Leave it out.")

@@ -41,7 +41,7 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
 
 
 def show_rare_words(manifest: Manifest) -> Iterator[str]:
-    """Yield the sources, and for each set of rules how many words each --min_word_count would leave out."""
+    """Yield the sources, then for each set of rules the number of words that each --min_word_count would leave out."""
     from pipeline.vocab.rare_words import THRESHOLDS, all_words, words_below  # not needed for other kinds
 
     yield _wrapped("sources", _as_text(manifest.statistics["sources"]))
@@ -57,7 +57,7 @@ def show_rare_words(manifest: Manifest) -> Iterator[str]:
 
 
 def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each statistic, and for a table a line for each of its entries."""
+    """Yield a line for each statistic. A statistic that is a table also gets a line for each entry."""
     for name, value in statistics.items():
         if not isinstance(value, dict):
             yield _wrapped(name, _as_text(value))
@@ -69,12 +69,12 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
 
 
 def _labeled(name: str, text: str) -> str:
-    """A name and its text, with the texts of all lines below one another."""
+    """Return a name and its text; the text starts at the same column in every line."""
     return f"{name:<{LABEL_WIDTH - 1}} {text}"
 
 
 def _wrapped(name: str, text: str) -> str:
-    """As `_labeled`, with a long text broken into lines that begin below its first word."""
+    """Like `_labeled`, but wrap a long text, with its further lines indented to the same column."""
     lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
     indentation = "\n" + " " * LABEL_WIDTH
     return _labeled(name, indentation.join(lines))
@@ -176,9 +176,12 @@ def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> I
 
 
 def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
-    """Yield a line for each of the pairs of tokens with the largest weights: its weight and the two, as above."""
+    """Yield a line for each of the token pairs with the largest weights: the weight and the two tokens.
+
+    A token is shown by its id if `tokens` is None.
+    """
     order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
-    # A file has up to 50 million pairs, of which only these become Python objects.
+    # A file has up to 50 million pairs, so select the rows in Arrow: only these become Python objects.
     largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
     for row in largest.to_pylist():
         yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"
@@ -218,7 +221,7 @@ def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
-    """The tokens of a row as text, with a space in front of each that begins a word."""
+    """Return the tokens of a row as text, with a space before each token that begins a word."""
     pieces = []
     for token, starts_word in zip(row["input_ids"], row["word_starts"], strict=True):
         is_apart = starts_word or token in vocabulary.special_ids

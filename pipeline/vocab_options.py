@@ -1,4 +1,4 @@
-"""The options of `vocab`: to learn a vocabulary, or to extend one. Nothing here may import Beam, as in options.py."""
+"""The options of `vocab`, which learns a vocabulary or extends one. Nothing here may import Beam (see options.py)."""
 
 # ruff: noqa: RUF009 (`option` and `switch` return dataclass fields, which is what a dataclass expects here)
 
@@ -85,7 +85,7 @@ class VocabJob:
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> VocabJob:
-        """Return the job for the flags that the user gave. Raises UsageError for a flag without effect."""
+        """Return the job for the flags that the user gave. Raises UsageError for a flag that would have no effect."""
         if "text" not in given and "counts" not in given:
             raise UsageError("vocab needs --text, a folder written by shard, or --counts, a folder of word counts.")
 
@@ -112,7 +112,7 @@ class VocabJob:
 
     @classmethod
     def _extending(cls, given: dict[str, Any]) -> VocabJob:
-        """Return the job of --extend; model, case and size follow from the folder when it is read."""
+        """Return the job for --extend. Its model, case and size are taken from the folder when it is read."""
         if "extend" not in given or "add" not in given:
             raise UsageError("--extend FOLDER and --add N belong together: the vocabulary, and how many tokens to add.")
 

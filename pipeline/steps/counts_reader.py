@@ -1,4 +1,4 @@
-"""Reading word counts: those of a finished folder, or those that this job has counted and that lie in its staging."""
+"""Reading word counts, from a finished folder or from the staging area of the job that counted them."""
 
 from __future__ import annotations
 

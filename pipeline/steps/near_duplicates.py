@@ -1,4 +1,4 @@
-"""The steps that find near-duplicates: what is done with one bucket of each exchange.
+"""The steps that find near-duplicates. Each processes one bucket of an exchange.
 
     pair_bands        rows of bands         -> requests for the signatures of candidate pairs
     send_signatures   signatures, requests  -> deliveries of signatures
@@ -7,10 +7,10 @@
     make_small_stars  edges                 -> fewer edges
     finish            the remaining edges
 
-The last three kinds and `check_pairs` also find documents to drop. pipeline/transforms/near_duplicates.py connects the
-steps, and pipeline/shard/near_duplicates has the algorithms.
+`check_pairs`, `make_small_stars` and `finish` also find documents to drop. pipeline/transforms/near_duplicates.py
+connects the steps, and pipeline/shard/near_duplicates has the algorithms.
 
-A step yields (number of the output in the step's list of outputs, (keys, rows)).
+A step yields (output number, (keys, rows)), where the output number is an index into the step's list of outputs.
 """
 
 from __future__ import annotations
@@ -33,41 +33,42 @@ from pipeline.shard.partition import placements
 from pipeline.shard.plan import CorpusSurvey
 
 BUCKET_DOCUMENTS = 250_000
-"""The most documents of a bucket, on average: 64 MB of bands, 34 MB of signatures."""
+"""Maximum mean number of documents per bucket. They have 64 MB of bands and 34 MB of signatures."""
 
 UNION_FIND_DOCUMENTS = 4_000_000
-"""Up to this many documents, one worker connects all similar ones. It takes about 60 bytes for each edge that
-`check_pairs` leaves, and documents of one band leave none."""
+"""Up to this many documents, a single worker connects all similar ones. It needs about 60 bytes for each edge that
+`check_pairs` leaves; documents that share a single band leave no edges."""
 
 LAST_EDGES = 10_000_000
-"""The most edges that the rounds of stars should leave for one worker, some 0.6 GB. It also gets more, if need be."""
+"""Target for the edges left to one worker after the rounds of stars, about 0.6 GB. It is not a hard limit."""
 
 MIN_ROUNDS = 3
 
 INPUT_BYTES_OF_DOCUMENT = 1000
-"""Fewer than documents have, as a rule: web pages have 3 KB of text, and 1 KB when compressed."""
+"""Assumed input bytes per document. Most documents have more: a web page has 3 KB of text, or 1 KB compressed."""
 
 EDGES_LEFT_AT_FIRST = 0.67
 EDGES_LEFT_BY_ROUND = 0.4
-"""Shares of edges left by the first small star and by each round: those of a path, the graph that shrinks most slowly.
+"""Shares of the edges left by the first small star and by each round, for a path graph, which shrinks most slowly.
 See components.py."""
 
 SMALL_INPUT_BYTES = 1 << 30
-"""A job with less input has no stars in its graph, because even an exchange without rows takes a tenth of a second.
-Its documents are fewer than UNION_FIND_DOCUMENTS, unless they are very short or highly compressed; then one worker
-connects them all the same, and needs more memory."""
+"""A job with less input has no rounds of stars in its graph, because even an empty exchange takes 0.1 s. Such a job has
+fewer than UNION_FIND_DOCUMENTS documents, unless they are very short or highly compressed. In that case one worker
+still connects them, but needs more memory."""
 
 ReadTables = Callable[[], list[pa.Table]]
-"""Returns the table of each stream. A step gets ReadPieces instead if the rows of its only stream may be very many."""
+"""Returns one table per stream. A step whose single stream may be too large for one table gets ReadPieces instead."""
 
 
 @dataclass(frozen=True)
 class NearDuplicatePlan:
-    """How many buckets the exchanges have.
+    """How the search for near-duplicates is divided among workers.
 
-    buckets: for bands and signatures. star_buckets: for edges; fewer, because most documents have none. is_small: one
-    worker connects the edges, and the exchanges of stars stay empty. merges_runs: whether runs are merged before they
-    are read.
+    buckets: number of buckets for bands and signatures.
+    star_buckets: number of buckets for edges; smaller, because most documents have no edges.
+    is_small: whether one worker connects all edges, so that the exchanges of stars stay empty.
+    merges_runs: whether runs are merged before they are read.
     """
 
     buckets: int
@@ -89,9 +90,10 @@ def plan_near_duplicates(survey: CorpusSurvey, run_buckets: int) -> NearDuplicat
 
 
 def rounds_for(input_bytes: int) -> int:
-    """Return how many rounds of stars the graph of a job has: enough to leave LAST_EDGES of one path of all documents.
+    """Return the number of rounds of stars in a job's graph.
 
-    160 GB take 3 rounds, 1 TB takes 5, and 10 TB take 8.
+    It suffices for the worst case, a path through all documents, to shrink to LAST_EDGES edges: 3 rounds for 160 GB of
+    input, 5 for 1 TB, and 8 for 10 TB.
     """
     if input_bytes < SMALL_INPUT_BYTES:
         return 0
@@ -123,7 +125,7 @@ def pair_bands(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[A
 
 
 def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
-    """Send signatures to where they are compared. Output 0: deliveries."""
+    """Send the requested signatures to the buckets that compare them. Output 0: deliveries."""
     signatures, requested = read_tables()
     for rows in similarity.deliveries(signatures, requested):
         yield 0, (rows["to"].to_numpy(), rows)
@@ -146,7 +148,7 @@ def check_pairs(
 
 
 def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[Addressed]:
-    """Output 0: edges for small stars."""
+    """Do the large-star half of a round. Output 0: edges for small stars."""
     pieces = Pieces(read_pieces, ("node", "other"))
     known = components.neighborhoods(pieces)
     for nodes_E, others_E in pieces:
@@ -157,7 +159,10 @@ def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iter
 def make_small_stars(
     bucket: int, read_tables: ReadTables, details: Any, seed: int, is_last: bool
 ) -> Iterator[Addressed]:
-    """Outputs: 0 documents to drop, 1 edges: for the last step in the last round, and for large stars before."""
+    """Do the small-star half of a round.
+
+    Outputs: 0 documents to drop, 1 edges, which go to `finish` after the last round and to large stars otherwise.
+    """
     (table,) = read_tables()
     stars = components.small_stars(*components.edges_and_centers(table))
     del table
@@ -167,14 +172,14 @@ def make_small_stars(
 
 
 def finish(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
-    """Connect all edges that are left, in one worker. Output 0: documents to drop."""
+    """Connect all remaining edges, in one worker. Output 0: documents to drop."""
     smaller, larger = joined([(table["other"].to_numpy(), table["node"].to_numpy()) for table in read_tables()])
     dropped = components.all_but_smallest(Edges(smaller, larger))
     yield 0, dropped_batch(dropped, seed)
 
 
 def dropped_batch(ids: Ids, seed: int) -> KeyedBatch:
-    """Return documents to drop, with their placements as keys, so that they go where the documents go."""
+    """Return documents to drop, keyed by placement, so that they reach the same bucket as the documents themselves."""
     return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
 
 

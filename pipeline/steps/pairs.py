@@ -29,7 +29,7 @@ from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES, VOCABULARY_FOLDE
 
 @dataclass(frozen=True)
 class TextFolder:
-    """What identifies the text that pairs are made from. Its entries may be too many for a job's graph."""
+    """Identifies the text that pairs are made from, without its list of shards, which may be too long for a graph."""
 
     fingerprint: str
     num_shards: int
@@ -37,7 +37,7 @@ class TextFolder:
 
     @classmethod
     def of(cls, manifest: Manifest) -> TextFolder:
-        """Describe the folder of that manifest."""
+        """Return the identity of the text folder that has this manifest."""
         return cls(manifest.fingerprint, manifest.num_shards, len(manifest.parts_of("shards")))
 
 
@@ -45,10 +45,11 @@ class TextFolder:
 class PairsPlan:
     """What a worker needs to build any pair shard of a job.
 
-    job: its options, with paths that workers can open.
+    job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
-    model: what the vocabulary is for.
-    text: what identifies the text folder; its entries are read by workers.
+    model: the model family that the vocabulary is for.
+    text: the identity of the text folder; workers read its list of shards themselves.
+    staging: the staging area of the output folder.
     """
 
     job: PairsJob
@@ -64,7 +65,7 @@ class PairsPlan:
 
     @property
     def text_parts(self) -> int:
-        """The number of lists that the text folder's shards are read in."""
+        """The number of parts in which workers read the text folder's list of shards, at least 1."""
         return max(1, self.text.num_parts)
 
     def shard_name(self, index: int) -> str:
@@ -74,7 +75,7 @@ class PairsPlan:
 
 @dataclass(frozen=True)
 class PairTask:
-    """One pair shard to build: its number, the text shard that it is made from, and which pass over the text it is."""
+    """One pair shard to build: its number, its text shard, and the number of the pass over the text."""
 
     index: int
     text_shard: Shard
@@ -82,9 +83,9 @@ class PairTask:
 
 
 def pair_tasks(part: int, plan: PairsPlan) -> list[PairTask]:
-    """Return the pair shards to make from one part of the text folder, as its manifest lists them.
+    """Return the pair shards to build from one part of the text folder's list of shards.
 
-    Raises DataError when the text folder is no longer the one that the job was started with.
+    Raises DataError if the text folder was replaced after the job started.
     """
     root = read_root(plan.job.text, "text")
     if root.fingerprint != plan.text.fingerprint:
@@ -97,7 +98,7 @@ def pair_tasks(part: int, plan: PairsPlan) -> list[PairTask]:
     text_shards = read_part(plan.job.text, parts[part]) if parts else root.shards
     first = sum(before.count for before in parts[:part])
 
-    # Two passes over a document never share a shard.
+    # Each pass gets its own shards, so two passes over a document never share one.
     tasks = []
     for pass_number in range(plan.job.dupe_factor):
         for place, text_shard in enumerate(text_shards, first):
@@ -107,7 +108,7 @@ def pair_tasks(part: int, plan: PairsPlan) -> list[PairTask]:
 
 
 def build_pair_shard(task: PairTask, plan: PairsPlan) -> Report:
-    """Build one pair shard and return its report. What an earlier attempt finished is not made again."""
+    """Build one pair shard and return its report. A shard that an earlier attempt finished is not built again."""
     name = plan.shard_name(task.index)
     done = plan.staging.report_of_shard(name)
     if done is not None:
@@ -127,15 +128,16 @@ def build_pair_shard(task: PairTask, plan: PairsPlan) -> Report:
 
 @lru_cache(maxsize=1)
 def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
-    """Return the vocabulary, read once in a process: it takes up to 0.2 s. Threads may share it."""
+    """Return the vocabulary. Parsing takes up to 0.2 s, so it is done once per process. Threads may share the result."""
     return parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
 
 
 @lru_cache(maxsize=1)
 def _encoders(tokenizer_json: bytes, model: Model, word_segmenter: str) -> EncoderPool:
-    """Return the encoders of this process; what they have cached for one shard serves the next ones.
+    """Return this process's pool of encoders, which keep their caches from one shard to the next.
 
-    Two threads that come first may make a pool each. The one that is not kept serves the shard that it was made for.
+    `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
+    the cache does not keep still serves the shard it was made for.
     """
     return EncoderPool(partial(_new_encoder, tokenizer_json, model, word_segmenter))
 
@@ -144,13 +146,13 @@ def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> En
     if word_segmenter == "none":
         return Encoder(tokenizer_json, model)
 
-    from pipeline.pairs.word_segmentation import joined_words  # its dictionary takes a second and 150 MB
+    from pipeline.pairs.word_segmentation import joined_words  # loads a dictionary, which takes 1 s and 150 MB
 
     return Encoder(tokenizer_json, model, joined_words)
 
 
 def add_pair_reports(reports: list[Report]) -> Report:
-    """Add up what the reports of pair shards count. Sums can be added up like reports."""
+    """Sum the reports of pair shards. The sum has the form of a report, so sums can be summed in turn."""
     sums: Report = {
         "labels": add_histograms(reports, "labels"),
         "contradicted_labels": total(reports, "contradicted_labels"),
@@ -169,7 +171,7 @@ def add_pair_reports(reports: list[Report]) -> Report:
 def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
     """Publish the pair shards that `summaries` describe, with card.html and a copy of the vocabulary.
 
-    Raises DataError when there is not a single row.
+    Raises DataError if the pair shards have no rows.
     """
     folder = summarize_folder(summaries, add_pair_reports)
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
@@ -188,7 +190,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
 
 
 def _read_largest_shard(largest: Shard, staging: Staging, vocabulary: Vocabulary) -> pa.Table:
-    """The rows of the shard with most of them. Hashing made it a random sample of the corpus."""
+    """Return the rows of the largest shard. Documents are assigned to shards by hash, so they are a random sample."""
     data = read_piece(staging, largest)
     schema = shards.schema_of_pairs(data, largest.path, vocabulary.size)
     return shards.decode_table(data, largest.path, schema)
@@ -205,7 +207,7 @@ def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
 
 
 def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
-    """Copy the vocabulary's files into staging, so that ids and their meaning travel together.
+    """Copy the vocabulary's files into staging, so that the pairs carry the vocabulary that their ids refer to.
 
     Returns the path in the output folder for each name in staging.
     """

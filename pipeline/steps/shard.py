@@ -1,4 +1,4 @@
-"""The last steps of `shard`: adding up what shards report, and publishing the text.
+"""The last steps of `shard`: summing the shards' reports, and publishing the text.
 
 The other steps are `write_runs`, `plan_shards` and `write_shard` in pipeline/shard.
 """
@@ -24,7 +24,7 @@ from schemas.shards import shard_place
 
 
 def add_text_reports(reports: list[Report]) -> Report:
-    """Add up what the reports of text shards count. Sums can be added up like reports."""
+    """Sum the reports of text shards. The sum has the form of a report, so sums can be summed in turn."""
     return {
         "sentences": total(reports, "sentences"),
         "text_bytes": total(reports, "text_bytes"),
@@ -37,7 +37,7 @@ def add_text_reports(reports: list[Report]) -> Report:
 
 @dataclass(frozen=True)
 class TextFolders:
-    """The stagings of the text folder and of the held-out folder next to it."""
+    """The staging areas of the text folder and of the held-out folder next to it."""
 
     text: Staging
     held_out: Staging
@@ -65,8 +65,9 @@ def publish_with_held_out(
 ) -> None:
     """Publish the held-out folder and then the text folder, as `publish_text` does.
 
-    A finished text folder therefore has its held-out folder. An older text folder loses its manifest before the other
-    folder changes, because it may hold documents that are held out now.
+    With this order, a finished text folder always has its held-out folder. If an older text folder is replaced, its
+    manifest is removed before the held-out folder changes, because the old text may contain documents that are now
+    held out.
     """
     folder = summarize_folder(summaries, add_text_reports)
     held_out = summarize_folder(held_out_summaries, add_text_reports)
@@ -98,19 +99,25 @@ def publish_with_held_out(
 
 
 def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSummary:
-    """Return the held-out folder's summary with a ledger: what the text folder lacks as well, and what that one has."""
+    """Return the held-out folder's summary with its ledger.
+
+    The ledger lists the text folder's losses, except the held-out documents, and the documents in the text folder.
+    """
     entries = [entry for entry in text.sums["ledger"] if entry[0] != HELD_OUT]
     entries += [(NOT_HELD_OUT, source, count) for source, count in text.sums["sources"].items()]
     return replace(held_out, sums=held_out.sums | {"ledger": add_ledgers([entries])})
 
 
 def _rejected(survey: CorpusSurvey) -> dict[str, str]:
-    """Return the staged excerpts of rejected records, with their paths in the text folder."""
+    """Return the names of the staged excerpts of rejected records, each with its path in the text folder."""
     return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
 
 
 def _check_published(staging: Staging, fingerprint: str) -> None:
-    """Raises StorageError unless an earlier attempt at this step has published, and removed what was unfinished."""
+    """Raise StorageError unless an earlier attempt at this step already published the folder.
+
+    Such an attempt also removed its unfinished work, which is why the list of inputs is gone.
+    """
     if read_root(staging.output, "text").fingerprint != fingerprint:
         raise StorageError(
             f"{staging.url('')} was removed while the job used it. Nothing was published. Run the same command again."

@@ -147,10 +147,10 @@ def _amounts_below(tally: Tally, min_word_count: int, counts: _Partitions) -> Wo
 
 
 def _read_words(counts: _Partitions, listed_count: int, plan: VocabularyPlan, entries: list[Report]) -> Words:
-    """Read the words to learn from. Rare words leave before anything is put together.
+    """Return the words to learn from. Each partition drops its rare words before the partitions are concatenated.
 
-    On the way the words that occur at least `listed_count` times are staged as a file, whose entry is added to
-    `entries`. They are among the words to learn from.
+    Also stage a file of the words that occur at least `listed_count` times, and append the file's manifest entry to
+    `entries`. These words are a subset of the words to learn from.
     """
 
     def frequent_in(words: pa.Table) -> tuple[Words, pa.Table]:
@@ -176,7 +176,7 @@ def _at_least(min_count: int, words: pa.Table) -> pa.Table:
 
 
 def describe_partitions(partitions: list[int], _: Report, plan: VocabularyPlan) -> Usage:
-    """Encode the words of some partitions with the vocabulary, which is learned by now."""
+    """Encode the words of some partitions with the learned vocabulary, and return the usage of its tokens."""
     use = VocabularyUse(plan.staging.piece(TOKENIZER_FILE), len(plan.sources))
     reader = plan.counts.open()
     for partition in partitions:
@@ -185,7 +185,7 @@ def describe_partitions(partitions: list[int], _: Report, plan: VocabularyPlan) 
 
 
 def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, provenance: Provenance) -> None:
-    """Publish a vocabulary with what it does to its text."""
+    """Publish a vocabulary, with statistics of how it encodes its text."""
     tokenizer_json = plan.staging.piece(TOKENIZER_FILE)
     vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
     entries = sorted(learned["entries"], key=lambda entry: entry["path"])
@@ -208,7 +208,7 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
 
 
 def _keep_file(name: str, data: bytes, rows: int, staging: Staging) -> Report:
-    """Stage a file and return its entry in the manifest. The fingerprint of its content is that of its bytes."""
+    """Stage a file and return its manifest entry. Its fingerprint is the first half of the SHA-256 of its bytes."""
     digest = storage.sha256(data)
     entry = {
         "path": name,
@@ -232,7 +232,7 @@ def totals_of(learned: Report) -> dict[str, int]:
 
 
 def ledger_of(learned: Report) -> list[LedgerEntry]:
-    """What --max_alphabet left out, in characters of the text, and what --min_word_count left out."""
+    """Return what --max_alphabet left out, in characters of the text, and what --min_word_count left out, in words."""
     left_out = {
         "character left out of the alphabet": learned["cut_characters"],
         "different word too rare to learn from": learned["left_out"]["words"],
@@ -242,7 +242,7 @@ def ledger_of(learned: Report) -> list[LedgerEntry]:
 
 
 def add_usages(usages: Iterable[Usage]) -> Usage:
-    """Add up how partitions are encoded, in any order and grouping. The sum of none is empty."""
+    """Sum the usages of partitions, in any order and grouping. The sum of no usages is an empty Usage."""
     total = Usage.empty(0, 0)
     for usage in usages:
         total = total.plus(usage)

@@ -25,7 +25,7 @@ from time import monotonic
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError
 from trainer.checkpoint.layout import steps_saved
-from trainer.checkpoint.run_dir import RUN_LOCK_FILE
+from trainer.checkpoint.run_dir import RECIPE, RUN_LOCK_FILE
 from trainer.checkpoint.url_checkpoints import (
     TransferProgress,
     bring_run,
@@ -38,7 +38,7 @@ from trainer.distributed.watchdog import progress
 from trainer.logs import EVERY_RANK, logger
 
 UPLOADED = (
-    "recipe.toml",
+    RECIPE,
     "recipe_history.jsonl",
     "micro_batches.json",
     "unigram.json",
@@ -66,6 +66,9 @@ class RemoteRun:
         # By path, the modification time (ns) that a file besides the checkpoints had at its last upload.
         self._uploaded: dict[str, int] = {}
 
+        # Whether this process brought the lock file there, which then goes again if training never begins.
+        self._brought_lock = False
+
         # Checkpoints at the URL that are newer than the one that the run has resumed from: they did not verify.
         self._passed_over: set[int] = set()
 
@@ -82,7 +85,8 @@ class RemoteRun:
         """
         with storage.storage_errors_of(self._url):
             # The lock file shows who runs, and uploading it shows early on that the URL can be written.
-            upload_file(Path(self._folder, RUN_LOCK_FILE), storage.join(self._url, RUN_LOCK_FILE))
+            self._brought_lock = not storage.exists(self._lock_url)
+            upload_file(Path(self._folder, RUN_LOCK_FILE), self._lock_url)
 
             newest_at_url = max(steps_saved(self._url), default=-1)
             if newest_at_url > newest_local_step(self._folder):
@@ -93,6 +97,10 @@ class RemoteRun:
                 logger.info("Brought step %d of %s to %s.", step, self._url, self._folder)
                 self._pass_over_after(step)
         self._thread.start()
+
+    @property
+    def _lock_url(self) -> str:
+        return storage.join(self._url, RUN_LOCK_FILE)
 
     def _pass_over_after(self, step: int) -> None:
         """Remember that checkpoints at the URL after `step` are damaged, until the run saves them again."""
@@ -169,7 +177,14 @@ class RemoteRun:
             logger.warning("%s Training continues, and the next checkpoint tries again.", error, extra=EVERY_RANK)
 
     def _update_url(self) -> None:
-        """Copy everything that is new. Raises ClozelineError."""
+        """Copy everything that is new, or, after a start that was refused, remove what it brought there.
+
+        Raises ClozelineError.
+        """
+        if self._closing and not Path(self._folder, RECIPE).exists() and self._brought_lock:
+            storage.remove(self._lock_url)
+            return
+
         self._send_other_files()
         self._send_checkpoints()
         prune_url(self._url, self._keep, self._passed_over)
