@@ -32,17 +32,32 @@ WHAT = {"task": "another task", "encoder": "another encoder", "weights": "other 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
     """Return hashes of everything that results depend on, but the seed."""
-    examples = [data.train, data.dev, data.test, sorted(data.extra.items()), data.labels]
     return {
         "task": _hash(dump_task(task)),
         "encoder": fingerprint_of(folder),
         "weights": "random" if random_weights else "of the encoder",
-        "data": _hash(repr(examples)),
+        "data": hash_of_data(data),
     }
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def hash_of_data(data: TaskData) -> str:
+    """Return a hash of the labels and of all examples with their sets.
+
+    It reads example by example: the text of a whole data set would double the memory that the set takes.
+    """
+    sets = {"train": data.train, "dev": data.dev, "test": data.test or []} | dict(sorted(data.extra.items()))
+
+    digest = hashlib.sha256()
+    digest.update(f"{data.labels!r}\n".encode())
+    for name, examples in sets.items():
+        digest.update(f"{name}: {len(examples)}\n".encode())
+        for example in examples:
+            digest.update(f"{example!r}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager

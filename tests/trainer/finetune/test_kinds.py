@@ -7,6 +7,7 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -17,7 +18,7 @@ from transformers import AutoConfig
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
 from trainer.finetune.kinds.kind import Feature, Kind, Row
-from trainer.finetune.kinds.span import FoundSpan, Spans, Window, best_span
+from trainer.finetune.kinds.span import OUTSIDE, FoundSpan, Spans, Window, best_span
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import parts
 from trainer.finetune.model import longest_row, open_tokenizer
@@ -156,13 +157,13 @@ def test_windows_cover_the_context_and_find_every_answer(encoder, family: str) -
         features = kind.features([span_example(CONTEXT[begin:end], begin)])
         assert len(features) > 2 and all(feature.length <= 40 for feature in features)
 
-        seen = {place for f in features for span in f.part.characters if span for place in range(*span)}
+        seen = {place for f in features for span in f.part.characters_T2 for place in range(*span)}
         assert {i for i, letter in enumerate(CONTEXT) if letter != " "} <= seen
 
         pointed = [f for f in features if f.target != (f.part.classification, f.part.classification)]
         assert pointed, "an answer shorter than the shared tokens is whole in some window"
         for feature in pointed:
-            first, last = (feature.part.characters[place] for place in feature.target)
+            first, last = (feature.part.characters_T2[place] for place in feature.target)
             assert CONTEXT[first[0] : last[1]].strip() == CONTEXT[begin:end]
 
 
@@ -206,8 +207,9 @@ SCORES = st.integers(2, 12).flatmap(
 @given(SCORES)
 def test_the_best_span_is_the_best_of_all(case) -> None:
     starts, ends, is_context, most = case
-    characters = tuple((i, i + 1) if inside else None for i, inside in enumerate(is_context))
-    found = best_span(torch.tensor([starts, ends]).float().numpy(), Window(characters, 0), most)
+    characters = [(i, i + 1) if inside else (OUTSIDE, OUTSIDE) for i, inside in enumerate(is_context)]
+    window = Window(np.array(characters, np.int32), 0)
+    found = best_span(np.array([starts, ends], np.float32), window, most)
 
     possible = [
         FoundSpan(i, j + 1, float(starts[i] + ends[j]))
@@ -226,12 +228,12 @@ def test_the_best_window_answers_and_the_surest_one_says_whether(encoder) -> Non
     example = SpanExample("0", "What?", CONTEXT, (), False)
     features = kind.features([example])
     scores = [torch.zeros(2, feature.length).numpy() for feature in features]
-    place = next(i for i, span in enumerate(features[1].part.characters) if span)
+    place = next(i for i, (begin, _) in enumerate(features[1].part.characters_T2) if begin != OUTSIDE)
     scores[1][:, place] = 3.0
     scores[0][:, 0] = 1.0
 
     prediction = kind.predictions([example], features, scores)[0]
-    begin, end = features[1].part.characters[place]
+    begin, end = features[1].part.characters_T2[place]
     assert prediction.text == CONTEXT[begin:end]
     assert prediction.null_score == pytest.approx(0.0 - 6.0), "the lowest sum of all windows, 0 in the others"
 

@@ -14,7 +14,7 @@ Shape suffixes: B features of a batch, T tokens of a row, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from trainer.distributed.watchdog import progress
 from trainer.finetune.task import Task
 
 Floats = NDArray[np.float32]
@@ -31,16 +32,23 @@ Floats = NDArray[np.float32]
 IGNORED = -100
 """A label that counts for nothing, as in torch's cross-entropy."""
 
+EXAMPLES_AT_ONCE = 1000
+"""Texts that a tokenizer gets in one call. It returns lists of Python objects, over 100 bytes a token with offsets, so
+they are packed into arrays before the next call."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Row:
-    """The tokens of one row, special tokens included, without padding. type_ids: None if the model has no segments."""
+    """The tokens of one row, special tokens included, without padding.
 
-    ids: Sequence[int]
-    type_ids: Sequence[int] | None
+    ids: int32 (T,). type_ids: int8 (T,), None if the model has no segments.
+    """
+
+    ids: NDArray[np.int32]
+    type_ids: NDArray[np.int8] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Feature:
     """What the model reads at once.
 
@@ -128,30 +136,39 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Return rows padded to the longest one, on the side that the tokenizer pads."""
-        columns: dict[str, list[Any]] = {"input_ids": [list(row.ids) for row in rows]}
+        columns: dict[str, list[Any]] = {"input_ids": [row.ids.tolist() for row in rows]}
         if rows[0].type_ids is not None:
-            columns["token_type_ids"] = [list(row.type_ids or ()) for row in rows]
+            columns["token_type_ids"] = [row.type_ids.tolist() for row in rows if row.type_ids is not None]
         return dict(self.tokenizer.pad(columns, return_tensors="pt"))
 
-    def encoded(self, texts: Sequence[Any], pairs: Sequence[str] | None = None) -> list[Row]:
-        """Return the rows of texts or of pairs of texts. The longer one of a pair is cut if they do not fit."""
-        if not texts:
-            return []
-        encoding = self.tokenizer(
-            list(texts),
-            list(pairs) if pairs is not None else None,
-            truncation="longest_first",
-            max_length=self.max_length,
-        )
-        return rows_of(encoding)
+    def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
+        """Return the rows of texts or of pairs of texts. The longer text of a pair is truncated if they do not fit."""
+        rows: list[Row] = []
+        for block in blocks(len(texts)):
+            encoding = self.tokenizer(
+                list(texts[block]),
+                list(pairs[block]) if pairs is not None else None,
+                truncation="longest_first",
+                max_length=self.max_length,
+            )
+            rows += rows_of(encoding)
+        return rows
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices that cut `count` items into blocks, and report progress to the watchdog after each block."""
+    for start in range(0, count, EXAMPLES_AT_ONCE):
+        yield slice(start, start + EXAMPLES_AT_ONCE)
+        progress()
 
 
 def rows_of(encoding: Any) -> list[Row]:
-    """Return the rows of what a tokenizer returned."""
+    """Return the rows that a tokenizer made, as arrays."""
+    ids = [np.array(ids_of_row, dtype=np.int32) for ids_of_row in encoding["input_ids"]]
     type_ids = encoding.get("token_type_ids")
     if type_ids is None:
-        return [Row(ids, None) for ids in encoding["input_ids"]]
-    return [Row(ids, types) for ids, types in zip(encoding["input_ids"], type_ids, strict=True)]
+        return [Row(ids_T, None) for ids_T in ids]
+    return [Row(ids_T, np.array(types, dtype=np.int8)) for ids_T, types in zip(ids, type_ids, strict=True)]
 
 
 def host(tensor: Tensor) -> Floats:

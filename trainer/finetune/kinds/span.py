@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import SpanExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut, as BERT's script does."""
@@ -29,18 +30,23 @@ MAX_QUESTION_TOKENS = 64
 CONTEXT = 1
 """What a tokenizer calls the second text of a row; the question is 0."""
 
+OUTSIDE = -1
+"""Stands in place of a character for tokens that are not from the context."""
+
 CANDIDATES = 20
 """Starts and ends of a window that are paired: the likeliest ones."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Window:
-    """A window over a context: the characters of each token, None for those that are not of the context.
+    """A window over a context.
 
-    classification: the place of the token that stands for "no answer here".
+    characters_T2: int32 (T, 2), the characters of the context that each token covers: the first one, and the one after
+    the last; OUTSIDE twice for tokens that are not from the context.
+    classification: the position of the token that stands for "no answer here".
     """
 
-    characters: tuple[tuple[int, int] | None, ...]
+    characters_T2: NDArray[np.int32]
     classification: int
 
 
@@ -61,9 +67,15 @@ class Spans(Kind[SpanExample, Prediction]):
         return 2
 
     def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
-        questions = [self._shortened(example.question.strip()) for example in examples]
+        features: list[Feature] = []
+        for block in blocks(len(examples)):
+            features += self._features_of_block(examples[block], block.start)
+        return features
+
+    def _features_of_block(self, examples: Sequence[SpanExample], first: int) -> list[Feature]:
+        """Return the features of some examples. first: the number of the first example."""
         encoding = self.tokenizer(
-            questions,
+            self._shortened([example.question.strip() for example in examples]),
             [example.context for example in examples],
             truncation="only_second",
             max_length=self.max_length,
@@ -74,14 +86,18 @@ class Spans(Kind[SpanExample, Prediction]):
 
         features = []
         for place, row in enumerate(rows_of(encoding)):
-            number = encoding["overflow_to_sample_mapping"][place]
-            parts = encoding.sequence_ids(place)
-            offsets = encoding["offset_mapping"][place]
-            characters = tuple(
-                (begin, end) if part == CONTEXT else None for part, (begin, end) in zip(parts, offsets, strict=True)
-            )
-            window = Window(characters, list(row.ids).index(self.classification_id))
-            features.append(Feature(number, (row,), target_of(examples[number], window), window))
+            # Positions in the question must not be taken for positions in the context.
+            is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
+            characters_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
+            characters_T2[~is_context_T] = OUTSIDE
+
+            classification = int(np.flatnonzero(row.ids == self.classification_id)[0])
+            window = Window(characters_T2, classification)
+
+            # A long context has several windows, and so an example several rows.
+            in_block = encoding["overflow_to_sample_mapping"][place]
+            target = target_of(examples[in_block], window)
+            features.append(Feature(first + in_block, (row,), target, window))
         return features
 
     @property
@@ -91,11 +107,18 @@ class Spans(Kind[SpanExample, Prediction]):
         assert isinstance(found, int)
         return found
 
-    def _shortened(self, question: str) -> str:
-        """Return a question of at most MAX_QUESTION_TOKENS tokens, or a quarter of a row if that is less."""
-        most = min(MAX_QUESTION_TOKENS, self.max_length // 4)
-        offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return question if len(offsets) <= most else question[: offsets[most - 1][1]]
+    def _shortened(self, questions: list[str]) -> list[str]:
+        """Return questions, each cut to MAX_QUESTION_TOKENS tokens, or to a quarter of a row if that is less."""
+        limit = min(MAX_QUESTION_TOKENS, self.max_length // 4)
+        encoding = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)
+
+        shortened = []
+        for question, offsets in zip(questions, encoding["offset_mapping"], strict=True):
+            if len(offsets) > limit:
+                _, end = offsets[limit - 1]
+                question = question[:end]
+            shortened.append(question)
+        return shortened
 
     def _stride(self) -> int:
         """Return the tokens that windows share: fewer than asked if rows are so short that no window would advance."""
@@ -165,13 +188,26 @@ def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
         return nowhere
 
     answer = example.answers[0]
-    begin, end = answer.start, answer.start + len(answer.text)
-    inside = [(place, span) for place, span in enumerate(window.characters) if span is not None and span[0] < span[1]]
-    if not inside or inside[0][1][0] > begin or inside[-1][1][1] < end:
+    begin = answer.start
+    end = answer.start + len(answer.text)
+
+    # Tokens outside of the context, and tokens without any text, cover no character.
+    begins_T = window.characters_T2[:, 0]
+    ends_T = window.characters_T2[:, 1]
+    covering_N = np.flatnonzero(begins_T < ends_T)
+    if not len(covering_N):
         return nowhere
 
-    touched = [place for place, span in inside if span[0] < end and span[1] > begin]
-    return (touched[0], touched[-1]) if touched else nowhere
+    window_begin = begins_T[covering_N[0]]
+    window_end = ends_T[covering_N[-1]]
+    if begin < window_begin or end > window_end:
+        return nowhere
+
+    is_touched_N = (begins_T[covering_N] < end) & (ends_T[covering_N] > begin)
+    touched = covering_N[is_touched_N]
+    if not len(touched):
+        return nowhere
+    return int(touched[0]), int(touched[-1])
 
 
 class FoundSpan(NamedTuple):
@@ -184,7 +220,7 @@ class FoundSpan(NamedTuple):
 
 def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan | None:
     """Return the best span of a window, None if no token of it is of the context. Of equal ones the first."""
-    places_N = np.array([place for place, span in enumerate(window.characters) if span is not None], dtype=np.int64)
+    places_N = np.flatnonzero(window.characters_T2[:, 0] != OUTSIDE)
     if not len(places_N):
         return None
 
@@ -195,9 +231,11 @@ def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan |
         return None
 
     start, end = max(pairs, key=lambda pair: (scores_2T[0, pair[0]] + scores_2T[1, pair[1]], -pair[0], -pair[1]))
-    first, last = window.characters[start], window.characters[end]
-    assert first is not None and last is not None
-    return FoundSpan(first[0], last[1], float(scores_2T[0, start]) + float(scores_2T[1, end]))
+    return FoundSpan(
+        begin=int(window.characters_T2[start, 0]),
+        end=int(window.characters_T2[end, 1]),
+        score=float(scores_2T[0, start]) + float(scores_2T[1, end]),
+    )
 
 
 def _likeliest(logits_T: Floats, places_N: np.ndarray) -> list[int]:

@@ -14,19 +14,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import TagExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host, rows_of
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Words:
-    """Which words of its example a feature tags, and where their first pieces lie in its row, without padding."""
+    """The words of its example that a feature tags, and the positions of their first pieces in its row.
 
-    words: tuple[int, ...]
-    places: tuple[int, ...]
+    Both int32 (W,). Positions are those in the row without padding.
+    """
+
+    words: NDArray[np.int32]
+    places: NDArray[np.int32]
 
 
 class Tags(Kind[TagExample, list[int]]):
@@ -43,33 +47,42 @@ class Tags(Kind[TagExample, list[int]]):
         pieces_of = self._pieces_of_words(examples)
 
         features = []
-        for number, example in enumerate(examples):
-            pieces = [pieces_of[word] for word in example.words]
-            for first, last in parts(pieces, self.max_length - special):
-                features.append(self._feature(number, example, first, last))
+        for block in blocks(len(examples)):
+            for number, example in enumerate(examples[block], start=block.start):
+                pieces = [pieces_of[word] for word in example.words]
+                for first, end in parts(pieces, self.max_length - special):
+                    features.append(self._feature(number, example, first, end))
         return features
 
     def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
         """Return the number of pieces of each word."""
         words = sorted({word for example in examples for word in example.words})
-        encoding = self.tokenizer([[word] for word in words], is_split_into_words=True, add_special_tokens=False)
-        return {word: len(ids) for word, ids in zip(words, encoding["input_ids"], strict=True)}
 
-    def _feature(self, number: int, example: TagExample, first: int, last: int) -> Feature:
-        """Return the feature of the words from `first` to before `last`."""
+        pieces_of: dict[str, int] = {}
+        for block in blocks(len(words)):
+            sentences_of_one = [[word] for word in words[block]]
+            encoding = self.tokenizer(sentences_of_one, is_split_into_words=True, add_special_tokens=False)
+            for word, ids in zip(words[block], encoding["input_ids"], strict=True):
+                pieces_of[word] = len(ids)
+        return pieces_of
+
+    def _feature(self, number: int, example: TagExample, first: int, end: int) -> Feature:
+        """Return the feature of the words from `first` to before `end`."""
         encoding = self.tokenizer(
-            [list(example.words[first:last])],
+            [list(example.words[first:end])],
             is_split_into_words=True,
             truncation=True,
             max_length=self.max_length,
         )
+
+        # Of several pieces of a word the first one counts. Special tokens belong to no word.
         place_of: dict[int, int] = {}
         for place, word in enumerate(encoding.word_ids(0)):
             if word is not None:
                 place_of.setdefault(first + word, place)
 
-        words = Words(tuple(place_of), tuple(place_of.values()))
-        target = None if example.tags is None else [example.tags[word] for word in words.words]
+        words = Words(np.array(list(place_of), np.int32), np.array(list(place_of.values()), np.int32))
+        target = None if example.tags is None else [example.tags[word] for word in place_of]
         return Feature(number, tuple(rows_of(encoding)), target, words)
 
     def weight(self, feature: Feature) -> int:
@@ -88,8 +101,9 @@ class Tags(Kind[TagExample, list[int]]):
         pads_left = self.tokenizer.padding_side == "left"
         logits = []
         for logits_TC, feature in zip(logits_BTC, features, strict=True):
-            shift = len(logits_TC) - feature.length if pads_left else 0
-            logits.append(logits_TC[[place + shift for place in feature.part.places]])
+            padding = len(logits_TC) - feature.length if pads_left else 0
+            places_W = torch.from_numpy(feature.part.places + padding).long()
+            logits.append(logits_TC[places_W.to(logits_TC.device)])
         return logits
 
     def predictions(
