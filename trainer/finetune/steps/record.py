@@ -2,7 +2,8 @@
 
     DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": HASH, ...}, "finished": true}, ...}
 
-What a step was made with includes the step before it, so a change shows in all steps that follow.
+What a step was made with includes the step before it, so a change shows in all steps that follow. A step whose folder
+was removed is done again, and so the folders of all later steps must be removed as well.
 """
 
 from __future__ import annotations
@@ -28,41 +29,54 @@ class StepRecord:
     def __init__(self, output: Path):
         """Read the record. Raises DataError if the file is damaged."""
         self._output = output
-        self._entries = _read(output / RECORD_FILE)
+        self._entries: dict[str, Any] = {}
+        for name, entry in _read(output / RECORD_FILE).items():
+            if (output / name).is_dir():
+                self._entries[name] = entry
 
     def check(self, steps: Mapping[str, MadeWith]) -> None:
-        """Raise UsageError if a step's folder was made with something else, or in steps that are not asked for.
+        """Raise UsageError if the folder of a step was made with something else, or with a step that was removed.
 
         steps: all steps by name, in their order.
         """
-        for name, made_with in steps.items():
-            entry = self._entry(name)
-            if entry is None:
-                continue
-
-            before = entry["made_with"]
-            differs = [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
-            if differs:
-                names = list(steps)
-                folders = [str(self._output / later) for later in names[names.index(name) :] if self._entry(later)]
+        names = list(steps)
+        for position, name in enumerate(names):
+            differences = self._differences(name, steps[name])
+            if differences:
                 raise UsageError(
-                    f"{self._output / name} was made with another {' and another '.join(differs)}. Choose another "
-                    f"--output, or remove {' and '.join(folders)} to do it again."
+                    f"{self._output / name} was made with another {' and another '.join(differences)}. Choose another "
+                    f"--output, or remove {self._existing(names[position:])} to do it again."
                 )
+
+        # A step that is done again may have another result: a corpus, for example, is known by its path alone.
+        for position, name in enumerate(names):
+            later = self._existing(names[position + 1 :])
+            if name not in self._entries and later:
+                raise UsageError(
+                    f"{self._output / name} is gone, but later steps were made with it. Choose another --output, or "
+                    f"remove {later} to do these steps again."
+                )
+
+    def _differences(self, name: str, made_with: MadeWith) -> list[str]:
+        """Return what a step would be made with now that differs from what its folder was made with."""
+        if name not in self._entries:
+            return []
+        before = self._entries[name]["made_with"]
+        return [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
+
+    def _existing(self, names: list[str]) -> str:
+        """Return the folders of those steps that have one, for a message; an empty string if there are none."""
+        return " and ".join(str(self._output / name) for name in names if name in self._entries)
 
     def is_finished(self, name: str) -> bool:
         """Return whether a step is done."""
-        entry = self._entry(name)
-        return entry is not None and bool(entry["finished"])
+        return name in self._entries and bool(self._entries[name]["finished"])
 
     def write(self, name: str, made_with: MadeWith, finished: bool) -> None:
         """Note that a step begins, or that it is done."""
         (self._output / name).mkdir(parents=True, exist_ok=True)
         self._entries[name] = {"made_with": made_with, "finished": finished}
         storage.publish(str(self._output / RECORD_FILE), (json.dumps(self._entries, indent=1) + "\n").encode())
-
-    def _entry(self, name: str) -> Any:
-        return self._entries.get(name) if (self._output / name).is_dir() else None
 
 
 def hash_of(*values: Any) -> str:
