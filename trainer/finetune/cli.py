@@ -7,7 +7,10 @@ import argparse
 from schemas.errors import ClozelineError
 from trainer.cli import RecipeParser, check_launcher, print_error
 from trainer.distributed.preemption import StopRequest
+from trainer.finetune.agreement import read_on_all_ranks
 from trainer.finetune.steps.options import add_step_flags, steps_of
+from trainer.finetune.steps.schema import Steps
+from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
@@ -50,24 +53,32 @@ def main(
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     """Read the task, or the steps, and fine-tune."""
-    steps = steps_of(options)
-    if steps is not None:
-        check_launcher()
+    check_launcher()
+    request = read_on_all_ranks(lambda: _read_request(options))
+
+    # These imports load torch, DeepSpeed and transformers, which takes seconds, so they wait until the task is valid.
+    if isinstance(request, Steps):
         from trainer.finetune.steps.drive import run_steps
 
-        run_steps(steps, options.output, stop)
+        run_steps(request, options.output, stop)
         return
 
-    task = read_task(options.task, options.set)
-    check_launcher()
-
-    # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
     from trainer.finetune.run import Order, finetune
 
-    data = data_folder(options.task, options.data)
+    task, data = request
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
     finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
+
+
+def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
+    """Return the steps that the command line asks for, or the task and the folder of its files."""
+    steps = steps_of(options)
+    if steps is not None:
+        return steps
+
+    task = read_task(options.task, options.set)
+    return task, data_folder(options.task, options.data)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:

@@ -27,7 +27,20 @@ IDENTITY_FILE = "identity.json"
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 
-WHAT = {"task": "another task", "encoder": "another encoder", "weights": "other first weights", "data": "other data"}
+NAMES = {
+    "task": "The task file",
+    "encoder": "The encoder's folder",
+    "weights": "--random_weights",
+    "data": "The data of the task",
+}
+"""What each hash of `identity_of` stands for."""
+
+WHAT_DIFFERS = {
+    "task": "another task",
+    "encoder": "another encoder",
+    "weights": "other first weights",
+    "data": "other data",
+}
 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
@@ -98,7 +111,7 @@ def check_owner(output: Path, identity: dict[str, str]) -> None:
             return
         raise UsageError(f"--output {output} holds files that are of no fine-tuning. Choose another folder.") from None
 
-    differs = [WHAT[name] for name in identity if found.get(name) != identity[name]]
+    differs = [WHAT_DIFFERS[name] for name in identity if found.get(name) != identity[name]]
     if differs:
         raise UsageError(
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."

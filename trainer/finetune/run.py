@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
@@ -31,6 +32,7 @@ from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
+from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
@@ -39,16 +41,13 @@ from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed, identity_of
+from trainer.finetune.output import NAMES, check_is_local, claimed, identity_of
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.task import Task
 from trainer.finetune.training import STATE_FOLDER, SeedTraining, write_metrics
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
-
-TIMEOUT_SECONDS = 600.0
-"""Of a rank that does not advance."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +68,44 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     Raises DataError, UsageError and StorageError before any training, PreemptedError after everything is saved, and
     DivergedError.
     """
-    check_is_local(order.output)
-    check_folder(order.folder, order.task.kind)
-    tokenizer = open_tokenizer(order.folder, order.task.kind)
-    data = read_task_data(order.task, order.data)
-    check_metrics(order.task, data.labels)
+    inputs = read_on_all_ranks(lambda: read_inputs(order))
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
-        run_on_rank_0(lambda: claim(order, data, resources))
+        watchdog.at("comparing the files of all ranks")
+        identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)
+        run_on_rank_0(lambda: resources.enter_context(claimed(Path(order.output), identity, order.task)))
+
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
-        job = open_job(order, tokenizer, data, stop, watchdog)
+        watchdog.at("encoding the examples")
+        job = open_job(order, inputs, stop, watchdog)
         results = [finished_seed(job, seed) for seed in order.seeds]
+
         watchdog.at("writing the results")
         run_on_rank_0(lambda: write_outcome(job))
     return results
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an order names, once it is read and checked."""
+
+    tokenizer: PreTrainedTokenizerBase
+    data: TaskData
+
+
+def read_inputs(order: Order) -> Inputs:
+    """Read the files that an order names. Raises DataError, UsageError and StorageError."""
+    check_is_local(order.output)
+    check_folder(order.folder, order.task.kind)
+    tokenizer = open_tokenizer(order.folder, order.task.kind)
+
+    data = read_task_data(order.task, order.data)
+    check_metrics(order.task, data.labels)
+    return Inputs(tokenizer, data)
 
 
 def check_metrics(task: Task, labels: Sequence[str]) -> None:
@@ -107,17 +126,13 @@ def make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def claim(order: Order, data: TaskData, resources: contextlib.ExitStack) -> None:
-    """Hold the output folder until `resources` are closed. Raises UsageError and StorageError."""
-    identity = identity_of(order.task, order.folder, data, order.random_weights)
-    resources.enter_context(claimed(Path(order.output), identity, order.task))
-
-
-def open_job(order: Order, tokenizer: Any, data: TaskData, stop: StopAgreement, watchdog: Watchdog) -> Job:
+def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
     """Turn all examples into features."""
-    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
+    data = inputs.data
+    kind = kind_of(order.task, data.labels, inputs.tokenizer, longest_row(read_config(order.folder)))
     if kind.max_length < order.task.training.max_length:
-        logger.info("The encoder takes rows of %d tokens, so longer texts are cut there.", kind.max_length)
+        logger.info("The encoder takes rows of %d tokens, so longer texts are truncated.", kind.max_length)
+
     sets: dict[str, Any] = {DEV: data.dev, **data.extra}
     if data.test is not None:
         sets[TEST] = data.test

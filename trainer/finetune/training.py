@@ -20,6 +20,7 @@ from schemas import storage
 from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.finetune.agreement import succeed_on_all_ranks
 from trainer.finetune.batches import training_batches
 from trainer.finetune.evaluation import autocast, predict
 from trainer.finetune.job import DEV, Job
@@ -52,7 +53,8 @@ class SeedTraining:
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
-        self.model = build_model(job.folder, job.task, job.kind, seed, job.random_weights).to(job.device)
+        model = succeed_on_all_ranks(lambda: build_model(job.folder, job.task, job.kind, seed, job.random_weights))
+        self.model = model.to(job.device)
         self.optimizer = build_optimizer(self.model, job.task.training)
 
         state = run_on_rank_0(lambda: read_state(self.folder / STATE_FOLDER))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schemas.errors import DataError
+from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.build import Building, example_of, tags_of
 from trainer.finetune.files.labels import infer_names, name_of
@@ -80,6 +81,7 @@ def _examples(building: Building, contents: list[Record] | list[Question]) -> li
     dropped: list[BadRowError] = []
     places: dict[str, str] = {}
     for position, content in enumerate(contents):
+        progress()
         if _is_skipped(building, content):
             continue
 

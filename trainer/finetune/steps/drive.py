@@ -25,6 +25,7 @@ from trainer.config.load import load_recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
+from trainer.finetune.agreement import agreed, read_on_all_ranks
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import check_folder, open_tokenizer
@@ -82,8 +83,10 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     Raises UsageError and DataError before anything is done, PreemptedError once everything is saved, and what training,
     exports and the pipeline's jobs raise.
     """
-    plan = plan_of(steps, Path(output))
+    plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
     start_distributed(JOB_TIMEOUT_SECONDS)
+    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "What the steps begin with (encoder, recipes, text)"})
+
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
 
