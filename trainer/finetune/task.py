@@ -120,7 +120,12 @@ class TaskTrainingSection(Section):
     """The values of fine-tuning."""
 
     epochs: int = Field(default=3, gt=0, description="Passes over the training set.")
-    batch: int = Field(default=32, gt=0, description="Examples per update.")
+    batch: int = Field(
+        default=32,
+        gt=0,
+        description="Examples per update. A long context (kind span) counts once for each of its windows, as in BERT's "
+        "run_squad.py, and a long sentence (kind tags) once for each of its parts.",
+    )
     lr: float = Field(default=2e-5, gt=0, description="The highest learning rate, reached after the warmup.")
     layer_decay: float = Field(
         default=1.0, gt=0, le=1, description="Factor between the rates of one layer and of the next higher. 1 is off."

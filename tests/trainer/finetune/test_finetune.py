@@ -168,6 +168,11 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
     assert min(losses[1:]) < losses[0]
     assert set(seed["scores"]) == {"dev", "test"}
 
+    if kind == "span":
+        parts = {"HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"}
+        assert parts < set(seed["scores"]["dev"]) and parts < set(results_of(output)["summary"]["test"])
+        assert "NoAns_f1" in (output / "report.html").read_text()
+
     lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
     assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"}
     expected = {"pair": float, "choice": int, "tags": list, "span": str}
