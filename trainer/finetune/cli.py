@@ -14,7 +14,7 @@ from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
-TASK.toml names the kind of the task, its files and its values, for example:
+TASK.toml sets the kind of the task, its files and its training values, for example:
 
   name = "reviews"
   kind = "sentence"            # or pair, choice, tags, span
@@ -27,7 +27,7 @@ TASK.toml names the kind of the task, its files and its values, for example:
   epochs = 3
   lr = 5e-5
 
-docs/finetune.md has all keys. The same command continues a fine-tuning that was stopped or killed.
+docs/finetune.md explains them. The same command continues a fine-tuning that was stopped or killed.
 """
 
 
@@ -91,22 +91,22 @@ def parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     flags.add_argument(
-        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's"
+        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format: an export or a published model"
     )
-    flags.add_argument("--task", metavar="TASK.toml", help="what to learn, and how")
-    flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
-    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
-    flags.add_argument("--seeds", type=_positive, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=_not_negative, help="the first of these seeds (default: 0)")
+    flags.add_argument("--task", metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
+    flags.add_argument("--output", required=True, metavar="DIR", help="output folder")
+    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)")
+    flags.add_argument("--seeds", type=_positive, help="number of seeds to train (default: 1)")
+    flags.add_argument("--first_seed", type=_not_negative, help="the first seed (default: 0)")
     flags.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a value, as training.lr=5e-5",
+        help="override a value of the task file, such as training.lr=5e-5",
     )
     flags.add_argument(
-        "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
+        "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
     add_step_flags(flags)
 

@@ -1,4 +1,4 @@
-"""The folder of a fine-tuning: who may write into it, and the model it ends with."""
+"""The output folder of a fine-tuning: what it belongs to, its lock, and the final model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHAT_DIFFERS = {
 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
-    """Return hashes of everything that results depend on, but the seed."""
+    """Return hashes of everything that results depend on, except the seed."""
     return {
         "task": _hash(dump_task(task)),
         "encoder": fingerprint_of(folder),
@@ -99,7 +99,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
 
 
 def check_owner(output: Path, identity: dict[str, str]) -> None:
-    """Raise UsageError if a folder is not empty and holds something else than this fine-tuning."""
+    """Raise UsageError if a folder is not empty and does not belong to this fine-tuning."""
     names = [name for name in storage.names(str(output)) if not name.startswith(".")]
     if not names:
         return
@@ -109,7 +109,9 @@ def check_owner(output: Path, identity: dict[str, str]) -> None:
     except (OSError, ValueError):
         if set(names) <= {"lock", "lock.owner"}:
             return
-        raise UsageError(f"--output {output} holds files that are of no fine-tuning. Choose another folder.") from None
+        raise UsageError(
+            f"--output {output} holds files that do not belong to a fine-tuning. Choose another folder."
+        ) from None
 
     differs = [WHAT_DIFFERS[name] for name in identity if found.get(name) != identity[name]]
     if differs:
@@ -121,7 +123,7 @@ def check_owner(output: Path, identity: dict[str, str]) -> None:
 def check_is_local(output: str) -> None:
     """Raise UsageError if an output is a URL."""
     if not storage.is_local(output):
-        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it when it is finished.")
+        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
 def write_model(output: Path, model: Any, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder on a task with several seeds; `finetune` is where it begins.
+"""Fine-tunes an encoder on a task with several seeds; the entry point is `finetune`.
 
     OUTPUT/task.toml                 the task with all its values
     OUTPUT/identity.json             what the folder belongs to: the task, the encoder and the data
@@ -6,16 +6,15 @@
     OUTPUT/seed-0/predictions_*.jsonl
     OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
     OUTPUT/report.html
-    OUTPUT/hf                        the best seed's best epoch, as a folder of transformers
+    OUTPUT/hf                        the best epoch of the best seed, in the Hugging Face format
 
-A seed that is finished is kept, so the same command continues what was stopped, and one with more seeds adds them.
+Finished seeds are kept, so the same command continues after a stop, and a larger --seeds adds seeds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,15 +43,16 @@ from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import NAMES, check_is_local, claimed, identity_of
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
+from trainer.finetune.seed_files import remove_states, write_metrics
 from trainer.finetune.task import Task
-from trainer.finetune.training import STATE_FOLDER, SeedTraining, write_metrics
+from trainer.finetune.training import SeedTraining
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for. data: the folder that the task's files lie in; None: the task file's."""
+    """What the command line asks for. data: the folder of the task's files."""
 
     folder: str
     task: Task
@@ -109,7 +109,7 @@ def read_inputs(order: Order) -> Inputs:
 
 
 def check_metrics(task: Task, labels: Sequence[str]) -> None:
-    """Raise UsageError if a metric does not serve the labels that were found in the training set."""
+    """Raise UsageError if a metric does not fit the labels of the training set."""
     for metric in task.metrics:
         reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
         if reason is not None:
@@ -117,12 +117,12 @@ def check_metrics(task: Task, labels: Sequence[str]) -> None:
 
 
 def make_deterministic() -> None:
-    """Have GPUs compute the same sums in the same order each time, where torch has such a kernel."""
+    """Make results on GPUs reproducible, where torch has deterministic kernels."""
     # cuBLAS reads this when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
-    # A debugging aid that comes with it and costs a pass over every new tensor.
+    # A debugging aid that is on by default then, and costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -153,29 +153,32 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
 def finished_seed(job: Job, seed: int) -> SeedResult:
     """Return a seed's result; train it if it is not finished. A collective call."""
     folder = job.folder_of_seed(seed)
-    before = run_on_rank_0(lambda: read_seed_result(folder))
-    if before is not None:
+    earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
+    if earlier_result is not None:
         run_on_rank_0(lambda: remove_states(folder))
-        return before
+        return earlier_result
 
     training = SeedTraining(job, seed)
     training.train()
     model = training.load_best()
 
-    progress = training.progress
-    assert progress.best is not None
     scores: dict[str, dict[str, float]] = {}
     threshold: float | None = None
     for name, examples in job.others.items():
         job.watchdog.at(f"seed {seed}, predicting {name}")
         predictions = predict(model, job.kind, examples, job.watchdog.progress)
+
+        # The dev set comes first: the threshold that is chosen on it holds for all other sets.
         if name == DEV:
-            threshold = job.threshold(predictions)  # the first set, so that the others use what was chosen on it
+            threshold = job.threshold(predictions)
         final = finished(predictions, threshold)
+
         if all_labeled(examples.examples):
             scores[name] = score(job.kind, examples.examples, final)
         run_on_rank_0(partial(write_predictions, folder, name, job, final))
 
+    progress = training.progress
+    assert progress.best is not None
     result = SeedResult(
         seed=seed,
         epoch=progress.best + 1,
@@ -188,8 +191,3 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     run_on_rank_0(lambda: write_seed_result(folder, result))
     run_on_rank_0(lambda: remove_states(folder))
     return result
-
-
-def remove_states(folder: Path) -> None:
-    """Remove what a seed needs no longer once it is finished."""
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)

@@ -205,7 +205,7 @@ def test_a_folder_belongs_to_one_fine_tuning(encoder, straight: Path, task: Path
 
     (tmp_path / "note.txt").write_text("mine")
     done = finetune(encoder("bert"), task, tmp_path)
-    assert done.returncode == 2 and "of no fine-tuning" in done.stderr
+    assert done.returncode == 2 and "do not belong to a fine-tuning" in done.stderr
 
 
 def test_a_kind_that_a_family_cannot_serve_is_refused(encoder, tmp_path: Path) -> None:

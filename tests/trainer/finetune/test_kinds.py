@@ -18,9 +18,10 @@ from transformers import AutoConfig
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
 from trainer.finetune.kinds.kind import Feature, Kind, Row
-from trainer.finetune.kinds.span import OUTSIDE, FoundSpan, Spans, Window, best_span
+from trainer.finetune.kinds.span import Spans
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import parts
+from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span
 from trainer.finetune.model import longest_row, open_tokenizer
 from trainer.finetune.task import Task
 

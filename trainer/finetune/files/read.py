@@ -1,6 +1,6 @@
-"""Reads the files of a task: every set as examples, or the first thing in them that is wrong.
+"""Reads the files of a task into examples, or raises the first error in them.
 
-Nothing of training starts before all files are read, so a wrong line of the dev set is not found after an epoch.
+All files are read before training starts, so a wrong line of the dev set does not end a run after its first epoch.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _id_of(building: Building, content: Record | Question, position: int) -> str
 
     values = [content.values.get(column) for column in columns]
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
-        raise DataError(f"{content.place}: the id {values!r:.60} is empty or no text. Leave data.columns.id out.")
+        raise DataError(f"{content.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
     return "-".join(str(value) for value in values)
 
 

@@ -1,9 +1,10 @@
 """Multiple choice: which of several continuations belongs to a context, as in SWAG.
 
-Each choice makes a row with the context, and the head gives each row one number. Examples may have different numbers of
-choices: the rows of a batch are filled up with copies of the first choice, whose numbers are not read.
+Each choice makes a row with the context, and the head gives each row one logit. Examples may have different numbers of
+choices, but a batch is a tensor: examples with fewer choices are filled up with copies of their first row, whose logits
+are ignored.
 
-Shape suffixes: B features of a batch, N choices.
+Shape suffixes: B features of a batch, N choices, R rows of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import ChoiceExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, Row, host
 
 
 class Choice(Kind[ChoiceExample, int]):
@@ -29,28 +30,46 @@ class Choice(Kind[ChoiceExample, int]):
         return 1
 
     def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
-        contexts = [example.context for example in examples for _ in example.choices]
-        choices = [choice for example in examples for choice in example.choices]
-        rows = iter(self.encoded(contexts, choices))
-        return [
-            Feature(i, tuple(next(rows) for _ in example.choices), example.label) for i, example in enumerate(examples)
-        ]
+        contexts: list[str] = []
+        choices: list[str] = []
+        for example in examples:
+            contexts += [example.context] * len(example.choices)
+            choices += example.choices
+
+        # Rows come in the order of the choices: all those of the first example, then those of the second.
+        rows = self.encoded(contexts, choices)
+        features = []
+        first = 0
+        for number, example in enumerate(examples):
+            end = first + len(example.choices)
+            features.append(Feature(number, tuple(rows[first:end]), example.label))
+            first = end
+        return features
 
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
         most = max(len(feature.rows) for feature in features)
-        filled_up = [row for feature in features for row in _filled_up(feature.rows, most)]
-        columns = self.padded(filled_up)
-        return {name: values.view(len(features), most, -1) for name, values in columns.items()}
+        rows: list[Row] = []
+        for feature in features:
+            rows += filled_up(feature.rows, most)
+
+        columns = self.padded(rows)
+        return {name: values_RT.view(len(features), most, -1) for name, values_RT in columns.items()}
 
     def weight(self, feature: Feature) -> int:
         return 1
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         logits_BN = output.logits.float()
-        choices_B = torch.tensor([len(feature.rows) for feature in features], device=logits_BN.device)
-        is_filling_BN = torch.arange(logits_BN.shape[1], device=logits_BN.device) >= choices_B[:, None]
-        targets_B = torch.tensor([feature.target for feature in features], device=logits_BN.device)
-        return F.cross_entropy(logits_BN.masked_fill(is_filling_BN, float("-inf")), targets_B, reduction="sum")
+        device = logits_BN.device
+
+        # A logit of minus infinity takes no part in the softmax, so the copies neither win nor get a gradient.
+        choices_B = torch.tensor([len(feature.rows) for feature in features], device=device)
+        positions_N = torch.arange(logits_BN.shape[1], device=device)
+        is_copy_BN = positions_N >= choices_B[:, None]
+        logits_BN = logits_BN.masked_fill(is_copy_BN, float("-inf"))
+
+        targets_B = torch.tensor([feature.target for feature in features], device=device)
+        return F.cross_entropy(logits_BN, targets_B, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
         logits_BN = host(output.logits)
@@ -65,5 +84,7 @@ class Choice(Kind[ChoiceExample, int]):
         return [example.label for example in examples]
 
 
-def _filled_up(rows: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    return rows + rows[:1] * (count - len(rows))
+def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:
+    """Return `count` rows: these, and then copies of the first one."""
+    copies = (rows[0],) * (count - len(rows))
+    return rows + copies

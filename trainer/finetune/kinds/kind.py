@@ -6,7 +6,7 @@ the model reads at once: the rows of one example, or of a part of it when it is 
     sentence, pair   one row an example                         text.py
     choice           a row for each choice                      choice.py
     tags             a row for each part that fits              tags.py
-    span             a row for each window over the context     span.py
+    span             a row for each window over the context     span.py, windows.py
 
 Shape suffixes: B features of a batch, T tokens of a row, C classes.
 """

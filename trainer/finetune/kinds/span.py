@@ -1,53 +1,35 @@
 """Spans: the part of a context that answers a question, as in SQuAD 1.1 and 2.0.
 
-A context that is too long for a row is read in windows that share `stride` tokens. A window without the answer, or of
-an unanswerable question, points at the row's classification token. The answer is the best span of any window: the
-highest sum of a start's and an end's logit, no longer than max_answer_tokens. If questions may be unanswerable, there
-is no answer where the sum at the classification token, the lowest of all windows, exceeds that of the best span by more
-than a threshold (Devlin et al., arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
+A context that is too long for a row is read in windows that share `stride` tokens (windows.py). The target of a window
+is its part of the answer; without the answer, or for an unanswerable question, it is the classification token.
 
-Shape suffixes: B features of a batch, T tokens of a row, N candidates.
+The predicted answer is the best span of all windows: the one with the highest sum of its start logit and its end logit,
+no longer than max_answer_tokens. The score of "no answer" is the same sum at the classification token, the lowest of
+all windows. If it exceeds the score of the best span by more than a threshold, the question gets no answer (Devlin et
+al., arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
+
+Shape suffixes: B features of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import SpanExample
 from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
+from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span, target_of
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut, as BERT's script does."""
 
 CONTEXT = 1
 """What a tokenizer calls the second text of a row; the question is 0."""
-
-OUTSIDE = -1
-"""Stands in place of a character for tokens that are not from the context."""
-
-CANDIDATES = 20
-"""Starts and ends of a window that are paired: the likeliest ones."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Window:
-    """A window over a context.
-
-    characters_T2: int32 (T, 2), the characters of the context that each token covers: the first one, and the one after
-    the last; OUTSIDE twice for tokens that are not from the context.
-    classification: the position of the token that stands for "no answer here".
-    """
-
-    characters_T2: NDArray[np.int32]
-    classification: int
 
 
 class Prediction(NamedTuple):
@@ -131,17 +113,22 @@ class Spans(Kind[SpanExample, Prediction]):
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         starts_BT = output.start_logits.float()
         ends_BT = output.end_logits.float()
-        shifts = self._shifts(features, starts_BT.shape[1])
-        targets_B2 = torch.tensor(
-            [[place + shift for place in feature.target] for feature, shift in zip(features, shifts, strict=True)],
-            device=starts_BT.device,
-        )
-        at_starts = F.cross_entropy(starts_BT, targets_B2[:, 0], reduction="sum")
-        at_ends = F.cross_entropy(ends_BT, targets_B2[:, 1], reduction="sum")
-        return (at_starts + at_ends) / 2
+
+        # Targets count tokens without padding, and logits have padding, for some tokenizers on the left.
+        first_targets = []
+        last_targets = []
+        for feature, shift in zip(features, self._shifts(features, starts_BT.shape[1]), strict=True):
+            first, last = feature.target
+            first_targets.append(first + shift)
+            last_targets.append(last + shift)
+
+        device = starts_BT.device
+        loss_of_starts = F.cross_entropy(starts_BT, torch.tensor(first_targets, device=device), reduction="sum")
+        loss_of_ends = F.cross_entropy(ends_BT, torch.tensor(last_targets, device=device), reduction="sum")
+        return (loss_of_starts + loss_of_ends) / 2
 
     def _shifts(self, features: Sequence[Feature], longest: int) -> list[int]:
-        """Return how far padding moves the tokens of each feature."""
+        """Return by how many positions padding moves the tokens of each feature to the right."""
         if self.tokenizer.padding_side != "left":
             return [0] * len(features)
         return [longest - feature.length for feature in features]
@@ -150,95 +137,39 @@ class Spans(Kind[SpanExample, Prediction]):
         """Return (2, T) for each window: the logits of starts and of ends."""
         logits_B2T = host(torch.stack([output.start_logits, output.end_logits], dim=1))
         shifts = self._shifts(features, logits_B2T.shape[2])
-        return [
-            logits_2T[:, shift : shift + feature.length]
-            for logits_2T, feature, shift in zip(logits_B2T, features, shifts, strict=True)
-        ]
+
+        scores = []
+        for logits_2T, feature, shift in zip(logits_B2T, features, shifts, strict=True):
+            scores.append(logits_2T[:, shift : shift + feature.length])
+        return scores
 
     def predictions(
         self, examples: Sequence[SpanExample], features: Sequence[Feature], scores: Sequence[Floats]
     ) -> list[Prediction]:
-        best: list[FoundSpan | None] = [None] * len(examples)
-        nowhere = [float("inf")] * len(examples)
+        # Over all windows of an example: the best span, and the lowest score of "no answer".
+        best_spans: list[FoundSpan | None] = [None] * len(examples)
+        null_logits = [float("inf")] * len(examples)
+
         for feature, scores_2T in zip(features, scores, strict=True):
             number = feature.example
-            nowhere[number] = min(nowhere[number], float(scores_2T[:, feature.part.classification].sum()))
+            window: Window = feature.part
 
-            found = best_span(scores_2T, feature.part, self.task.training.max_answer_tokens)
-            former = best[number]
-            if found is not None and (former is None or found.score > former.score):
-                best[number] = found
+            null_logit = float(scores_2T[:, window.classification].sum())
+            null_logits[number] = min(null_logits[number], null_logit)
+
+            span = best_span(scores_2T, window, self.task.training.max_answer_tokens)
+            best_so_far = best_spans[number]
+            if span is not None and (best_so_far is None or span.score > best_so_far.score):
+                best_spans[number] = span
 
         predictions = []
-        for example, found, score_of_none in zip(examples, best, nowhere, strict=True):
-            if found is None:
+        for example, span, null_logit in zip(examples, best_spans, null_logits, strict=True):
+            if span is None:
                 predictions.append(Prediction("", 0.0))
             else:
-                predictions.append(Prediction(example.context[found.begin : found.end], score_of_none - found.score))
+                text = example.context[span.begin : span.end]
+                predictions.append(Prediction(text, null_logit - span.score))
         return predictions
 
     def references(self, examples: Sequence[SpanExample]) -> list[Any]:
         return [[answer.text for answer in example.answers] for example in examples]
-
-
-def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
-    """Return the first and the last token of the first answer, or the classification token if it is not inside."""
-    nowhere = (window.classification, window.classification)
-    if not example.answers:
-        return nowhere
-
-    answer = example.answers[0]
-    begin = answer.start
-    end = answer.start + len(answer.text)
-
-    # Tokens outside of the context, and tokens without any text, cover no character.
-    begins_T = window.characters_T2[:, 0]
-    ends_T = window.characters_T2[:, 1]
-    covering_N = np.flatnonzero(begins_T < ends_T)
-    if not len(covering_N):
-        return nowhere
-
-    window_begin = begins_T[covering_N[0]]
-    window_end = ends_T[covering_N[-1]]
-    if begin < window_begin or end > window_end:
-        return nowhere
-
-    is_touched_N = (begins_T[covering_N] < end) & (ends_T[covering_N] > begin)
-    touched = covering_N[is_touched_N]
-    if not len(touched):
-        return nowhere
-    return int(touched[0]), int(touched[-1])
-
-
-class FoundSpan(NamedTuple):
-    """A span of the context in characters, and the sum of its two logits."""
-
-    begin: int
-    end: int
-    score: float
-
-
-def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan | None:
-    """Return the best span of a window, None if no token of it is of the context. Of equal ones the first."""
-    places_N = np.flatnonzero(window.characters_T2[:, 0] != OUTSIDE)
-    if not len(places_N):
-        return None
-
-    starts = _likeliest(scores_2T[0], places_N)
-    ends = _likeliest(scores_2T[1], places_N)
-    pairs = [(start, end) for start in starts for end in ends if start <= end < start + max_tokens]
-    if not pairs:
-        return None
-
-    start, end = max(pairs, key=lambda pair: (scores_2T[0, pair[0]] + scores_2T[1, pair[1]], -pair[0], -pair[1]))
-    return FoundSpan(
-        begin=int(window.characters_T2[start, 0]),
-        end=int(window.characters_T2[end, 1]),
-        score=float(scores_2T[0, start]) + float(scores_2T[1, end]),
-    )
-
-
-def _likeliest(logits_T: Floats, places_N: np.ndarray) -> list[int]:
-    """Return the places with the highest logits."""
-    order = np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]
-    return [int(place) for place in places_N[order]]

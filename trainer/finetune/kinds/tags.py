@@ -1,7 +1,7 @@
-"""Tags: a label for each word, from the vector of its first piece (Devlin et al., arXiv:1810.04805, section 5.3).
+"""Tags: a label for each word, predicted at its first token (Devlin et al., arXiv:1810.04805, section 5.3).
 
-A sentence that is longer than a row is cut into parts between words, so that every word gets a tag. A word of which the
-tokenizer keeps nothing (some control characters) gets the tag "O", or the first label if there is no "O".
+A sentence that is longer than a row is cut between words into parts, so every word gets a tag. A word that the
+tokenizer drops entirely (some control characters) gets the tag "O", or the first label if there is no "O".
 
 Shape suffixes: B features of a batch, T tokens of a row, W words of a feature, C classes.
 """
@@ -89,9 +89,14 @@ class Tags(Kind[TagExample, list[int]]):
         return len(feature.part.words)
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
+        # Words of all features of the batch, one after another.
         logits_WC = torch.cat(self._logits_of_words(output.logits.float(), features))
-        targets_W = torch.tensor([tag for feature in features for tag in feature.target], dtype=torch.int64)
-        return F.cross_entropy(logits_WC, targets_W.to(logits_WC.device), reduction="sum")
+        targets: list[int] = []
+        for feature in features:
+            targets += feature.target
+
+        targets_W = torch.tensor(targets, dtype=torch.int64, device=logits_WC.device)
+        return F.cross_entropy(logits_WC, targets_W, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
         return [host(logits_WC) for logits_WC in self._logits_of_words(output.logits, features)]
@@ -110,11 +115,14 @@ class Tags(Kind[TagExample, list[int]]):
         self, examples: Sequence[TagExample], features: Sequence[Feature], scores: Sequence[Floats]
     ) -> list[list[int]]:
         outside = self.labels.index("O") if "O" in self.labels else 0
-        tags = [[outside] * len(example.words) for example in examples]
+        tags_of_examples = [[outside] * len(example.words) for example in examples]
+
         for feature, scores_WC in zip(features, scores, strict=True):
-            for word, best in zip(feature.part.words, np.argmax(scores_WC, axis=-1), strict=True):
-                tags[feature.example][word] = int(best)
-        return tags
+            tags = tags_of_examples[feature.example]
+            best_W = np.argmax(scores_WC, axis=-1)
+            for word, best in zip(feature.part.words, best_W, strict=True):
+                tags[word] = int(best)
+        return tags_of_examples
 
     def references(self, examples: Sequence[TagExample]) -> list[Any]:
         return [list(example.tags or ()) for example in examples]
@@ -124,15 +132,17 @@ class Tags(Kind[TagExample, list[int]]):
 
 
 def parts(pieces: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Cut a sentence into as few parts as fit: yields (first word, end). pieces: of each word; room: pieces of a part.
+    """Cut a sentence into as few parts as possible. Yields the first word of each part and the word after its last.
 
-    A word that does not fit alone has a part of its own, which is cut; its first piece is there.
+    pieces: the number of tokens of each word. room: how many tokens a part may have.
+    A word with more tokens than that makes a part by itself. It is truncated later, but keeps its first token.
     """
     first = 0
     used = 0
     for word, count in enumerate(pieces):
         if word > first and used + count > room:
             yield first, word
-            first, used = word, 0
+            first = word
+            used = 0
         used += count
     yield first, len(pieces)

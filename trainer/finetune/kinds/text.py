@@ -26,9 +26,16 @@ class Classification(Kind[TextExample, int]):
         return len(self.labels)
 
     def features(self, examples: Sequence[TextExample]) -> list[Feature]:
-        pairs = [example.text_pair for example in examples if example.text_pair is not None]
-        rows = self.encoded([example.text for example in examples], pairs or None)
-        return [Feature(i, (row,), example.label) for i, (example, row) in enumerate(zip(examples, rows, strict=True))]
+        texts = [example.text for example in examples]
+
+        # Either all examples have a second text, or none has.
+        second_texts = [example.text_pair for example in examples if example.text_pair is not None]
+        rows = self.encoded(texts, second_texts or None)
+
+        features = []
+        for number, (example, row) in enumerate(zip(examples, rows, strict=True)):
+            features.append(Feature(number, (row,), example.label))
+        return features
 
     def weight(self, feature: Feature) -> int:
         return 1
@@ -62,7 +69,8 @@ class Regression(Classification):
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         values_B = output.logits.float()[:, 0]
-        targets_B = torch.tensor([feature.target for feature in features], dtype=torch.float32, device=values_B.device)
+        targets = [feature.target for feature in features]
+        targets_B = torch.tensor(targets, dtype=torch.float32, device=values_B.device)
         return F.mse_loss(values_B, targets_B, reduction="sum")
 
     def predictions(

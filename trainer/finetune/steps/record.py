@@ -1,4 +1,4 @@
-"""What a folder of steps holds: which steps are done, and what each was made with.
+"""The record of a folder of steps: which steps are finished, and what each was made with.
 
     DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": HASH, ...}, "finished": true}, ...}
 
@@ -20,11 +20,11 @@ from schemas.errors import DataError, UsageError
 RECORD_FILE = "steps.json"
 
 MadeWith = dict[str, str]
-"""Hashes of what decides a step's result, by what to call it in a message."""
+"""Hashes of what a step's result depends on, by their names in messages."""
 
 
 class StepRecord:
-    """DIR/steps.json. A step whose folder was removed counts as not begun."""
+    """DIR/steps.json. A step whose folder was removed counts as not started."""
 
     def __init__(self, output: Path):
         """Read the record. Raises DataError if the file is damaged."""
@@ -69,11 +69,11 @@ class StepRecord:
         return " and ".join(str(self._output / name) for name in names if name in self._entries)
 
     def is_finished(self, name: str) -> bool:
-        """Return whether a step is done."""
+        """Return whether a step is finished."""
         return name in self._entries and bool(self._entries[name]["finished"])
 
     def write(self, name: str, made_with: MadeWith, finished: bool) -> None:
-        """Note that a step begins, or that it is done."""
+        """Record that a step begins, or that it is finished."""
         (self._output / name).mkdir(parents=True, exist_ok=True)
         self._entries[name] = {"made_with": made_with, "finished": finished}
         storage.publish(str(self._output / RECORD_FILE), (json.dumps(self._entries, indent=1) + "\n").encode())
