@@ -1,12 +1,8 @@
-"""Which features make a batch: rows of similar length, so that there is hardly any padding.
+"""Which features make a batch: rows of like length together, so that hardly anything is padding.
 
-Batches of an epoch are a function of the seed and the epoch alone:
-
-    1. Shuffle all features, and cut them into pools of POOL_BATCHES batches.
-    2. Sort each pool by length, and cut it into batches.
-    3. Shuffle the batches.
-
-So each batch is a random choice of features of about the same length.
+The batches of an epoch are a function of the seed and the epoch alone. Features are shuffled and divided into pools of
+50 batches. Each pool is sorted by length and cut into batches, and then the batches of all pools are shuffled. So each
+batch is a random choice of features that have about the same length.
 """
 
 from __future__ import annotations
@@ -28,17 +24,25 @@ Batch = list[int]
 def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: int) -> list[Batch]:
     """Return the batches of an epoch. Each feature is in one; the last batches of pools may have fewer than `size`."""
     random = np.random.Generator(np.random.PCG64(key("finetune", "batches", seed, epoch)))
-    order = random.permutation(len(features)).tolist()
+    shuffled = random.permutation(len(features)).tolist()
 
-    batches = []
+    batches: list[Batch] = []
     pool_size = POOL_BATCHES * size
-    for start in range(0, len(order), pool_size):
-        pool = sorted(order[start : start + pool_size], key=lambda number: features[number].length)
-        batches += [pool[i : i + size] for i in range(0, len(pool), size)]
-    return [batches[i] for i in random.permutation(len(batches))]
+    for start in range(0, len(shuffled), pool_size):
+        pool = shuffled[start : start + pool_size]
+        pool.sort(key=lambda number: features[number].length)
+        batches += cut(pool, size)
+
+    # Otherwise each pool would be learned from its shortest features to its longest.
+    return [batches[position] for position in random.permutation(len(batches))]
 
 
 def evaluation_batches(features: Sequence[Feature], size: int) -> list[Batch]:
-    """Return all features in batches, the longest first, so that too little memory shows at once."""
-    order = sorted(range(len(features)), key=lambda number: -features[number].length)
-    return [order[i : i + size] for i in range(0, len(order), size)]
+    """Return all features in batches, the longest first, so that a lack of memory shows at once."""
+    longest_first = sorted(range(len(features)), key=lambda number: -features[number].length)
+    return cut(longest_first, size)
+
+
+def cut(numbers: list[int], size: int) -> list[Batch]:
+    """Return consecutive batches of `size` numbers; the last one may have fewer."""
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]

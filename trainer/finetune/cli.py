@@ -7,11 +7,14 @@ import argparse
 from trainer.cli import check_launcher
 from trainer.command_line import CommandParser, exit_code_of, not_negative, positive
 from trainer.distributed.preemption import StopRequest
+from trainer.finetune.agreement import read_on_all_ranks
 from trainer.finetune.steps.options import add_step_flags, steps_of
+from trainer.finetune.steps.schema import Steps
+from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
-TASK.toml names the kind of the task, its files and its values, for example:
+TASK.toml sets the kind of the task, its files and its training values, for example:
 
   name = "reviews"
   kind = "sentence"            # or pair, choice, tags, span
@@ -24,7 +27,7 @@ TASK.toml names the kind of the task, its files and its values, for example:
   epochs = 3
   lr = 5e-5
 
-docs/finetune.md has all keys. The same command continues a fine-tuning that was stopped or killed.
+docs/finetune.md explains them. The same command continues a fine-tuning that was stopped or killed.
 """
 
 
@@ -46,25 +49,32 @@ def main(
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     """Read the task, or the steps, and fine-tune."""
-    steps = steps_of(options)
-    if steps is not None:
-        check_launcher()
+    check_launcher()
+    request = read_on_all_ranks(lambda: _read_request(options))
+
+    # These imports load torch, DeepSpeed and transformers, which takes seconds, so they wait until the task is valid.
+    if isinstance(request, Steps):
         from trainer.finetune.steps.drive import run_steps
 
-        run_steps(steps, options.output, stop)
+        run_steps(request, options.output, stop)
         return
 
-    task = read_task(options.task, options.set)
-    check_launcher()
+    from trainer.finetune.run import Order, finetune
 
-    # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
-    from trainer.finetune.inputs import Order
-    from trainer.finetune.run import finetune
-
-    data = data_folder(options.task, options.data)
+    task, data = request
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
     finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
+
+
+def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
+    """Return the steps that the command line asks for, or the task and the folder of its files."""
+    steps = steps_of(options)
+    if steps is not None:
+        return steps
+
+    task = read_task(options.task, options.set)
+    return task, data_folder(options.task, options.data)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -77,22 +87,22 @@ def parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     flags.add_argument(
-        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's"
+        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format: an export or a published model"
     )
-    flags.add_argument("--task", metavar="TASK.toml", help="what to learn, and how")
-    flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
-    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
-    flags.add_argument("--seeds", type=positive, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=not_negative, help="the first of these seeds (default: 0)")
+    flags.add_argument("--task", metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
+    flags.add_argument("--output", required=True, metavar="DIR", help="output folder")
+    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)")
+    flags.add_argument("--seeds", type=positive, help="number of seeds to train (default: 1)")
+    flags.add_argument("--first_seed", type=not_negative, help="the first seed (default: 0)")
     flags.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a value, as training.lr=5e-5",
+        help="override a value of the task file, such as training.lr=5e-5",
     )
     flags.add_argument(
-        "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
+        "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
     add_step_flags(flags)
 

@@ -1,4 +1,4 @@
-"""The hash by which an encoder's folder is recognized. Loads no torch, so that a suite's process stays small."""
+"""The hash that identifies an encoder's folder. Does not import torch, so a suite's process stays small."""
 
 from __future__ import annotations
 

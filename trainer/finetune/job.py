@@ -24,8 +24,8 @@ TEST = "test"
 class Job:
     """One task and one encoder.
 
-    folder: the encoder's. output: where everything is written. random_weights: whether the encoder begins untrained.
-    train: what is learned. others: the sets that are predicted at the end, "dev" among them.
+    folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
+    train: the training set. others: by name, the sets that are predicted at the end, "dev" first.
     """
 
     task: Task
@@ -44,5 +44,5 @@ class Job:
         return threshold_for(self.task, self.train.examples, self.kind, self.others[DEV].examples, predictions)
 
     def folder_of_seed(self, seed: int) -> Path:
-        """Return where the files of a seed lie."""
+        """Return the folder of a seed's files."""
         return self.output / f"seed-{seed}"

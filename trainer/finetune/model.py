@@ -1,7 +1,7 @@
 """Opens an encoder in the Hugging Face format with the head of a task.
 
-Any folder will do that transformers opens without code from the folder: Clozeline's exports and published encoders. The
-head's weights, which the folder does not have, are drawn from the seed.
+The folder may be an export of Clozeline or a published encoder, as long as transformers opens it without remote code.
+The head, which the folder does not have, gets random weights that depend on the seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTS_FROM_PADDING = {"camembert", "data2vec-text", "esm", "longformer", "mpnet
 
 
 def check_folder(folder: str, kind: str) -> None:
-    """Raise UsageError if a folder is no encoder in the Hugging Face format, or its family cannot serve the kind."""
+    """Raise UsageError if a folder is not a Hugging Face encoder, or if its family has no head for the kind."""
     config = read_config(folder)
     if _serves(config, kind):
         return
@@ -71,11 +71,11 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
     """Return the folder's tokenizer. Raises UsageError if there is none, or it has no offsets (is not a fast one)."""
     settings = {"local_files_only": True}
     if kind == "tags":
-        # A byte-level BPE reads words that were split already as if each began with a space.
+        # Byte-level BPE expects a space before a word, which words that are already split do not have.
         settings["add_prefix_space"] = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
-    except Exception as error:  # transformers raises many types here, depending on which file is missing
+    except Exception as error:  # transformers raises many types, depending on which file is missing
         reason = first_line(error)
         raise UsageError(f"{folder} has no tokenizer that transformers can open: {reason}") from error
 
@@ -105,7 +105,7 @@ def longest_row(config: Any) -> int | None:
 def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool) -> Any:
     """Return the encoder with the task's head, in float32 on the host.
 
-    seed: of the weights that are drawn. random_weights: draw the encoder's as well, to compare with.
+    seed: decides the random weights. random_weights: start from a random encoder as well.
     Raises DataError if weights of the encoder are missing or damaged.
     """
     config = read_config(folder)
@@ -120,38 +120,40 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         set_dropout(config, task.training.dropout)
 
     auto_class = getattr(transformers, kind.model_class)
-    tell_of_head(folder, config, kind.model_class)
+    log_existing_head(folder, config, kind.model_class)
     torch.manual_seed(key("finetune", "weights", seed) >> 1)
     if random_weights:
         return auto_class.from_config(config).float()
 
     with quiet_transformers():
         try:
-            model, told = auto_class.from_pretrained(
+            model, loading_info = auto_class.from_pretrained(
                 folder,
                 config=config,
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
-                # A head for another number of labels is drawn anew; check_weights refuses all other misfits.
+                # A head for another number of labels gets random weights. check_weights refuses all other mismatches.
                 ignore_mismatched_sizes=True,
             )
-        except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
+        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             reason = first_line(error)
             raise DataError(
                 f"The weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
 
-    mismatched = [name for name, *_ in told["mismatched_keys"]]
-    check_weights(folder, model, [*told["missing_keys"], *mismatched])
+    mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
+    check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
     return model
 
 
-def tell_of_head(folder: str, config: Any, auto_class: str) -> None:
-    """Log that a folder has a head of this kind already. The task's head continues from it if it has as many labels."""
+def log_existing_head(folder: str, config: Any, auto_class: str) -> None:
+    """Log that a folder already has a head of this kind, which is kept if the number of labels is the same."""
     name = classes_for(auto_class)[type(config)].__name__
     if name in (config.architectures or ()):
-        logger.info("%s was fine-tuned on a task of this kind (%s). Its head continues if it fits.", folder, name)
+        logger.info(
+            "%s was fine-tuned on a task of this kind (%s). Its head is kept if it has as many labels.", folder, name
+        )
 
 
 def first_line(error: BaseException) -> str:
@@ -161,7 +163,10 @@ def first_line(error: BaseException) -> str:
 
 
 def check_weights(folder: str, model: Any, missing: Any) -> None:
-    """Raise DataError if weights of the encoder itself are not in the folder: those would be random, unnoticed."""
+    """Raise DataError if weights of the encoder itself are missing from the folder.
+
+    transformers would use random weights instead.
+    """
     encoder = f"{model.base_model_prefix}."
     of_encoder = sorted(name for name in missing if name.startswith(encoder) and "pooler" not in name)
     if of_encoder:

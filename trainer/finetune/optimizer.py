@@ -16,7 +16,7 @@ from torch import nn
 from trainer.finetune.task import TaskTrainingSection
 
 LAYER = re.compile(r"\.(?:layers?|h)\.(\d+)\.")
-"""Finds the number of the layer in a parameter's name, in all of transformers' classes."""
+"""Where transformers' classes have the number of a layer in a parameter's name."""
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8

@@ -1,4 +1,4 @@
-"""Writes what a fine-tuning found: predictions of each seed, results of all seeds, the report and the best model."""
+"""Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.finetune.model import build_model
 from trainer.finetune.output import write_model
 from trainer.finetune.report import write_report
 from trainer.finetune.results import RESULTS_FILE, best_of, results_in, summary_of
-from trainer.finetune.training import remove_weights, weights_of_epoch
+from trainer.finetune.seed_files import remove_weights, weights_of_epoch
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 
@@ -33,7 +33,7 @@ def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -
 def write_outcome(job: Job) -> None:
     """Write OUTPUT/hf, report.html and results.json, and remove the weights of all seeds.
 
-    All seeds that are finished count, those of earlier commands as well, so that hf is always the best of them.
+    All finished seeds count, including those of earlier commands, so hf is always the best of them.
     """
     results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
@@ -60,7 +60,7 @@ def write_outcome(job: Job) -> None:
     for result in results:
         remove_weights(job.folder_of_seed(result.seed))
 
-    # The last file, by which others see that everything is there.
+    # Written last, because other commands take its existence as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
     for name, scores in summary_of(results).items():

@@ -1,8 +1,9 @@
-"""The folder of a fine-tuning: who may write into it, and the model it ends with."""
+"""The output folder of a fine-tuning: what it belongs to, its lock, and the final model."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -15,8 +16,9 @@ from transformers import AutoTokenizer
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
+from trainer.finetune.examples import TaskData
+from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.held_folder import held
-from trainer.finetune.inputs import WHAT, Identity
 from trainer.finetune.model import first_line, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
@@ -25,9 +27,54 @@ IDENTITY_FILE = "identity.json"
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 
+NAMES = {
+    "task": "The task file",
+    "encoder": "The encoder's folder",
+    "weights": "--random_weights",
+    "data": "The data of the task",
+}
+"""What each hash of `identity_of` stands for."""
+
+WHAT_DIFFERS = {
+    "task": "another task",
+    "encoder": "another encoder",
+    "weights": "other first weights",
+    "data": "other data",
+}
+
+
+def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
+    """Return hashes of everything that results depend on, except the seed."""
+    return {
+        "task": _hash(dump_task(task)),
+        "encoder": fingerprint_of(folder),
+        "weights": "random" if random_weights else "of the encoder",
+        "data": hash_of_data(data),
+    }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def hash_of_data(data: TaskData) -> str:
+    """Return a hash of the labels and of all examples with their sets.
+
+    It reads example by example: the text of a whole data set would double the memory that the set takes.
+    """
+    sets = {"train": data.train, "dev": data.dev, "test": data.test or []} | dict(sorted(data.extra.items()))
+
+    digest = hashlib.sha256()
+    digest.update(f"{data.labels!r}\n".encode())
+    for name, examples in sets.items():
+        digest.update(f"{name}: {len(examples)}\n".encode())
+        for example in examples:
+            digest.update(f"{example!r}\n".encode())
+    return digest.hexdigest()[:16]
+
 
 @contextlib.contextmanager
-def claimed(output: Path, identity: Identity, task: Task) -> Iterator[None]:
+def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None]:
     """Hold the folder for this process. Creates it if there is none.
 
     Raises UsageError if a live process holds it, or if it belongs to something else, and StorageError if nothing can be
@@ -40,8 +87,8 @@ def claimed(output: Path, identity: Identity, task: Task) -> Iterator[None]:
         yield
 
 
-def check_owner(output: Path, identity: Identity) -> None:
-    """Raise UsageError if a folder is not empty and holds something else than this fine-tuning."""
+def check_owner(output: Path, identity: dict[str, str]) -> None:
+    """Raise UsageError if a folder is not empty and does not belong to this fine-tuning."""
     names = [name for name in storage.names(str(output)) if not name.startswith(".")]
     if not names:
         return
@@ -51,9 +98,11 @@ def check_owner(output: Path, identity: Identity) -> None:
     except (OSError, ValueError):
         if set(names) <= {"lock", "lock.owner"}:
             return
-        raise UsageError(f"--output {output} holds files that are of no fine-tuning. Choose another folder.") from None
+        raise UsageError(
+            f"--output {output} holds files that do not belong to a fine-tuning. Choose another folder."
+        ) from None
 
-    differs = [WHAT[name] for name in identity if found.get(name) != identity[name]]
+    differs = [WHAT_DIFFERS[name] for name in identity if found.get(name) != identity[name]]
     if differs:
         raise UsageError(
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."
@@ -63,7 +112,7 @@ def check_owner(output: Path, identity: Identity) -> None:
 def check_is_local(output: str) -> None:
     """Raise UsageError if an output is a URL."""
     if not storage.is_local(output):
-        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it when it is finished.")
+        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
 def write_model(output: Path, model: Any, folder: str) -> None:

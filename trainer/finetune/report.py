@@ -1,6 +1,6 @@
-"""report.html of a fine-tuning: its scores over all seeds, and how each seed came there.
+"""report.html of a fine-tuning: the scores over all seeds, and the curves of each seed.
 
-This module computes what the page says; templates/finetune.html says it.
+This module computes the values; templates/finetune.html lays them out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def report(results: dict[str, Any], task: str) -> str:
 
 
 def figures(results: dict[str, Any]) -> dict[str, str]:
-    """Return the figures that people quote, as texts by name."""
+    """Return the main figures as texts, by name."""
     main = results["metrics"][0]
     spread = results["summary"]["dev"][main]
     seeds = results["seeds"]

@@ -1,4 +1,4 @@
-"""What a fine-tuning found: the scores of each seed, and of all of them together."""
+"""The results of a fine-tuning: the scores of each seed, and their summary."""
 
 from __future__ import annotations
 

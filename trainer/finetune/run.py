@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder on a task with several seeds; `finetune` is where it begins.
+"""Fine-tunes an encoder on a task with several seeds; the entry point is `finetune`.
 
     OUTPUT/task.toml                 the task with all its values
     OUTPUT/identity.json             what the folder belongs to: the task, the encoder and the data
@@ -6,43 +6,60 @@
     OUTPUT/seed-0/predictions_*.jsonl
     OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
     OUTPUT/report.html
-    OUTPUT/hf                        the best seed's best epoch, as a folder of transformers
+    OUTPUT/hf                        the best epoch of the best seed, in the Hugging Face format
 
-A seed that is finished is kept, so the same command continues what was stopped, and one with more seeds adds them.
+Finished seeds are kept, so the same command continues after a stop, and a larger --seeds adds seeds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
+from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.evaluation import ExampleSet, predict
-from trainer.finetune.inputs import Inputs, Order, open_inputs
+from trainer.finetune.examples import TaskData
+from trainer.finetune.files.read import read_task_data
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import longest_row, read_config
+from trainer.finetune.metrics.table import unsuitable
+from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed
+from trainer.finetune.output import NAMES, check_is_local, claimed, identity_of
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
-from trainer.finetune.training import STATE_FOLDER, SeedTraining, write_metrics
+from trainer.finetune.seed_files import remove_states, write_metrics
+from trainer.finetune.task import Task
+from trainer.finetune.training import SeedTraining
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
 
-TIMEOUT_SECONDS = 600.0
-"""A rank that makes no progress for this long has failed."""
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for. data: the folder of the task's files."""
+
+    folder: str
+    task: Task
+    data: str
+    output: str
+    seeds: Sequence[int]
+    random_weights: bool = False
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
@@ -51,37 +68,62 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     Raises DataError, UsageError and StorageError before any training, PreemptedError after everything is saved, and
     DivergedError.
     """
-    check_is_local(order.output)
+    inputs = read_on_all_ranks(lambda: read_inputs(order))
+
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
-        watchdog.at("reading the task's files")
-        inputs = open_inputs(order)
-        run_on_rank_0(lambda: claim(order, inputs, resources))
+        watchdog.at("comparing the files of all ranks")
+        identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)
+        run_on_rank_0(lambda: resources.enter_context(claimed(Path(order.output), identity, order.task)))
+
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
         watchdog.at("encoding the examples")
         job = open_job(order, inputs, stop, watchdog)
         results = [finished_seed(job, seed) for seed in order.seeds]
+
         watchdog.at("writing the results")
         run_on_rank_0(lambda: write_outcome(job))
     return results
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What an order names, once it is read and checked."""
+
+    tokenizer: PreTrainedTokenizerBase
+    data: TaskData
+
+
+def read_inputs(order: Order) -> Inputs:
+    """Read the files that an order names. Raises DataError, UsageError and StorageError."""
+    check_is_local(order.output)
+    check_folder(order.folder, order.task.kind)
+    tokenizer = open_tokenizer(order.folder, order.task.kind)
+
+    data = read_task_data(order.task, order.data)
+    check_metrics(order.task, data.labels)
+    return Inputs(tokenizer, data)
+
+
+def check_metrics(task: Task, labels: Sequence[str]) -> None:
+    """Raise UsageError if a metric does not fit the labels of the training set."""
+    for metric in task.metrics:
+        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
+        if reason is not None:
+            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
+
+
 def make_deterministic() -> None:
-    """Have GPUs compute the same sums in the same order each time, where torch has such a kernel."""
+    """Make results on GPUs reproducible, where torch has deterministic kernels."""
     # cuBLAS reads this when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
-    # A debugging aid that comes with it and costs a pass over every new tensor.
+    # A debugging aid that is on by default then, and costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def claim(order: Order, inputs: Inputs, resources: contextlib.ExitStack) -> None:
-    """Hold the output folder until `resources` are closed. Raises UsageError and StorageError."""
-    resources.enter_context(claimed(Path(order.output), inputs.identity, order.task))
 
 
 def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
@@ -89,7 +131,8 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
     data = inputs.data
     kind = kind_of(order.task, data.labels, inputs.tokenizer, longest_row(read_config(order.folder)))
     if kind.max_length < order.task.training.max_length:
-        logger.info("The encoder takes rows of %d tokens, so longer texts are cut there.", kind.max_length)
+        logger.info("The encoder takes rows of %d tokens, so longer texts are truncated.", kind.max_length)
+
     sets: dict[str, Any] = {DEV: data.dev, **data.extra}
     if data.test is not None:
         sets[TEST] = data.test
@@ -110,29 +153,32 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
 def finished_seed(job: Job, seed: int) -> SeedResult:
     """Return a seed's result; train it if it is not finished. A collective call."""
     folder = job.folder_of_seed(seed)
-    before = run_on_rank_0(lambda: read_seed_result(folder))
-    if before is not None:
+    earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
+    if earlier_result is not None:
         run_on_rank_0(lambda: remove_states(folder))
-        return before
+        return earlier_result
 
     training = SeedTraining(job, seed)
     training.train()
     model = training.load_best()
 
-    progress = training.progress
-    assert progress.best is not None
     scores: dict[str, dict[str, float]] = {}
     threshold: float | None = None
     for name, examples in job.others.items():
         job.watchdog.at(f"seed {seed}, predicting {name}")
         predictions = predict(model, job.kind, examples, job.watchdog.progress)
+
+        # The dev set comes first: the threshold that is chosen on it holds for all other sets.
         if name == DEV:
-            threshold = job.threshold(predictions)  # the first set, so that the others use what was chosen on it
+            threshold = job.threshold(predictions)
         final = finished(predictions, threshold)
+
         if all_labeled(examples.examples):
             scores[name] = score(job.kind, examples.examples, final)
         run_on_rank_0(partial(write_predictions, folder, name, job, final))
 
+    progress = training.progress
+    assert progress.best is not None
     result = SeedResult(
         seed=seed,
         epoch=progress.best + 1,
@@ -145,8 +191,3 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     run_on_rank_0(lambda: write_seed_result(folder, result))
     run_on_rank_0(lambda: remove_states(folder))
     return result
-
-
-def remove_states(folder: Path) -> None:
-    """Remove what a seed needs no longer once it is finished."""
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)

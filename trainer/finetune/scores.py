@@ -10,15 +10,25 @@ from trainer.finetune.examples import Example, SpanExample, is_labeled
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.span import Prediction
 from trainer.finetune.metrics.null_threshold import apply_threshold, choose_threshold
-from trainer.finetune.metrics.squad import f1_scores
+from trainer.finetune.metrics.squad import f1_scores, scores_of_parts
 from trainer.finetune.metrics.table import METRICS
 from trainer.finetune.task import Task
 
+SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
+
 
 def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
-    """Return the task's metrics, in its order. All examples have labels. final: what `finished` returned."""
+    """Return the task's metrics, in its order. All examples have labels. final: what `finished` returned.
+
+    With SQuAD's metrics, and if some questions cannot be answered, the scores of answerable and of unanswerable
+    questions follow under the names that SQuAD's script gives them.
+    """
     references = kind.references(examples)
-    return {name: METRICS[name].function(final, references, kind.labels) for name in kind.task.metrics}
+    scores = {name: METRICS[name].function(final, references, kind.labels) for name in kind.task.metrics}
+
+    if not SQUAD_METRICS.isdisjoint(kind.task.metrics):
+        scores |= scores_of_parts(final, references)
+    return scores
 
 
 def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:

@@ -1,7 +1,7 @@
-"""The state from which the training of one seed continues: weights, optimizer, and how far it came.
+"""The state from which the training of one seed continues: weights, optimizer and progress.
 
-Two states are kept, so that one that the machine's fault damaged costs some steps and no more. A state is complete once
-it has its final name.
+Two states are kept, so a damaged one costs only the steps since the other. A state is complete once it has its final
+name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ STATE = re.compile(r"step-(\d{8})\.pt")
 
 @dataclass
 class Progress:
-    """How far a seed came: steps that are done, and the scores of each epoch that is done.
+    """How far the training of a seed has come: its completed steps, and the scores of each completed epoch.
 
-    best: the number of the best epoch, from 0; None before the first one has ended. loss_sums: of the epoch that is
-    under way, one for each rank. loss_weight: by how many losses they are divided. seconds: of training, all starts.
+    best: the number of the best epoch, from 0; None before the end of the first one.
+    loss_sums: the summed losses of the current epoch on each rank. loss_weight: how many losses these are.
+    seconds: training time over all starts.
     """
 
     step: int = 0
@@ -54,13 +55,13 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     for path in reversed(states_of(folder)):
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many types on bytes that are no state
+        except Exception as error:  # torch raises many types for damaged files
             logger.info("%s cannot be read (%s). An older state is used.", path, str(error).splitlines()[0])
     return None
 
 
 def load_state(content: dict[str, Any] | None, model: Any, optimizer: torch.optim.Optimizer) -> Progress:
-    """Fill in a state. Returns its progress, that of a beginning if there is no state."""
+    """Load a state into the model and the optimizer. Returns its progress; without a state, that of a new training."""
     if content is None:
         return Progress()
     model.load_state_dict(content["model"])

@@ -25,7 +25,7 @@ def shipped_task_text(name: str) -> str:
 
 
 def nearest_task(path: str) -> str:
-    """Return a hint at the shipped task that a path may mean, or an empty string."""
+    """Return a hint with the shipped task that a path may mean, or an empty string."""
     return nearest_name(path.removesuffix(SUFFIX), shipped_task_names())
 
 

@@ -39,7 +39,7 @@ class ColumnsSection(Section):
     label: Column | None = Field(
         default=None, description="The label (sentence and pair), or which choice is right (choice)."
     )
-    context: Columns | None = Field(default=None, description="What all choices follow (kind choice).")
+    context: Columns | None = Field(default=None, description="The text that all choices follow (kind choice).")
     prefix: Columns | None = Field(
         default=None, description="A text that is put before each choice (kind choice), such as a question."
     )
@@ -69,20 +69,21 @@ class TaskDataSection(Section):
         default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
     )
     format: Format = Field(
-        description="How the files are written. If unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
+        description="Format of the files. If unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
         '.txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
     )
     header: bool = Field(
-        default=True, description="Whether the first line of TSV and CSV files names the columns. If not: numbers."
+        default=True,
+        description="Whether the first line of TSV and CSV files names the columns. Otherwise columns are numbers.",
     )
     quotes: bool = Field(
         description="Whether quotes in TSV and CSV files enclose fields. If unset, true for csv and false for tsv, "
-        "whose quotes are then characters like all others, as in GLUE's files."
+        "whose quotes are ordinary characters, as in GLUE's files."
     )
     columns: ColumnsSection = Field(default=ColumnsSection(), description="Which columns hold what.")
-    test_header: bool | None = Field(default=None, description="header of the test file. If unset, that of the others.")
+    test_header: bool | None = Field(default=None, description="The same for the test file. If unset, as data.header.")
     test_columns: ColumnsSection | None = Field(
-        default=None, description="All columns of the test file. If unset, those of the other files."
+        default=None, description="All columns of the test file. If unset, as data.columns."
     )
     labels: tuple[str, ...] | Literal["number"] | None = Field(
         default=None,
@@ -93,7 +94,7 @@ class TaskDataSection(Section):
         default=(), description='Labels whose examples are left out of training and dev sets, such as "-" in CMNLI.'
     )
     replace: dict[str, dict[str, str]] = Field(
-        default={}, description="Values of a column that are read as other texts, by the column's name."
+        default={}, description="Values to replace by other texts, by the name of their column."
     )
     bad_rows: Literal["error", "drop"] = Field(
         default="error",
@@ -120,12 +121,20 @@ class TaskTrainingSection(Section):
     """The values of fine-tuning."""
 
     epochs: int = Field(default=3, gt=0, description="Passes over the training set.")
-    batch: int = Field(default=32, gt=0, description="Examples per update.")
+    batch: int = Field(
+        default=32,
+        gt=0,
+        description="Examples per update. A long context (kind span) counts once for each of its windows, as in BERT's "
+        "run_squad.py, and a long sentence (kind tags) once for each of its parts.",
+    )
     lr: float = Field(default=2e-5, gt=0, description="The highest learning rate, reached after the warmup.")
     layer_decay: float = Field(
-        default=1.0, gt=0, le=1, description="Factor between the rates of one layer and of the next higher. 1 is off."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Factor between the learning rates of a layer and of the layer above it. 1 turns it off.",
     )
-    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's decay of weights; not of biases and norms.")
+    weight_decay: float = Field(default=0.01, ge=0, description="Weight decay of AdamW. Biases and norms have none.")
     warmup_ratio: float = Field(
         default=0.1, ge=0, le=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
     )
@@ -134,15 +143,18 @@ class TaskTrainingSection(Section):
     max_answer_tokens: int = Field(default=30, gt=0, description="Tokens of the longest answer (kind span).")
     null_threshold: float | Literal["best"] = Field(
         default=0.0,
-        description="A question is answered if the best span's score is above that of no answer by more than this "
-        '(kind span). "best": chosen on the dev set.',
+        description="A question gets no answer if the score of no answer exceeds the score of the best span by more "
+        'than this (kind span). "best": chosen on the dev set.',
     )
     dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="Dropout of the encoder and the head. If unset, the folder's own."
+        default=None,
+        ge=0,
+        lt=1,
+        description="Dropout of the encoder and the head. If unset, as in the encoder's config.json.",
     )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Number format of the computation.")
     save_every: int = Field(
-        default=500, gt=0, description="Steps between two states to resume from; each epoch's end is saved too."
+        default=500, gt=0, description="Steps between two saved states. The end of each epoch is saved as well."
     )
 
 
@@ -155,9 +167,11 @@ class Task(Section):
         "right. tags: each word gets a label. span: the answer is a part of the context."
     )
     metrics: tuple[str, ...] = Field(
-        min_length=1, description="What predictions are scored by; the first decides the best epoch."
+        min_length=1, description="How predictions are scored. The first metric chooses the best epoch."
     )
-    source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")
+    source: str | None = Field(
+        default=None, description="Where the files can be downloaded, for messages about missing files."
+    )
     data: TaskDataSection = Field(description="The files of the task.")
     training: TaskTrainingSection = Field(default=TaskTrainingSection(), description="The values of fine-tuning.")
 

@@ -89,7 +89,7 @@ def check_column(task: Task, column: str | int, name: str, header: bool) -> None
 
 
 def check_test(task: Task, path: str) -> None:
-    """Check what is said of the test file alone."""
+    """Check the keys of the test file."""
     data = task.data
     if data.test is None:
         if data.test_columns is not None or data.test_header is not None:
@@ -148,4 +148,4 @@ def check_names(task: Task, path: str) -> None:
         columns += [str(column) for column in (value if isinstance(value, list) else [value])]
     for column in task.data.replace:
         if column not in columns:
-            raise UsageError(f'{path}: data.replace has "{column}", which is none of data.columns.')
+            raise UsageError(f'{path}: data.replace has "{column}", which is not in data.columns.')

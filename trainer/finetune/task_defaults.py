@@ -11,7 +11,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     # run_squad.py of https://github.com/google-research/bert
     "span": {"max_length": 384, "stride": 128},
 }
-"""Values that are unlike those of the other kinds, which are in the schema."""
+"""Defaults that differ from those in the schema."""
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "conll": {"words": 0, "tags": -1},
@@ -42,7 +42,7 @@ def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(data, dict):
         return content
 
-    # An unknown kind gets some kind's defaults, so that the schema names it alone.
+    # An unknown kind gets the defaults of another one, so that the schema reports nothing but the kind.
     kind = content.get("kind")
     kind = kind if isinstance(kind, str) and kind in ROLES else "sentence"
 
@@ -76,7 +76,8 @@ def format_of(train: Any, kind: str) -> str | None:
     """Return the format that the ending of the training file stands for, None if it stands for none."""
     first = train[0] if isinstance(train, list) and train else train
     if not isinstance(first, str):
-        return "jsonl"  # any: the schema names the wrong file
+        # The schema reports the wrong value of data.train, so any format will do here.
+        return "jsonl"
 
     ending = posixpath.splitext(first)[1].lower()
     return FORMATS_OF_KIND.get(kind, {}).get(ending) or FORMATS.get(ending)

@@ -1,14 +1,12 @@
 """Trains one seed: its steps, the score of each epoch on the dev set, and the weights of the best epoch.
 
-Every random choice is a function of (seed, step), so a training that was stopped anywhere continues to the same result.
+Every random choice is a function of (seed, step), so training that was stopped anywhere continues to the same result.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,30 +14,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from schemas import storage
 from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.finetune.agreement import succeed_on_all_ranks
 from trainer.finetune.batches import training_batches
 from trainer.finetune.evaluation import autocast, predict
+from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
 from trainer.finetune.kinds.kind import Feature
 from trainer.finetune.model import build_model
 from trainer.finetune.optimizer import build_optimizer, set_rate
 from trainer.finetune.scores import finished, score
-from trainer.finetune.seed_state import Progress, load_state, read_state, save_state, write_atomically
+from trainer.finetune.seed_files import STATE_FOLDER, remove_weights, save_weights, weights_of_epoch, write_metrics
+from trainer.finetune.seed_state import load_state, read_state, save_state
 from trainer.logs import logger
 
 MAX_GRADIENT_NORM = 1.0
 
 SECONDS_BETWEEN_LINES = 10.0
 
-METRICS_FILE = "metrics.jsonl"
-STATE_FOLDER = "state"
-
 
 class DivergedError(ClozelineError):
-    """The loss is no number any more, and no later step can mend that."""
+    """The loss is NaN or infinite, from which training does not recover."""
 
     everywhere = True
 
@@ -52,7 +49,8 @@ class SeedTraining:
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
-        self.model = build_model(job.folder, job.task, job.kind, seed, job.random_weights).to(job.device)
+        model = succeed_on_all_ranks(lambda: build_model(job.folder, job.task, job.kind, seed, job.random_weights))
+        self.model = model.to(job.device)
         self.optimizer = build_optimizer(self.model, job.task.training)
 
         state = run_on_rank_0(lambda: read_state(self.folder / STATE_FOLDER))
@@ -91,7 +89,7 @@ class SeedTraining:
     # ---- Steps ----
 
     def _take_step(self, features: Sequence[Feature]) -> None:
-        """Update the weights by a batch, of which each rank computes a part."""
+        """Update the weights with a batch, of which each rank computes a part."""
         training = self.job.task.training
         step = self.progress.step + 1
         self.job.watchdog.at(f"seed {self.seed}, step {step}")
@@ -101,7 +99,7 @@ class SeedTraining:
         weight = sum(self.job.kind.weight(feature) for feature in features)
         self.model.train()
         if own:
-            # Dropout's draws depend on the step alone, not on where a training was continued.
+            # Dropout depends on the step and the rank alone, not on where training was resumed.
             torch.manual_seed(key("finetune", "dropout", self.seed, step, rank) >> 1)
             loss_sum = self._loss_of(own)
             (loss_sum / max(weight, 1)).backward()
@@ -125,7 +123,7 @@ class SeedTraining:
         return kind.loss_sum(output, features)
 
     def _log_and_save(self, epoch: int) -> None:
-        """Say where the training is from time to time, and save a state as often as the task asks."""
+        """Log the progress every few seconds, and save a state every `save_every` steps."""
         step = self.progress.step
         if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = perf_counter()
@@ -146,16 +144,17 @@ class SeedTraining:
         raise error
 
     def _save(self) -> None:
-        """Save a state. A collective call. Raises DivergedError on all ranks if the loss is no number any more."""
+        """Save a state. A collective call. Raises DivergedError on all ranks if the loss is not finite."""
         self._read_loss()
         self.progress.seconds += perf_counter() - self._started
         self._started = perf_counter()
         run_on_rank_0(lambda: save_state(self.folder / STATE_FOLDER, self.progress, self.model, self.optimizer))
 
     def _read_loss(self) -> None:
-        """Note in the progress what each rank has summed. A collective call.
+        """Record the loss sum of each rank in the progress. A collective call.
 
-        Sums are kept apart and go on growing, so that their rounding does not depend on when they were read.
+        Each rank adds to its own sum until the epoch ends, so rounding does not depend on when states are saved.
+        Raises DivergedError on all ranks if the loss is not finite.
         """
         sums: list[float] = [0.0] * dist.get_world_size()
         dist.all_gather_object(sums, float(self._loss_sum))
@@ -207,56 +206,7 @@ class SeedTraining:
 
 
 def own_share(sums: Sequence[float]) -> float:
-    """Return what this rank has summed before a stop; all of it on rank 0 if there was another number of ranks."""
+    """Return the loss sum that this rank continues after a stop; the total on rank 0 if the number of ranks changed."""
     if len(sums) == dist.get_world_size():
         return sums[dist.get_rank()]
     return sum(sums) if dist.get_rank() == 0 else 0.0
-
-
-def add_up_gradients(model: Any) -> None:
-    """Replace each gradient by its sum over all ranks. A collective call.
-
-    Parameters without a gradient on any rank stay without one; AdamW would let them decay otherwise.
-    """
-    if dist.get_world_size() == 1:
-        return
-
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.float32)
-    has_gradient = has_gradient.to(parameters[0].device)
-    dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
-
-    used = [parameter for parameter, flag in zip(parameters, has_gradient.tolist(), strict=True) if flag]
-    for parameter in used:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-    flat = torch.cat([parameter.grad.flatten() for parameter in used])
-    dist.all_reduce(flat)
-    for parameter, summed in zip(used, flat.split([parameter.numel() for parameter in used]), strict=True):
-        parameter.grad.copy_(summed.view_as(parameter))
-
-
-def weights_of_epoch(folder: Path, epoch: int) -> Path:
-    """Return the file of an epoch's weights. epoch: from 0."""
-    return folder / f"best-{epoch}.pt"
-
-
-def save_weights(model: Any, folder: Path, epoch: int) -> None:
-    """Write the weights of the best epoch so far. Those of earlier ones stay until the state names this one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(weights_of_epoch(folder, epoch), lambda partial: torch.save(model.state_dict(), partial))
-
-
-def remove_weights(folder: Path, but_of_epoch: int | None = None) -> None:
-    """Remove the weights of all epochs but one, and what a killed process has left of them."""
-    kept = None if but_of_epoch is None else weights_of_epoch(folder, but_of_epoch)
-    for path in (*folder.glob("best-*.pt"), *folder.glob(".best-*.pt.partial")):
-        if path != kept:
-            path.unlink(missing_ok=True)
-
-
-def write_metrics(folder: Path, progress: Progress) -> None:
-    """Write a line for each epoch that is done."""
-    lines = "".join(f"{json.dumps(epoch)}\n" for epoch in progress.epochs)
-    storage.publish(str(folder / METRICS_FILE), lines.encode(), durable=False)

@@ -10,8 +10,6 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from tests.trainer.finetune.adapting import Adapting
-
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -71,8 +69,3 @@ def write_encoder(family: str, vocabulary: Path, folder: Path) -> None:
     auto_class = transformers.AutoModelForPreTraining if is_pretraining else transformers.AutoModelForMaskedLM
     auto_class.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-@pytest.fixture
-def adapting(tmp_path: Path, encoder, corpus: Path) -> Adapting:
-    return Adapting(tmp_path, encoder("bert"), corpus)

@@ -65,7 +65,7 @@ def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -
 @pytest.mark.parametrize("label", ["nan", "inf", "three", "1,5", "true"])
 def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")
-    assert f'train.tsv line 3: the label "{label}" is no finite number' in message
+    assert f'train.tsv line 3: the label "{label}" is not a finite number' in message
 
 
 @pytest.mark.parametrize(("value", "shown"), [("NaN", "nan"), ("true", "true"), ("[1]", "[1]"), ("1e999", "inf")])
@@ -128,7 +128,7 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
         ('{"text": "a", "label": }', "line 2: broken JSON at column 24: Expecting value."),
         ('["a"]', "line 2: a JSON list, expected an object."),
         ("5", "line 2: expected a JSON object, found 5."),
-        ('{"text": "a\\ud800", "label": "x"}', "line 2: '\\ud800' at character 1 is no Unicode character."),
+        ('{"text": "a\\ud800", "label": "x"}', "line 2: '\\ud800' at character 1 is not a Unicode character."),
         ('{"text": {"a": 1}, "label": "x"}', "line 2: 'text' is {'a': 1}, expected text."),
         ('{"text": 1' + "0" * 5000 + ', "label": "x"}', "line 2: the JSON has a number that cannot be read"),
         ("[" * 100_000, "line 2: the JSON is nested too deeply"),
@@ -175,9 +175,9 @@ def test_a_missing_file_is_named_with_its_source(tmp_path: Path) -> None:
         (2, "the label 2 is out of range: there are 2 choices, 0 to 1."),
         (-1, "the label -1 is out of range"),
         (None, "the label is missing."),
-        (True, 'the label "true" is no position of a choice.'),
-        ("A", 'the label "A" is no position of a choice.'),
-        (0.5, 'the label "0.5" is no position of a choice.'),
+        (True, 'the label "true" is not the position of a choice.'),
+        ("A", 'the label "A" is not the position of a choice.'),
+        (0.5, 'the label "0.5" is not the position of a choice.'),
     ],
 )
 def test_a_wrong_label_of_a_choice(label: Any, expected: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trainer.finetune.kinds.kind import Feature, Row
 
 
 def features_of(lengths: list[int]) -> list[Feature]:
-    return [Feature(i, (Row(np.ones(length, dtype=np.int32), None),)) for i, length in enumerate(lengths)]
+    return [Feature(i, (Row(np.ones(length, np.int32), None),)) for i, length in enumerate(lengths)]
 
 
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=300)

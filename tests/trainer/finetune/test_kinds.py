@@ -17,11 +17,11 @@ from transformers import AutoConfig
 
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
-from trainer.finetune.kinds import kind as kind_module
 from trainer.finetune.kinds.kind import Feature, Kind, Row
-from trainer.finetune.kinds.span import NOT_OF_CONTEXT, FoundSpan, Spans, Window, best_span
+from trainer.finetune.kinds.span import Spans
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import parts
+from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span
 from trainer.finetune.model import longest_row, open_tokenizer
 from trainer.finetune.task import Task
 
@@ -147,11 +147,6 @@ def span_example(text: str, start: int) -> SpanExample:
     return SpanExample("0", "What does the baker find?", CONTEXT, (Answer(text, start),), False)
 
 
-def characters_of(window: Window) -> list[tuple[int, int]]:
-    """The characters of each token of the context."""
-    return [(int(window.begins_T[place]), int(window.ends_T[place])) for place in window.places_N]
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "xlnet"])
 def test_windows_cover_the_context_and_find_every_answer(encoder, family: str) -> None:
     kind = kind_for(encoder(family), "span", max_length=40, stride=12)
@@ -163,16 +158,14 @@ def test_windows_cover_the_context_and_find_every_answer(encoder, family: str) -
         features = kind.features([span_example(CONTEXT[begin:end], begin)])
         assert len(features) > 2 and all(feature.length <= 40 for feature in features)
 
-        spans = [span for feature in features for span in characters_of(feature.part)]
-        seen = {place for begin, end in spans for place in range(begin, end)}
+        seen = {place for f in features for span in f.part.characters_T2 for place in range(*span)}
         assert {i for i, letter in enumerate(CONTEXT) if letter != " "} <= seen
 
         pointed = [f for f in features if f.target != (f.part.classification, f.part.classification)]
         assert pointed, "an answer shorter than the shared tokens is whole in some window"
         for feature in pointed:
-            first, last = feature.target
-            answer = CONTEXT[feature.part.begins_T[first] : feature.part.ends_T[last]]
-            assert answer.strip() == CONTEXT[begin:end]
+            first, last = (feature.part.characters_T2[place] for place in feature.target)
+            assert CONTEXT[first[0] : last[1]].strip() == CONTEXT[begin:end]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert"])
@@ -193,7 +186,7 @@ def test_no_answer_points_at_the_classification_token(encoder) -> None:
         for feature in features:
             place = feature.part.classification
             assert feature.target == (place, place)
-            assert feature.rows[0].ids_T[place] == kind.tokenizer.cls_token_id
+            assert feature.rows[0].ids[place] == kind.tokenizer.cls_token_id
 
 
 def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder) -> None:
@@ -201,20 +194,6 @@ def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder) -> Non
     features = kind.features([SpanExample("0", CONTEXT, CONTEXT, (Answer("letter", CONTEXT.index("letter")),), False)])
     assert all(feature.length <= 32 for feature in features)
     assert any(feature.target[0] != feature.part.classification for feature in features)
-
-
-def test_examples_are_tokenized_block_by_block_with_their_numbers(encoder, monkeypatch) -> None:
-    kind = kind_for(encoder("bert"), "span", max_length=40, stride=12)
-    examples = [span_example("letter", CONTEXT.index("letter")), *[SpanExample("1", "Who?", CONTEXT, (), True)] * 4]
-    at_once = kind.features(examples)
-    monkeypatch.setattr(kind_module, "BLOCK_EXAMPLES", 2)
-    in_blocks = kind.features(examples)
-
-    assert [feature.example for feature in in_blocks] == [feature.example for feature in at_once]
-    for feature, expected in zip(in_blocks, at_once, strict=True):
-        assert feature.target == expected.target
-        assert np.array_equal(feature.rows[0].ids_T, expected.rows[0].ids_T)
-        assert characters_of(feature.part) == characters_of(expected.part)
 
 
 SCORES = st.integers(2, 12).flatmap(
@@ -229,9 +208,9 @@ SCORES = st.integers(2, 12).flatmap(
 @given(SCORES)
 def test_the_best_span_is_the_best_of_all(case) -> None:
     starts, ends, is_context, most = case
-    begins_T = np.where(is_context, np.arange(len(starts)), NOT_OF_CONTEXT).astype(np.int32)
-    ends_T = np.where(is_context, begins_T + 1, NOT_OF_CONTEXT).astype(np.int32)
-    found = best_span(torch.tensor([starts, ends]).float().numpy(), Window(begins_T, ends_T, 0), most)
+    characters = [(i, i + 1) if inside else (OUTSIDE, OUTSIDE) for i, inside in enumerate(is_context)]
+    window = Window(np.array(characters, np.int32), 0)
+    found = best_span(np.array([starts, ends], np.float32), window, most)
 
     possible = [
         FoundSpan(i, j + 1, float(starts[i] + ends[j]))
@@ -250,13 +229,13 @@ def test_the_best_window_answers_and_the_surest_one_says_whether(encoder) -> Non
     example = SpanExample("0", "What?", CONTEXT, (), False)
     features = kind.features([example])
     scores = [torch.zeros(2, feature.length).numpy() for feature in features]
-    window = features[1].part
-    place = window.places_N[0]
+    place = next(i for i, (begin, _) in enumerate(features[1].part.characters_T2) if begin != OUTSIDE)
     scores[1][:, place] = 3.0
     scores[0][:, 0] = 1.0
 
     prediction = kind.predictions([example], features, scores)[0]
-    assert prediction.text == CONTEXT[window.begins_T[place] : window.ends_T[place]]
+    begin, end = features[1].part.characters_T2[place]
+    assert prediction.text == CONTEXT[begin:end]
     assert prediction.null_score == pytest.approx(0.0 - 6.0), "the lowest sum of all windows, 0 in the others"
 
 

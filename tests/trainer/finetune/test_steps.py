@@ -1,4 +1,4 @@
-"""The steps before fine-tuning: general -> domain -> task -> fine-tune, killed anywhere."""
+"""The steps before fine-tuning: general -> domain -> task -> fine-tune, whole, killed anywhere, and on two ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-import tomli_w
+from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 
 from schemas.manifest import read_manifest
-from schemas.vocabulary import read_vocabulary
-from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 from tests.trainer.ranks import environments
-from trainer.finetune.steps.schema import TaskStepSection
-from trainer.finetune.steps.step_recipe import step_recipe, validated
-from trainer.models.pretraining import build_model
-from trainer.models.warm_start import warm_start_model
 
 pytestmark = pytest.mark.timeout(900)
 """Each start imports torch and DeepSpeed, and the pipeline's jobs Beam: seconds alone, minutes beside other tests."""
+
+
+@pytest.fixture
+def adapting(tmp_path: Path, encoder, corpus: Path) -> Adapting:
+    return Adapting(tmp_path, encoder("bert"), corpus)
 
 
 @pytest.fixture(scope="module")
@@ -140,43 +139,6 @@ def test_two_ranks_do_all_steps(adapting: Adapting) -> None:
     assert len(results_of(adapting.output)["seeds"]) == 2
 
 
-# Other ways to begin
-
-
-def test_pretraining_is_continued_on_the_task_s_text(adapting: Adapting, pairs: Path) -> None:
-    """The recipe names pairs of its own, so these come first."""
-    recipe = {
-        "data": {"pairs": str(pairs), "max_length": 24},
-        "optimizer": {"lr": 1e-4},
-        "batch": {"global_batch": 64, "micro_tokens": 512},
-        "run": {"max_steps": 3, "log_every": 1},
-    }
-    (adapting.folder / "recipe.toml").write_text(tomli_w.dumps(recipe))
-    flags = ["--task", str(adapting.folder / "task.toml"), "--output", str(adapting.output)]
-    flags += ["--continue_pretraining", str(adapting.folder / "recipe.toml")]
-    done = adapting.run(str(adapting.encoder), *flags)
-    assert done.returncode == 0, done.stderr
-    assert "A batch has" in done.stdout, "the task's text has fewer rows than a batch of 64"
-
-    assert str(pairs) in (adapting.output / "domain/recipe.toml").read_text()
-    assert read_manifest(str(adapting.output / "task/pairs"), "pairs").options["max_length"] == 24
-    assert results_of(adapting.output)["encoder"] == str(adapting.output / "task/hf")
-
-
-def test_the_general_encoder_may_be_trained_first(adapting: Adapting, pairs: Path) -> None:
-    sizes = ["hidden_size=32", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=2"]
-    small = [f"model.{size}" for size in sizes]
-    changes = [*small, f"data.pairs={pairs}", "run.max_steps=2", "schedule.warmup_steps=1", "batch.micro_batch=8"]
-    adapting.steps["general"] = {"recipe": str(Path("tests/recipes/small_bert.toml").absolute()), "set": changes}
-    del adapting.steps["domain"]
-    done = adapting.run()
-    assert done.returncode == 0, done.stderr
-    assert f'init_from = "{adapting.output}/general/hf"' in (adapting.output / "task/recipe.toml").read_text()
-
-
-# What a folder holds already
-
-
 def test_a_changed_step_does_not_mix_with_later_ones(finished: Adapting) -> None:
     before = dict(finished.steps["domain"])
     finished.steps["domain"]["set"] = [*SMALL, "run.max_steps=6"]
@@ -184,30 +146,3 @@ def test_a_changed_step_does_not_mix_with_later_ones(finished: Adapting) -> None
     finished.steps["domain"] = before
     assert code == 2 and "domain was made with another recipe" in line
     assert f"remove {finished.output}/domain and {finished.output}/task and {finished.output}/finetune" in line
-
-
-def test_a_removed_step_takes_later_ones_with_it(finished: Adapting) -> None:
-    """They were made from what it left, which may be something else the next time."""
-    domain = finished.output / "domain"
-    aside = domain.rename(finished.output / "aside")
-    code, line = finished.fails()
-    aside.rename(domain)
-    assert code == 2 and f"{domain} was removed" in line
-    assert f"Remove {finished.output}/task and {finished.output}/finetune as well" in line
-
-
-# Encoders
-
-
-FAMILIES = ["bert", "roberta", "albert", "electra", "modernbert", "eurobert", "xlnet"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_model_of_a_folder_is_read_from_its_config(encoder, family: str) -> None:
-    """Any family is continued: its weights fill the model that its config.json describes."""
-    folder = encoder(family)
-    section = TaskStepSection(recipe="adapt_task", set=SMALL)
-    recipe = validated(step_recipe(section, str(folder), ["pairs"], "run"), section)
-    vocabulary = read_vocabulary(str(folder))
-    model = build_model(recipe.model, vocabulary.size, 0, vocabulary.special_id("mask"))
-    warm_start_model(model, str(folder), vocabulary)

@@ -42,7 +42,7 @@ def read_back(text: str, layout: TableLayout, width: int) -> list[list[str]]:
 @given(rows_of(PLAIN_FIELD), st.sampled_from(["\n", "\r\n"]))
 def test_plain_fields_may_hold_anything_but_tabs_and_line_ends(rows: list[list[str]], end: str) -> None:
     text = "".join("\t".join(row) + end for row in rows)
-    # A byte order mark at the very beginning of a file is no text.
+    # A byte order mark at the very beginning of a file is not text.
     expected = [list(row) for row in rows]
     expected[0][0] = expected[0][0].removeprefix("\ufeff")
     assert read_back(text, TableLayout("\t", quotes=False, header=False), len(rows[0])) == expected

@@ -1,4 +1,4 @@
-"""Makes the examples of a set of what its files hold, by the kind of the task."""
+"""Builds the examples of a set from the contents of its files, by the kind of the task."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _tag_example(record: Record, id_: str, building: Building) -> TagExample:
 
 
 def tags_of(found: Any, place: str) -> list[Any]:
-    """Return the tags of a sentence. Raises DataError if they are absent or no list."""
+    """Return the tags of a sentence. Raises DataError if they are absent or not a list."""
     if found is None:
         raise DataError(f"{place}: the tags are missing. Expected one for each word.")
     if not isinstance(found, list):

@@ -18,7 +18,7 @@ def read_c3(path: str) -> list[Record]:
     """
     content = parse_json(read_text(path), path)
     if not isinstance(content, list):
-        raise DataError(f"{path} is no list. Expected C3's [[lines], [questions], id] for each text.")
+        raise DataError(f"{path} is not a list. Expected C3's [[lines], [questions], id] for each text.")
 
     records = []
     for number, entry in enumerate(content):

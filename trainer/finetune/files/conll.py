@@ -1,12 +1,13 @@
 """Reads CoNLL files: a word and its tags on each line, an empty line after each sentence.
 
 CoNLL-2003 and CoNLL-2000 separate columns by spaces, WNUT by tabs. CoNLL-2003 begins each document with a line
--DOCSTART-, which is no sentence.
+-DOCSTART-, which is not a sentence.
 """
 
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any, NamedTuple
 
 from schemas.errors import DataError
 from trainer.finetune.files.records import Record, WantedColumns, missing_column
@@ -23,8 +24,8 @@ def read_conll(path: str, wanted: WantedColumns) -> list[Record]:
     column that does not exist.
     """
     lines = split_lines(read_text(path))
-    numbered = [(number, _columns(line)) for number, line in enumerate(lines, start=1)]
-    words = [(number, columns) for number, columns in numbered if columns and columns[0] != DOCUMENT_START]
+    rows = [Row(number, _columns(line)) for number, line in enumerate(lines, start=1)]
+    words = [row for row in rows if row.is_word]
     if not words:
         raise DataError(f"{path} holds no words. Expected one word a line and empty lines between sentences.")
 
@@ -32,12 +33,31 @@ def read_conll(path: str, wanted: WantedColumns) -> list[Record]:
     positions = _positions(path, width, wanted)
 
     records = []
-    for is_sentence, group in groupby(numbered, key=lambda line: bool(line[1]) and line[1][0] != DOCUMENT_START):
+    for is_sentence, group in groupby(rows, key=lambda row: row.is_word):
         if is_sentence:
             sentence = list(group)
-            values = {column: [row[position] for _, row in sentence] for column, position in positions.items()}
-            records.append(Record(f"{path} line {sentence[0][0]}", values))
+            records.append(_record(path, sentence, positions))
     return records
+
+
+class Row(NamedTuple):
+    """A line of a file: its number, from 1, and its columns, none if it is empty."""
+
+    number: int
+    columns: list[str]
+
+    @property
+    def is_word(self) -> bool:
+        """Whether the line has a word of a sentence, so that it is neither empty nor the start of a document."""
+        return bool(self.columns) and self.columns[0] != DOCUMENT_START
+
+
+def _record(path: str, sentence: list[Row], positions: dict[Column, int]) -> Record:
+    """Return a sentence: for each wanted column the texts of all its words."""
+    values: dict[Column, Any] = {}
+    for column, position in positions.items():
+        values[column] = [row.columns[position] for row in sentence]
+    return Record(f"{path} line {sentence[0].number}", values)
 
 
 def _columns(line: str) -> list[str]:
@@ -52,16 +72,17 @@ def _columns(line: str) -> list[str]:
     return [column for column in line.split(" ") if column]
 
 
-def _width(path: str, words: list[tuple[int, list[str]]]) -> int:
-    """Return how many columns the file has."""
-    first_line, first = words[0]
-    for line, columns in words:
-        if len(columns) != len(first):
+def _width(path: str, words: list[Row]) -> int:
+    """Return the number of columns, which must be the same on all lines with words."""
+    first = words[0]
+    width = len(first.columns)
+    for row in words:
+        if len(row.columns) != width:
             raise DataError(
-                f"{path} line {line}: {len(columns)} columns, but line {first_line} has {len(first)}. Each word needs "
-                "its tag."
+                f"{path} line {row.number}: {len(row.columns)} columns, but line {first.number} has {width}. Each word "
+                "needs its tag."
             )
-    return len(first)
+    return width
 
 
 def _positions(path: str, width: int, wanted: WantedColumns) -> dict[Column, int]:

@@ -31,7 +31,7 @@ def read_json_list(path: str, wanted: WantedColumns) -> list[Record]:
     if isinstance(content, dict):
         content = content.get("data")
     if not isinstance(content, list):
-        raise DataError(f"{path} is no list of objects. Expected [{{...}}, ...], or one object a line (jsonl).")
+        raise DataError(f"{path} is not a list of objects. Expected [{{...}}, ...], or one object a line (jsonl).")
 
     records = []
     for number, row in enumerate(content):

@@ -1,4 +1,4 @@
-"""Turns what a file has as a label into an id or a number, and refuses what is neither."""
+"""Turns the labels of a file into ids or numbers, and refuses values that are neither."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainer.finetune.files.records import listed
 from trainer.finetune.task import label_name
 
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
-"""What test files have instead of labels, in lower case, as far as the task has no label of that name."""
+"""What test files contain in place of labels, in lower case. A name that is a label of the task remains a label."""
 
 MOST_DISTINCT = 100
-"""Different labels in a training file above which a column is suspected to be no label column."""
+"""More different labels than this in a training file suggest that the column does not hold labels."""
 
 
 def name_of(value: Any, place: str) -> str | None:
@@ -53,7 +53,7 @@ def number(value: Any, place: str, is_test: bool) -> float | None:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise DataError(f'{place}: the label "{name}" is no finite number, but data.labels is "number".')
+        raise DataError(f'{place}: the label "{name}" is not a finite number, but data.labels is "number".')
     return found
 
 
@@ -71,8 +71,8 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
         raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')
     if position is None and (isinstance(value, bool | float) or not name.lstrip("-").isdecimal()):
         raise DataError(
-            f'{place}: the label "{name}" is no position of a choice. Expected a number from 0, or set data.labels to '
-            "the names of the choices in order."
+            f'{place}: the label "{name}" is not the position of a choice. Expected a number from 0, or set '
+            "data.labels to the names of the choices in order."
         )
 
     position = int(name) if position is None else position

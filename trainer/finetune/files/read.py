@@ -1,6 +1,6 @@
-"""Reads the files of a task: every set as examples, or the first thing in them that is wrong.
+"""Reads the files of a task into examples, or raises the first error in them.
 
-Nothing of training starts before all files are read, so a wrong line of the dev set is not found after an epoch.
+All files are read before training starts, so a wrong line of the dev set does not end a run after its first epoch.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schemas.errors import DataError
+from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.build import Building, example_of, tags_of
 from trainer.finetune.files.labels import infer_names, name_of
@@ -80,6 +81,7 @@ def _examples(building: Building, contents: list[Record] | list[Question]) -> li
     dropped: list[BadRowError] = []
     places: dict[str, str] = {}
     for position, content in enumerate(contents):
+        progress()
         if _is_skipped(building, content):
             continue
 
@@ -122,7 +124,7 @@ def _id_of(building: Building, content: Record | Question, position: int) -> str
 
     values = [content.values.get(column) for column in columns]
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
-        raise DataError(f"{content.place}: the id {values!r:.60} is empty or no text. Leave data.columns.id out.")
+        raise DataError(f"{content.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
     return "-".join(str(value) for value in values)
 
 

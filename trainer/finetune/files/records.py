@@ -1,4 +1,4 @@
-"""What readers of rows return: the values of one example by column, and where in which file they stand."""
+"""What the readers of rows return: the values of one example by column, and their place in a file for messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sets of a task: which files each has, and their rows or questions as they stand there."""
+"""The sets of a task: the files of each, and the rows or questions in them."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class Question:
 
 @dataclass(frozen=True)
 class AnswerRules:
-    """How answers are taken.
+    """How answers are checked.
 
-    find: move misplaced ones to where their text is. is_train: every answer needs a place. is_test: answers may be
+    find: move misplaced answers to where their text is. is_train: every answer needs a place. is_test: answers may be
     absent or placeholders. empty_allowed: keep questions without text.
     """
 

@@ -1,6 +1,6 @@
 """Reads TSV and CSV files: lines of fields, with or without a header.
 
-GLUE's TSV files know no quotes: a lone " is a character of the text. Where quotes enclose fields, as in CSV, a field
+GLUE's TSV files have no quoting: a lone " is a character of the text. Where quotes enclose fields, as in CSV, a field
 may hold separators and line ends, and a quote that is never closed is an error instead of swallowing the rest.
 """
 

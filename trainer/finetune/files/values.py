@@ -58,7 +58,7 @@ class TextReader:
 
     def _choice(self, record: Record, value: Any) -> str:
         if value is not None and not isinstance(value, str):
-            raise DataError(f"{record.place}: the choice {value!r:.60} is no text.")
+            raise DataError(f"{record.place}: the choice {value!r:.60} is not text.")
 
         value = value or ""
         if not value.strip() and not self.empty_allowed:
@@ -93,7 +93,7 @@ def check_unicode(text: str, place: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         character = ascii(text[error.start])
-        raise DataError(f"{place}: {character} at character {error.start} is no Unicode character.") from error
+        raise DataError(f"{place}: {character} at character {error.start} is not a Unicode character.") from error
 
 
 def columns_of(columns: Columns | None) -> list[Column]:

@@ -1,9 +1,10 @@
 """Multiple choice: which of several continuations belongs to a context, as in SWAG.
 
-Each choice makes a row with the context, and the head gives each row one number. Examples may have different numbers of
-choices: the rows of a batch are filled up with copies of the first choice, whose numbers are not read.
+Each choice makes a row with the context, and the head gives each row one logit. Examples may have different numbers of
+choices, but a batch is a tensor: examples with fewer choices are filled up with copies of their first row, whose logits
+are ignored.
 
-Shape suffixes: B features of a batch, N choices.
+Shape suffixes: B features of a batch, N choices, R rows of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -28,34 +29,31 @@ class Choice(Kind[ChoiceExample, int]):
     def outputs(self) -> int:
         return 1
 
-    def encode(self, examples: Sequence[ChoiceExample], first: int) -> list[Feature]:
-        # One row for each choice: the example's context with that choice.
+    def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
         contexts: list[str] = []
         choices: list[str] = []
         for example in examples:
             contexts += [example.context] * len(example.choices)
             choices += example.choices
-        rows = self.encoded(contexts, choices)
 
+        # Rows come in the order of the choices: all those of the first example, then those of the second.
+        rows = self.encoded(contexts, choices)
         features = []
-        begin = 0
-        for number, example in enumerate(examples, start=first):
-            end = begin + len(example.choices)
-            features.append(Feature(number, tuple(rows[begin:end]), example.label))
-            begin = end
+        first = 0
+        for number, example in enumerate(examples):
+            end = first + len(example.choices)
+            features.append(Feature(number, tuple(rows[first:end]), example.label))
+            first = end
         return features
 
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        most_choices = max(len(feature.rows) for feature in features)
+        most = max(len(feature.rows) for feature in features)
         rows: list[Row] = []
         for feature in features:
-            missing = most_choices - len(feature.rows)
-            rows += feature.rows
-            rows += [feature.rows[0]] * missing
+            rows += filled_up(feature.rows, most)
 
-        # The head takes one row after the other; transformers' models want (B, N, T).
         columns = self.padded(rows)
-        return {name: values.view(len(features), most_choices, -1) for name, values in columns.items()}
+        return {name: values_RT.view(len(features), most, -1) for name, values_RT in columns.items()}
 
     def weight(self, feature: Feature) -> int:
         return 1
@@ -64,21 +62,18 @@ class Choice(Kind[ChoiceExample, int]):
         logits_BN = output.logits.float()
         device = logits_BN.device
 
-        # The copies that fill a batch get a probability of zero.
+        # A logit of minus infinity takes no part in the softmax, so the copies neither win nor get a gradient.
         choices_B = torch.tensor([len(feature.rows) for feature in features], device=device)
-        number_N = torch.arange(logits_BN.shape[1], device=device)
-        is_copy_BN = number_N >= choices_B[:, None]
+        positions_N = torch.arange(logits_BN.shape[1], device=device)
+        is_copy_BN = positions_N >= choices_B[:, None]
         logits_BN = logits_BN.masked_fill(is_copy_BN, float("-inf"))
 
         targets_B = torch.tensor([feature.target for feature in features], device=device)
         return F.cross_entropy(logits_BN, targets_B, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        """Return (N,) for each feature: the logits of its own choices."""
-        scores = []
-        for logits_N, feature in zip(host(output.logits), features, strict=True):
-            scores.append(logits_N[: len(feature.rows)])
-        return scores
+        logits_BN = host(output.logits)
+        return [scores_N[: len(feature.rows)] for scores_N, feature in zip(logits_BN, features, strict=True)]
 
     def predictions(
         self, examples: Sequence[ChoiceExample], features: Sequence[Feature], scores: Sequence[Floats]
@@ -87,3 +82,9 @@ class Choice(Kind[ChoiceExample, int]):
 
     def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
         return [example.label for example in examples]
+
+
+def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:
+    """Return `count` rows: these, and then copies of the first one."""
+    copies = (rows[0],) * (count - len(rows))
+    return rows + copies

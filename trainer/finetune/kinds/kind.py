@@ -6,7 +6,7 @@ the model reads at once: the rows of one example, or of a part of it when it is 
     sentence, pair   one row an example                         text.py
     choice           a row for each choice                      choice.py
     tags             a row for each part that fits              tags.py
-    span             a row for each window over the context     span.py
+    span             a row for each window over the context     span.py, windows.py
 
 Shape suffixes: B features of a batch, T tokens of a row, C classes.
 """
@@ -14,7 +14,7 @@ Shape suffixes: B features of a batch, T tokens of a row, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -32,23 +32,23 @@ Floats = NDArray[np.float32]
 IGNORED = -100
 """A label that counts for nothing, as in torch's cross-entropy."""
 
-
-BLOCK_EXAMPLES = 1000
-"""Examples that are tokenized at once: what a tokenizer returns takes many times the memory of the rows themselves."""
+EXAMPLES_AT_ONCE = 1000
+"""Texts that a tokenizer gets in one call. It returns lists of Python objects, over 100 bytes a token with offsets, so
+they are packed into arrays before the next call."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Row:
-    """The tokens of one row, including special tokens, without padding.
+    """The tokens of one row, special tokens included, without padding.
 
-    ids_T: int32. type_ids_T: int8, None if the model has no segments.
+    ids: int32 (T,). type_ids: int8 (T,), None if the model has no segments.
     """
 
-    ids_T: NDArray[np.int32]
-    type_ids_T: NDArray[np.int8] | None
+    ids: NDArray[np.int32]
+    type_ids: NDArray[np.int8] | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class Feature:
     """What the model reads at once.
 
@@ -64,7 +64,7 @@ class Feature:
     @property
     def length(self) -> int:
         """The tokens of its longest row."""
-        return max(len(row.ids_T) for row in self.rows)
+        return max(len(row.ids) for row in self.rows)
 
 
 Example = TypeVar("Example")
@@ -99,8 +99,8 @@ class Kind(ABC, Generic[Example, Prediction]):
         """The width of the head."""
 
     @abstractmethod
-    def encode(self, examples: Sequence[Example], first: int) -> list[Feature]:
-        """Return the features of some examples, in their order. first: the number of the first of these examples."""
+    def features(self, examples: Sequence[Example]) -> list[Feature]:
+        """Return the features of all examples, in their order."""
 
     @abstractmethod
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
@@ -130,46 +130,45 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     # ---- The same for all kinds ----
 
-    def features(self, examples: Sequence[Example]) -> list[Feature]:
-        """Return the features of all examples, in their order."""
-        features: list[Feature] = []
-        for first in range(0, len(examples), BLOCK_EXAMPLES):
-            features += self.encode(examples[first : first + BLOCK_EXAMPLES], first)
-            progress()  # a large set takes minutes, and the watchdog waits for a sign of life
-        return features
-
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
         """Return the model's arguments: int64 (B, T), or (B, choices, T) if a feature has several rows."""
         return self.padded([row for feature in features for row in feature.rows])
 
     def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Return rows padded to the longest one, on the side that the tokenizer pads."""
-        columns: dict[str, list[Any]] = {"input_ids": [row.ids_T.tolist() for row in rows]}
-        if rows[0].type_ids_T is not None:
-            columns["token_type_ids"] = [row.type_ids_T.tolist() for row in rows if row.type_ids_T is not None]
+        columns: dict[str, list[Any]] = {"input_ids": [row.ids.tolist() for row in rows]}
+        if rows[0].type_ids is not None:
+            columns["token_type_ids"] = [row.type_ids.tolist() for row in rows if row.type_ids is not None]
         return dict(self.tokenizer.pad(columns, return_tensors="pt"))
 
-    def encoded(self, texts: Sequence[Any], pairs: Sequence[str] | None = None) -> list[Row]:
-        """Return the rows of texts or of pairs of texts. The longer one of a pair is cut if they do not fit."""
-        if not texts:
-            return []
-        encoding = self.tokenizer(
-            list(texts),
-            list(pairs) if pairs is not None else None,
-            truncation="longest_first",
-            max_length=self.max_length,
-        )
-        return rows_of(encoding)
+    def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
+        """Return the rows of texts or of pairs of texts. The longer text of a pair is truncated if they do not fit."""
+        rows: list[Row] = []
+        for block in blocks(len(texts)):
+            encoding = self.tokenizer(
+                list(texts[block]),
+                list(pairs[block]) if pairs is not None else None,
+                truncation="longest_first",
+                max_length=self.max_length,
+            )
+            rows += rows_of(encoding)
+        return rows
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices that cut `count` items into blocks, and report progress to the watchdog after each block."""
+    for start in range(0, count, EXAMPLES_AT_ONCE):
+        yield slice(start, start + EXAMPLES_AT_ONCE)
+        progress()
 
 
 def rows_of(encoding: Any) -> list[Row]:
-    """Return the rows of what a tokenizer returned."""
-    ids = [np.array(ids_T, dtype=np.int32) for ids_T in encoding["input_ids"]]
-    if encoding.get("token_type_ids") is None:
+    """Return the rows that a tokenizer made, as arrays."""
+    ids = [np.array(ids_of_row, dtype=np.int32) for ids_of_row in encoding["input_ids"]]
+    type_ids = encoding.get("token_type_ids")
+    if type_ids is None:
         return [Row(ids_T, None) for ids_T in ids]
-
-    type_ids = [np.array(type_ids_T, dtype=np.int8) for type_ids_T in encoding["token_type_ids"]]
-    return [Row(*columns) for columns in zip(ids, type_ids, strict=True)]
+    return [Row(ids_T, np.array(types, dtype=np.int8)) for ids_T, types in zip(ids, type_ids, strict=True)]
 
 
 def host(tensor: Tensor) -> Floats:

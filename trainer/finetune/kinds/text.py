@@ -25,13 +25,15 @@ class Classification(Kind[TextExample, int]):
     def outputs(self) -> int:
         return len(self.labels)
 
-    def encode(self, examples: Sequence[TextExample], first: int) -> list[Feature]:
+    def features(self, examples: Sequence[TextExample]) -> list[Feature]:
         texts = [example.text for example in examples]
-        pairs = [example.text_pair for example in examples if example.text_pair is not None]
-        rows = self.encoded(texts, pairs or None)
+
+        # Either all examples have a second text, or none has.
+        second_texts = [example.text_pair for example in examples if example.text_pair is not None]
+        rows = self.encoded(texts, second_texts or None)
 
         features = []
-        for number, (example, row) in enumerate(zip(examples, rows, strict=True), start=first):
+        for number, (example, row) in enumerate(zip(examples, rows, strict=True)):
             features.append(Feature(number, (row,), example.label))
         return features
 
@@ -67,7 +69,8 @@ class Regression(Classification):
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         values_B = output.logits.float()[:, 0]
-        targets_B = torch.tensor([feature.target for feature in features], dtype=torch.float32, device=values_B.device)
+        targets = [feature.target for feature in features]
+        targets_B = torch.tensor(targets, dtype=torch.float32, device=values_B.device)
         return F.mse_loss(values_B, targets_B, reduction="sum")
 
     def predictions(

@@ -1,4 +1,4 @@
-"""What a task's predictions are worth: every metric is a fraction between -1 and 1, and the larger the better.
+"""The metrics of tasks. Each is a fraction between -1 and 1, and larger is better.
 
 table.py            the metrics by name, with the kinds of task that each one serves
 classification.py   accuracy, F1, Matthews

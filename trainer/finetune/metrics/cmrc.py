@@ -1,22 +1,22 @@
-"""Exact match and F1 of Chinese answers, as CMRC 2018 scores them: by characters, and by what lies together.
+"""Exact match and F1 of Chinese answers, as CMRC 2018 scores them: by characters, and by their longest common run.
 
-SQuAD's script splits at spaces, which Chinese does not have. CMRC's takes each Chinese character for a word of its own
-and runs of other letters for words, leaves out its list of punctuation, and counts the longest run of words that an
-answer and a prediction have in common. Of several right answers the best match counts.
+SQuAD's script splits text at spaces, which Chinese does not use. CMRC's script treats each Chinese character and each
+run of other characters as a word, removes its own list of punctuation, and counts the longest run of words that an
+answer and a prediction have in common. If there are several right answers, the best match counts.
 
-Source: cmrc2018_evaluate.py (Cui et al., 2019, arXiv:1810.07366; github.com/ymcui/cmrc2018). Runs of other letters are
-split at spaces here and by nltk's tokenizer there, which differs where other ASCII punctuation stands in them.
+Source: cmrc2018_evaluate.py (Cui et al., 2019, arXiv:1810.07366; github.com/ymcui/cmrc2018). Runs of other characters
+are split at spaces here and by nltk's tokenizer there; results differ only if they contain other ASCII punctuation.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainer.finetune.metrics.squad import Answers, Texts, mean
 
 PUNCTUATION = "-:_*^/\\~`+=" + "，。：？！“”；’《》……·、" + "「」（）－～『』"
-"""What the script leaves out. Other punctuation stays, a left single quote for one."""
+"""What the script removes. Other punctuation stays, such as a left single quote."""
 
 WITHOUT_PUNCTUATION = str.maketrans("", "", PUNCTUATION)
 
@@ -25,23 +25,30 @@ WORD = re.compile(r"[\u4e00-\u9fa5]|[^\s\u4e00-\u9fa5]+")
 
 
 def cmrc_exact_match(predictions: Texts, references: Answers) -> float:
-    """Return the fraction of questions whose prediction is a right answer, but for case and punctuation."""
-    return mean([max(exact_score(a, p) for a in answers) for p, answers in compared(predictions, references)])
+    """Return the fraction of questions whose prediction equals a right answer, ignoring case and punctuation."""
+    return mean_of_best(predictions, references, exact_score)
 
 
 def cmrc_f1(predictions: Texts, references: Answers) -> float:
     """Return the mean over the questions of the F1 of the longest run that a prediction shares with a right answer."""
-    return mean([max(f1_score(a, p) for a in answers) for p, answers in compared(predictions, references)])
+    return mean_of_best(predictions, references, f1_score)
 
 
-def compared(predictions: Texts, references: Answers) -> list[tuple[str, Sequence[str]]]:
-    """Return each prediction with its right answers. A question that has none is right if the prediction is empty.
+def mean_of_best(predictions: Texts, references: Answers, score_of: Callable[[str, str], float]) -> float:
+    """Return the mean over the questions of a prediction's score with the right answer that it matches best.
 
+    score_of: the score of a right answer and a prediction.
     Raises ValueError for no questions, or predictions and references of different lengths.
     """
     if len(predictions) != len(references) or len(references) == 0:
         raise ValueError(f"{len(predictions)} predictions and {len(references)} references cannot be compared")
-    return [(prediction, answers or [""]) for prediction, answers in zip(predictions, references, strict=True)]
+
+    scores = []
+    for prediction, answers in zip(predictions, references, strict=True):
+        # For a question without an answer the empty text is right.
+        right_answers = answers or [""]
+        scores.append(max(score_of(answer, prediction) for answer in right_answers))
+    return mean(scores)
 
 
 def exact_score(answer: str, prediction: str) -> float:
@@ -49,11 +56,14 @@ def exact_score(answer: str, prediction: str) -> float:
 
 
 def f1_score(answer: str, prediction: str) -> float:
-    """Return the F1 of the longest common run of words. Two texts without words are the same."""
-    answer_words, predicted = WORD.findall(stripped(answer)), WORD.findall(stripped(prediction))
-    if not answer_words or not predicted:
-        return float(answer_words == predicted)
-    return 2 * longest_common_run(answer_words, predicted) / (len(answer_words) + len(predicted))
+    """Return the F1 of the longest common run of words. Two texts without words are equal."""
+    answer_words = WORD.findall(stripped(answer))
+    predicted_words = WORD.findall(stripped(prediction))
+    if not answer_words or not predicted_words:
+        return float(answer_words == predicted_words)
+
+    shared = longest_common_run(answer_words, predicted_words)
+    return 2 * shared / (len(answer_words) + len(predicted_words))
 
 
 def stripped(text: str) -> str:
@@ -62,10 +72,17 @@ def stripped(text: str) -> str:
 
 
 def longest_common_run(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return the length of the longest run of words that both have, in as many comparisons as their product."""
+    """Return the length of the longest run of words that both have. Takes len(first) * len(second) comparisons."""
     longest = 0
-    runs = [0] * (len(second) + 1)  # of the runs that end at each word of `second`, and at the last word of `first`
+
+    # runs[j + 1] is the length of the common run that ends at the current word of `first` and at word j of `second`.
+    # It is one longer than the run that ends one word earlier in both.
+    runs = [0] * (len(second) + 1)
     for word in first:
-        runs = [0, *(before + 1 if word == other else 0 for before, other in zip(runs, second, strict=False))]
+        runs_before = runs
+        runs = [0] * (len(second) + 1)
+        for position, other in enumerate(second):
+            if word == other:
+                runs[position + 1] = runs_before[position] + 1
         longest = max(longest, *runs)
     return longest

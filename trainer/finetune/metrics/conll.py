@@ -129,26 +129,29 @@ def split_tag(tag: str) -> Tag:
 
 
 def ends_chunk(before: Tag, tag: Tag) -> bool:
-    """Tell whether a chunk ended with the word before."""
+    """Return whether a chunk ended with the word before."""
     if before.prefix in ("E", "S"):
         return True
     if before.prefix in ("B", "I") and tag.prefix in ("B", "S", "O"):
         return True
 
-    # The script also reads the brackets of an older scheme, in which "." is a word outside.
-    is_inside = before.prefix not in (OUTSIDE, ".")
-    return is_inside and before.type != tag.type
+    return is_inside(before) and before.type != tag.type
 
 
 def begins_chunk(before: Tag, tag: Tag) -> bool:
-    """Tell whether a chunk begins with this word."""
+    """Return whether a chunk begins with this word."""
     if tag.prefix in ("B", "S"):
         return True
     if tag.prefix in ("E", "I") and before.prefix in ("E", "S", "O"):
         return True
 
-    is_inside = tag.prefix not in (OUTSIDE, ".")
-    return is_inside and before.type != tag.type
+    return is_inside(tag) and before.type != tag.type
+
+
+def is_inside(tag: Tag) -> bool:
+    """Return whether a word belongs to a chunk."""
+    # The script also reads the brackets of an older scheme, in which "." is a word outside.
+    return tag.prefix not in (OUTSIDE, ".")
 
 
 def check_lengths(predictions: TaggedSentences, references: TaggedSentences) -> None:

@@ -1,12 +1,12 @@
 """The threshold above which a question counts as unanswerable.
 
-For each question a model gives its best answer, and a null score: how much likelier it finds that there is no answer
-(a probability, or a difference of logits). With a threshold, a question is answered unless its null score is above it.
+For each question a model gives its best answer and a null score, which says how much more likely it is that there is no
+answer (a probability, or a difference of logits). A question is answered unless its null score is above the threshold.
 
-best_threshold is the search of SQuAD's script, for numbers that are compared with published ones. It has two flaws.
-It stops in the middle of questions with equal null scores, where no threshold can. And it says 0.0 where it is best to
-answer nothing, which is right for a probability of exactly that, but not for a difference of logits.
-choose_threshold has neither, and is what to choose a threshold by.
+best_threshold is the search of SQuAD's script, for numbers that are compared with published ones. It has two flaws. It
+may divide questions with equal null scores, which no threshold can do. And it returns 0.0 where it is best to answer
+nothing, which suits probabilities but not differences of logits. choose_threshold has neither flaw; use it to choose
+a threshold.
 
 Source: find_best_thresh of evaluate-v2.0.py (trainer/finetune/metrics/squad.py has the references).
 
@@ -36,8 +36,11 @@ class Threshold:
 
 def apply_threshold(predictions: Texts, null_scores: Sequence[float], threshold: float) -> list[str]:
     """Return the predictions, the empty text where the null score is above the threshold."""
-    pairs = zip(predictions, null_scores, strict=True)
-    return ["" if null_score > threshold else prediction for prediction, null_score in pairs]
+    final = []
+    for prediction, null_score in zip(predictions, null_scores, strict=True):
+        is_answered = null_score <= threshold
+        final.append(prediction if is_answered else "")
+    return final
 
 
 def best_threshold(
@@ -51,38 +54,45 @@ def best_threshold(
     """
     order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
 
-    best = int(np.argmax(total_N1))
-    value = null_scores[order_N[best - 1]] if best > 0 else 0.0
-    return Threshold(float(value), float(total_N1[best]) / len(scores))
+    # The script's threshold is the null score of the last question that is answered.
+    answered = int(np.argmax(total_N1))
+    value = null_scores[order_N[answered - 1]] if answered > 0 else 0.0
+    return Threshold(float(value), float(total_N1[answered]) / len(scores))
 
 
 def choose_threshold(
     predictions: Texts, references: Answers, null_scores: Sequence[float], scores: Sequence[float]
 ) -> Threshold:
-    """Return the threshold with the best score on these questions, of several the lowest. Arguments: best_threshold.
+    """Return the threshold with the best score on these questions, the lowest of equally good ones.
 
-    The score is that of the predictions after apply_threshold; but with an answer that normalization leaves nothing of
-    ("The"), the script takes silence for wrong, and so does this. If it is best to answer nothing, the threshold is the
-    next number below all null scores.
+    The arguments are those of best_threshold. The score is what apply_threshold's predictions get, with one exception:
+    where the only right answer is empty after normalization ("The"), the script counts an empty prediction as wrong,
+    and so does this function. If it is best to answer nothing, the threshold is the next number below all null scores.
     """
     order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
     sorted_N = np.asarray(null_scores, dtype=np.float64)[order_N]
 
-    # A threshold can be drawn before the first question, and after each whose successor has a higher null score.
-    is_possible_N1 = np.concatenate([[True], sorted_N[1:] > sorted_N[:-1], [True]])
-    best = int(np.argmax(np.where(is_possible_N1, total_N1, -np.inf)))
+    # A threshold may lie before the first question, after the last one, and between two with different null scores.
+    rises_between = sorted_N[1:] > sorted_N[:-1]
+    is_possible_N1 = np.concatenate([[True], rises_between, [True]])
+    possible_total_N1 = np.where(is_possible_N1, total_N1, -np.inf)
+    answered = int(np.argmax(possible_total_N1))
 
-    value = sorted_N[best - 1] if best > 0 else np.nextafter(sorted_N[0], -np.inf)
-    return Threshold(float(value), float(total_N1[best]) / len(scores))
+    if answered > 0:
+        value = sorted_N[answered - 1]
+    else:
+        value = np.nextafter(sorted_N[0], -np.inf)
+    return Threshold(float(value), float(total_N1[answered]) / len(scores))
 
 
 def totals_by_answered(
     predictions: Texts, references: Answers, null_scores: Sequence[float], scores: Sequence[float]
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the questions by rising null score, int64 (N,), and the total score if the first n of them are answered.
+    """Return the order of the questions by null score, and the total score for each number of answered questions.
 
-    The totals are float64 (N + 1,), n = 0 to N. Raises ValueError if the arguments differ in length or are empty, or
-    if a null score is not finite.
+    Order: int64 (N,), rising. Totals: float64 (N + 1,); number n is the total if the first n questions in that order
+    are answered and the others are not.
+    Raises ValueError if the arguments differ in length or are empty, or if a null score is not finite.
     """
     lengths = {len(predictions), len(references), len(null_scores), len(scores)}
     if len(lengths) > 1 or 0 in lengths:
@@ -90,8 +100,8 @@ def totals_by_answered(
     if not np.isfinite(np.asarray(null_scores)).all():
         raise ValueError("a null score is not finite; expected numbers that a threshold can be compared with")
 
-    # Without answers, the questions that cannot be answered are right. Answering such a one loses that point, unless
-    # the prediction is empty anyway.
+    # If nothing is answered, exactly the unanswerable questions are right. To answer one of those loses its point,
+    # unless the prediction is empty anyway.
     unanswerable = sum(1 for answers in references if not answers)
     gains = []
     for prediction, answers, score in zip(predictions, references, scores, strict=True):
@@ -103,5 +113,6 @@ def totals_by_answered(
     order_N = np.argsort(np.asarray(null_scores, dtype=np.float64), kind="stable")
     gains_N = np.asarray(gains, dtype=np.float64)[order_N]
 
-    # Added up one after the other from that number, as in the script, so that rounding is the same.
-    return order_N, np.cumsum(np.concatenate([[float(unanswerable)], gains_N]))
+    # The script adds one gain after the other to that number. So does cumsum, and hence rounding is the same.
+    total_N1 = np.cumsum(np.concatenate([[float(unanswerable)], gains_N]))
+    return order_N, total_N1

@@ -21,6 +21,9 @@ from collections.abc import Callable, Sequence
 Texts = Sequence[str]
 Answers = Sequence[Sequence[str]]
 
+SCORES_OF_PARTS = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
+"""The script's names for the scores of questions that have an answer, and of those that have none."""
+
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -47,13 +50,24 @@ def squad_scores(predictions: Texts, references: Answers) -> dict[str, float]:
     f1 = f1_scores(predictions, references)
     scores = {"exact": mean(exact), "f1": mean(f1), "total": float(len(references))}
 
-    for name, wanted in (("HasAns", True), ("NoAns", False)):
-        chosen = [number for number, answers in enumerate(references) if bool(answers) == wanted]
+    for name, has_answers in (("HasAns", True), ("NoAns", False)):
+        chosen = [number for number, answers in enumerate(references) if bool(answers) == has_answers]
         if chosen:
             scores[f"{name}_exact"] = mean([exact[number] for number in chosen])
             scores[f"{name}_f1"] = mean([f1[number] for number in chosen])
             scores[f"{name}_total"] = float(len(chosen))
     return scores
+
+
+def scores_of_parts(predictions: Texts, references: Answers) -> dict[str, float]:
+    """Return HasAns_exact, HasAns_f1, NoAns_exact and NoAns_f1 of `squad_scores`.
+
+    Empty if all questions have answers, as in SQuAD 1.1, where HasAns would repeat the scores of all questions.
+    """
+    if all(references):
+        return {}
+    scores = squad_scores(predictions, references)
+    return {name: scores[name] for name in SCORES_OF_PARTS if name in scores}
 
 
 def exact_scores(predictions: Texts, references: Answers) -> list[float]:

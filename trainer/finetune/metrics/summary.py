@@ -1,8 +1,8 @@
-"""What several seeds of one task come to: the mean with an interval, and quartiles.
+"""Summarizes the values of several seeds: the mean with an interval, and quartiles.
 
 The interval is Student's t for the mean of independent values of about normal distribution ("Student", 1908, The
 probable error of a mean), without resampling. With three seeds it is 4.3 standard errors wide to each side, with five
-2.8: that is what so few seeds say.
+2.8: so few seeds say no more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """The mean of `count` values, and the interval in which the mean of ever more values would lie.
+    """The mean of `count` values, and the 95% confidence interval of the mean.
 
     low and high are None for one value, which says nothing about the next. The interval is not cut off at a metric's
     limits, so it may end above 1.

@@ -77,22 +77,41 @@ def named(sentences: Sequence[Sequence[int]], labels: Sequence[str]) -> list[lis
     return [[labels[tag] for tag in sentence] for sentence in sentences]
 
 
+def of_classes(metric: Callable[[Any, Any], float], two_classes: bool = False) -> Metric:
+    """Return a metric of the class of a sentence or a pair."""
+    return Metric(unlabeled(metric), TEXT_KINDS, two_classes=two_classes)
+
+
+def of_numbers(metric: Callable[[Any, Any], float]) -> Metric:
+    """Return a metric of the number of a sentence or a pair."""
+    return Metric(unlabeled(metric), TEXT_KINDS, of_numbers=True)
+
+
+def of_answers(metric: Callable[[Any, Any], float]) -> Metric:
+    """Return a metric of the answers to questions."""
+    return Metric(unlabeled(metric), frozenset({"span"}))
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(accuracy, TEXT_KINDS | {"choice", "tags"}),
-    "f1": Metric(unlabeled(classification.f1), TEXT_KINDS, two_classes=True),
-    "micro_f1": Metric(unlabeled(classification.micro_f1), TEXT_KINDS),
-    "macro_f1": Metric(unlabeled(classification.macro_f1), TEXT_KINDS),
-    "matthews": Metric(unlabeled(classification.matthews), TEXT_KINDS),
-    "accuracy_and_f1": Metric(unlabeled(classification.accuracy_and_f1), TEXT_KINDS, two_classes=True),
-    "accuracy_and_macro_f1": Metric(unlabeled(classification.accuracy_and_macro_f1), TEXT_KINDS),
-    "pearson": Metric(unlabeled(correlation.pearson), TEXT_KINDS, of_numbers=True),
-    "spearman": Metric(unlabeled(correlation.spearman), TEXT_KINDS, of_numbers=True),
-    "pearson_and_spearman": Metric(unlabeled(correlation.pearson_and_spearman), TEXT_KINDS, of_numbers=True),
+    # Classes
+    "f1": of_classes(classification.f1, two_classes=True),
+    "micro_f1": of_classes(classification.micro_f1),
+    "macro_f1": of_classes(classification.macro_f1),
+    "matthews": of_classes(classification.matthews),
+    "accuracy_and_f1": of_classes(classification.accuracy_and_f1, two_classes=True),
+    "accuracy_and_macro_f1": of_classes(classification.accuracy_and_macro_f1),
+    # Numbers
+    "pearson": of_numbers(correlation.pearson),
+    "spearman": of_numbers(correlation.spearman),
+    "pearson_and_spearman": of_numbers(correlation.pearson_and_spearman),
+    # Tags
     "chunk_f1": Metric(chunk_f1, frozenset({"tags"})),
-    "exact_match": Metric(unlabeled(squad.exact_match), frozenset({"span"})),
-    "answer_f1": Metric(unlabeled(squad.answer_f1), frozenset({"span"})),
-    "cmrc_exact_match": Metric(unlabeled(cmrc.cmrc_exact_match), frozenset({"span"})),
-    "cmrc_f1": Metric(unlabeled(cmrc.cmrc_f1), frozenset({"span"})),
+    # Answers
+    "exact_match": of_answers(squad.exact_match),
+    "answer_f1": of_answers(squad.answer_f1),
+    "cmrc_exact_match": of_answers(cmrc.cmrc_exact_match),
+    "cmrc_f1": of_answers(cmrc.cmrc_f1),
 }
 """The first metric of a task decides which epoch is the best."""
 
@@ -102,7 +121,13 @@ def metrics_for(kind: str, has_numbers: bool = False) -> list[str]:
 
     has_numbers: whether the task's labels are numbers, which they can be in sentences and pairs.
     """
-    return [name for name, metric in METRICS.items() if kind in metric.kinds and metric.of_numbers == has_numbers]
+    return [name for name in METRICS if serves(name, kind, has_numbers)]
+
+
+def serves(name: str, kind: str, has_numbers: bool) -> bool:
+    """Return whether a metric serves a kind of task, with labels that are numbers or not."""
+    metric = METRICS[name]
+    return kind in metric.kinds and metric.of_numbers == has_numbers
 
 
 def default_metrics(kind: str, has_numbers: bool = False) -> list[str]:
@@ -120,15 +145,17 @@ def unsuitable(name: str, kind: str, has_numbers: bool, number_of_labels: int | 
     number_of_labels: None if it is not known yet.
     """
     possible = ", ".join(metrics_for(kind, has_numbers))
-    task = f'a task of kind "{kind}"' + (" whose labels are numbers" if has_numbers else "")
+    task = f'a task of kind "{kind}"'
+    if has_numbers:
+        task += " whose labels are numbers"
+
     if name not in METRICS:
         return f"is not a metric; {task} can have: {possible}"
 
-    metric = METRICS[name]
-    if kind not in metric.kinds or metric.of_numbers != has_numbers:
+    if not serves(name, kind, has_numbers):
         return f"does not serve {task}, which can have: {possible}"
 
-    if metric.two_classes and number_of_labels not in (None, 2):
+    if METRICS[name].two_classes and number_of_labels not in (None, 2):
         return (
             f"needs two labels, of which the second is the positive one, but there are {number_of_labels}; "
             '"macro_f1" serves any number'

@@ -1,4 +1,4 @@
-"""Does one step of continued pretraining: text -> pairs -> a run of the trainer -> a Hugging Face folder.
+"""Runs one step of continued pretraining: text -> pairs -> a run of the trainer -> a Hugging Face folder.
 
     DIR/STEP/texts.jsonl    the task's text (step "task" alone)
     DIR/STEP/text           text shards
@@ -7,7 +7,7 @@
     DIR/STEP/run            the run: checkpoints, metrics, report
     DIR/STEP/hf             the encoder that the next step begins with
 
-Each of them is made by the documented command, finished or not at all, and what is finished is not made again.
+Each is made by the documented command, either completely or not at all, and is not made again once it exists.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from trainer.run_context import watch_ranks
 from trainer.train import pretrain
 
 JOB_TIMEOUT_SECONDS = 600.0
-"""How long ranks wait without a sign of life from rank 0, which runs the pipeline's jobs."""
+"""How long rank 0 may go without progress while it runs the pipeline's jobs."""
 
 PAIR_OBJECTIVES = {"domain": "full_sentences", "task": "doc_sentences"}
-"""Rows of one segment, so that nothing but masks is predicted; a task's examples are kept apart."""
+"""Objectives with one segment per row, so only masks are predicted. In a task's rows examples are not joined."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ def check_step(step: AdaptStep, folder: str) -> None:
 def adapt(step: AdaptStep, folder: str, stop: StopRequest) -> None:
     """Continue the encoder in `folder` and export it to `step.encoder`. A collective call.
 
-    Raises PreemptedError when it was asked to stop and everything is saved.
+    Raises PreemptedError after a stop request, once everything is saved.
     """
     if not step.has_pairs:
         on_rank_0(lambda progress: make_pairs(step, folder, stop, progress))
 
     recipe = run_on_rank_0(lambda: final_recipe(step, folder))
-    with usual_arithmetic():
+    with restored_arithmetic():
         pretrain(recipe, stop)
     on_rank_0(lambda progress: export_run(step.run, step.encoder, stop, progress))
 
 
 def on_rank_0(act: Callable[[Callable[[], None]], None]) -> None:
-    """Let rank 0 do something that takes long, and tells its progress, while the others wait. A collective call."""
+    """Run a long action on rank 0, which reports its progress, while the other ranks wait. A collective call."""
     with watch_ranks(JOB_TIMEOUT_SECONDS) as watchdog:
         watchdog.at("preparing a step")
         run_on_rank_0(lambda: act(watchdog.progress))
@@ -124,7 +124,7 @@ def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callab
 
 
 def write_unless_equal(path: str, content: bytes) -> None:
-    """Write a file unless it holds this already: `shard` takes a newer file for a changed one."""
+    """Write a file unless it already has this content: `shard` treats a newer file as changed."""
     if not storage.exists(path) or storage.read(path) != content:
         storage.publish(path, content)
 
@@ -143,13 +143,13 @@ def final_recipe(step: AdaptStep, folder: str) -> Recipe:
 
 
 def export_run(run: Path, encoder: Path, stop: StopRequest, progress: Callable[[], None]) -> None:
-    """Export a run. What an export that was killed left is replaced."""
+    """Export a run, replacing what a killed export may have left."""
     run_job(["-m", "trainer.export", str(run), "--output", str(encoder), "--overwrite"], stop, progress)
 
 
 @contextlib.contextmanager
-def usual_arithmetic() -> Iterator[None]:
-    """Undo at the end how a run has this process compute.
+def restored_arithmetic() -> Iterator[None]:
+    """Restore torch's arithmetic settings after the block, which a training run changes.
 
     Fine-tuning must not depend on whether a step before it ran in the same process, or in one that was killed.
     """

@@ -1,4 +1,4 @@
-"""Does all steps in their order; `run_steps` is where it begins.
+"""Runs all steps in order; the entry point is `run_steps`.
 
     DIR/steps.json    which steps are done, and what each was made with
     DIR/general       the run of [general] recipe, and its export (not with [general] folder)
@@ -6,8 +6,9 @@
     DIR/task
     DIR/finetune      what `clozeline finetune` writes
 
-All steps run in this process, on all ranks of a launcher, because a step begins as any start does: from what the one
-before left on the disk. Rank 0 alone runs the pipeline's jobs and exports, as processes of their own.
+All steps run in this process, on all ranks of a launcher. Each starts from what the step before it left on the disk,
+just as it does when the command is started again. Rank 0 alone runs the pipeline's jobs and exports, each in a separate
+process.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from trainer.config.load import load_recipe
-from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
+from trainer.finetune.agreement import agreed, read_on_all_ranks
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.held_folder import held
-from trainer.finetune.inputs import Order
 from trainer.finetune.model import check_folder, open_tokenizer
 from trainer.finetune.output import IDENTITY_FILE
-from trainer.finetune.run import finetune
+from trainer.finetune.run import Order, finetune
 from trainer.finetune.steps.adapt import (
     JOB_TIMEOUT_SECONDS,
     AdaptStep,
@@ -38,7 +39,7 @@ from trainer.finetune.steps.adapt import (
     check_step,
     export_run,
     on_rank_0,
-    usual_arithmetic,
+    restored_arithmetic,
 )
 from trainer.finetune.steps.record import MadeWith, StepRecord, hash_of
 from trainer.finetune.steps.schema import GeneralSection, Steps
@@ -57,7 +58,7 @@ FINETUNE = "finetune"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. data: the folder of the task's files. made_with: of each step that has a folder."""
+    """What to run. data: the folder of the task's files. made_with: for each step that has a folder."""
 
     steps: Steps
     output: Path
@@ -78,13 +79,15 @@ class Plan:
 
 
 def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
-    """Do all steps that are not done yet. A collective call.
+    """Run all steps that are not finished. A collective call.
 
     Raises UsageError and DataError before anything is done, PreemptedError once everything is saved, and what training,
     exports and the pipeline's jobs raise.
     """
+    plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
     start_distributed(JOB_TIMEOUT_SECONDS)
-    plan = read_plan(steps, Path(output))
+    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "What the steps begin with (encoder, recipes, text)"})
+
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
 
@@ -107,21 +110,11 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
             finetune(Order(folder, plan.task, plan.data, str(plan.output / FINETUNE), list(seeds)), stop)
 
 
-# What is to be done
-
-
-def read_plan(steps: Steps, output: Path) -> Plan:
-    """Read the plan on every rank. A collective call.
-
-    Raises the first rank's UsageError or DataError on all of them, so that it is printed once.
-    """
-    own: list[Plan] = []
-    run_on_all_ranks(lambda: own.append(plan_of(steps, output)))
-    return own[0]
+# The plan
 
 
 def plan_of(steps: Steps, output: Path) -> Plan:
-    """Read everything that the steps name. Raises UsageError and DataError for what could not be done."""
+    """Read everything that the steps name. Raises UsageError and DataError for steps that cannot be run."""
     task = read_task(steps.finetune.task, steps.finetune.set)
     data = data_folder(steps.finetune.task, steps.finetune.data)
     examples = read_task_data(task, data)
@@ -143,7 +136,7 @@ def plan_of(steps: Steps, output: Path) -> Plan:
 
 
 def check_encoder(plan: Plan, folder: str) -> None:
-    """Raise UsageError or DataError if an encoder cannot be fine-tuned on the task, or continued by a step."""
+    """Raise UsageError or DataError if an encoder cannot be fine-tuned on the task, or a step cannot continue it."""
     check_folder(folder, plan.task.kind)
     open_tokenizer(folder, plan.task.kind)
     for step in plan.adapt_steps:
@@ -173,7 +166,7 @@ def made_with_of(plan: Plan) -> dict[str, MadeWith]:
 
 
 def text_identity(step: AdaptStep) -> str:
-    """Return a hash of a step's text. A corpus goes by its patterns: what changes in its files is not noticed."""
+    """Return a hash of a step's text. A corpus is identified by its patterns alone, not by what its files contain."""
     if step.has_pairs:
         return hash_of([read_manifest(folder, "pairs").fingerprint for folder in step.pairs])
     return hash_of(step.texts, step.sources)
@@ -184,7 +177,7 @@ def _without_workers(flags: Any) -> dict[str, Any]:
     return flags.model_dump(exclude={"direct_num_workers"})
 
 
-# Doing it
+# Running it
 
 
 def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
@@ -200,9 +193,9 @@ def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
 
 @contextlib.contextmanager
 def _step(plan: Plan, record: StepRecord, name: str, always: bool = False) -> Iterator[bool]:
-    """Note that a step begins and, after the block, that it is done. Yields whether it is still to be done.
+    """Record that a step begins and, after the block, that it is finished. Yields whether the step must be run.
 
-    always: do it again even if it is done, because it knows itself what is left.
+    always: run the step even if it is finished, because the step itself knows what is left to do.
     """
     made_with = plan.made_with[name]
     is_due = always or not run_on_rank_0(lambda: record.is_finished(name))
@@ -223,6 +216,6 @@ def train_general(plan: Plan, stop: StopRequest) -> None:
     run = folder / "run"
     recipe = load_recipe(str(general.recipe), [*general.set, f"run.output={run}"])
     check_memory(recipe, str(general.recipe))
-    with usual_arithmetic():
+    with restored_arithmetic():
         pretrain(recipe, stop)
     on_rank_0(lambda progress: export_run(run, folder / "hf", stop, progress))

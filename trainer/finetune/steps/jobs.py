@@ -1,7 +1,7 @@
-"""Runs commands of ours as a user would: a process each, whose one-line error becomes this process's.
+"""Runs Clozeline's commands as a user would, each in its own process, and passes on their one-line errors.
 
-The trainer does not import the pipeline. A job ends with this process: where the system can (Linux), also if this
-process is killed without warning, so that a new start never meets the job of the one before.
+The trainer does not import the pipeline. A job ends when this process ends. On Linux that holds even if this process is
+killed, so a new start never runs into a job of the previous one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ the arguments from the second on. The parent may have ended before that."""
 
 
 class JobFailedError(ClozelineError):
-    """A job ended with an exit code that is no error of ours: it has a bug, or was killed."""
+    """A job ended with an exit code that is not one of Clozeline's errors: it has a bug, or was killed."""
 
 
 def run_job(words: list[str], stop: StopRequest, progress: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _read_errors(stream: IO[str], messages: list[str]) -> None:
-    """Pass on what a job writes to stderr, except its error, which this process prints itself."""
+    """Pass on what a job writes to stderr, except its error, which this process reports once."""
     for line in stream:
         if line.startswith(PREFIX):
             messages.append(line.removeprefix(PREFIX).strip())

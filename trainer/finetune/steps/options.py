@@ -1,4 +1,4 @@
-"""The flags of `clozeline finetune` that add steps before fine-tuning, and what goes with them."""
+"""The flags of `clozeline finetune` that add steps before fine-tuning, and their checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def add_step_flags(flags: argparse.ArgumentParser) -> None:
         "--continue_pretraining",
         metavar="RECIPE",
         help="first continue FOLDER's pretraining on the task's own training text, without labels; if RECIPE names "
-        "data.pairs, on these before (docs/adapt.md)",
+        "data.pairs, on those before that (docs/adapt.md)",
     )
     flags.add_argument(
         "--steps",
         metavar="STEPS.toml",
-        help="do the steps of a file: general, domain, task, finetune (docs/adapt.md)",
+        help="run the steps of a file: general, domain, task, finetune (docs/adapt.md)",
     )
 
 

@@ -1,8 +1,9 @@
-"""What a folder of steps holds: which steps are done, and what each was made with.
+"""The record of a folder of steps: which steps are finished, and what each was made with.
 
     DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": HASH, ...}, "finished": true}, ...}
 
-What a step was made with includes the step before it, so a change shows in all steps that follow.
+What a step was made with includes the step before it, so a change shows in all steps that follow. A step whose folder
+was removed is done again, and so the folders of all later steps must be removed as well.
 """
 
 from __future__ import annotations
@@ -19,64 +20,63 @@ from schemas.errors import DataError, UsageError
 RECORD_FILE = "steps.json"
 
 MadeWith = dict[str, str]
-"""Hashes of what decides a step's result, by what to call it in a message."""
+"""Hashes of what a step's result depends on, by their names in messages."""
 
 
 class StepRecord:
-    """DIR/steps.json. A step whose folder was removed counts as not begun."""
+    """DIR/steps.json. A step whose folder was removed counts as not started."""
 
     def __init__(self, output: Path):
         """Read the record. Raises DataError if the file is damaged."""
         self._output = output
-        self._entries = _read(output / RECORD_FILE)
+        self._entries: dict[str, Any] = {}
+        for name, entry in _read(output / RECORD_FILE).items():
+            if (output / name).is_dir():
+                self._entries[name] = entry
 
     def check(self, steps: Mapping[str, MadeWith]) -> None:
-        """Raise UsageError if a step's folder was made with something else, or from a folder that was removed.
+        """Raise UsageError if the folder of a step was made with something else, or with a step that was removed.
 
         steps: all steps by name, in their order.
         """
-        for name, made_with in steps.items():
-            entry = self._entry(name)
-            if entry is None:
-                self._check_removed(name, list(steps))
-                continue
-
-            before = entry["made_with"]
-            differs = [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
-            if differs:
-                folders = [str(self._output / name), *self._later_folders(name, list(steps))]
+        names = list(steps)
+        for position, name in enumerate(names):
+            differences = self._differences(name, steps[name])
+            if differences:
                 raise UsageError(
-                    f"{self._output / name} was made with another {' and another '.join(differs)}. Choose another "
-                    f"--output, or remove {' and '.join(folders)} to do it again."
+                    f"{self._output / name} was made with another {' and another '.join(differences)}. Choose another "
+                    f"--output, or remove {self._existing(names[position:])} to do it again."
                 )
 
-    def _check_removed(self, name: str, names: list[str]) -> None:
-        """Raise UsageError if a step's folder was removed, but not those of later steps, which were made from it."""
-        later = self._later_folders(name, names)
-        if name in self._entries and later:
-            raise UsageError(
-                f"{self._output / name} was removed, and what was made from it was not. Remove {' and '.join(later)} "
-                "as well to do these steps again, or choose another --output."
-            )
+        # A step that is done again may have another result: a corpus, for example, is known by its path alone.
+        for position, name in enumerate(names):
+            later = self._existing(names[position + 1 :])
+            if name not in self._entries and later:
+                raise UsageError(
+                    f"{self._output / name} is gone, but later steps were made with it. Choose another --output, or "
+                    f"remove {later} to do these steps again."
+                )
 
-    def _later_folders(self, name: str, names: list[str]) -> list[str]:
-        """Return the folders of the steps after a step, as far as there are any. names: of all steps, in order."""
-        later = names[names.index(name) + 1 :]
-        return [str(self._output / step) for step in later if self._entry(step)]
+    def _differences(self, name: str, made_with: MadeWith) -> list[str]:
+        """Return what a step would be made with now that differs from what its folder was made with."""
+        if name not in self._entries:
+            return []
+        before = self._entries[name]["made_with"]
+        return [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
+
+    def _existing(self, names: list[str]) -> str:
+        """Return the folders of those steps that have one, for a message; an empty string if there are none."""
+        return " and ".join(str(self._output / name) for name in names if name in self._entries)
 
     def is_finished(self, name: str) -> bool:
-        """Return whether a step is done."""
-        entry = self._entry(name)
-        return entry is not None and bool(entry["finished"])
+        """Return whether a step is finished."""
+        return name in self._entries and bool(self._entries[name]["finished"])
 
     def write(self, name: str, made_with: MadeWith, finished: bool) -> None:
-        """Note that a step begins, or that it is done."""
+        """Record that a step begins, or that it is finished."""
         (self._output / name).mkdir(parents=True, exist_ok=True)
         self._entries[name] = {"made_with": made_with, "finished": finished}
         storage.publish(str(self._output / RECORD_FILE), (json.dumps(self._entries, indent=1) + "\n").encode())
-
-    def _entry(self, name: str) -> Any:
-        return self._entries.get(name) if (self._output / name).is_dir() else None
 
 
 def hash_of(*values: Any) -> str:

@@ -39,7 +39,7 @@ def changed_content(section: AdaptSection) -> dict[str, Any]:
         apply_override(content, change)
     if content.get("phases"):
         raise UsageError(
-            f"The recipe {section.recipe} has phases, each with rows of its own, which a step of continued pretraining "
+            f"The recipe {section.recipe} has phases with separate rows, which a step of continued pretraining "
             'cannot have. Remove them, or add "phases=none" to the changes of the step.'
         )
     return content

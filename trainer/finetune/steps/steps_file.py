@@ -62,7 +62,7 @@ def content_of_recipe(recipe: str) -> dict[str, Any]:
 
 
 def check_order(names: list[str], path: str) -> None:
-    """Raise UsageError if the tables of a file are in another order than the steps: it would read as what is not done.
+    """Raise UsageError if the tables of a file are not in the order of the steps, which would be misleading.
 
     Unknown names are left to the schema.
     """

@@ -1,0 +1,58 @@
+"""The scores of a set: the task's metrics, and of SQuAD 2.0 those of answerable and unanswerable questions apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.finetune.test_kinds import kind_for
+from trainer.finetune.examples import Answer, SpanExample
+from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.scores import score
+
+CONTEXT = "The baker finds the letter in the morning."
+
+
+def questions(*answers: str) -> list[SpanExample]:
+    """A question for each answer; "" cannot be answered."""
+    examples = []
+    for number, text in enumerate(answers):
+        found = (Answer(text, CONTEXT.index(text)),) if text else ()
+        examples.append(SpanExample(str(number), "What?", CONTEXT, found, not text))
+    return examples
+
+
+@pytest.fixture
+def spans(encoder) -> Kind:
+    folder: Path = encoder("bert")
+    return kind_for(folder, "span")
+
+
+def test_questions_with_and_without_an_answer_are_scored_apart_too(spans: Kind) -> None:
+    scores = score(spans, questions("baker", "the letter", "", ""), ["baker", "letter in", "", "cat"])
+    assert scores == pytest.approx(
+        {
+            "answer_f1": (1 + 2 / 3 + 1 + 0) / 4,
+            "exact_match": 2 / 4,
+            "HasAns_exact": 1 / 2,
+            "HasAns_f1": (1 + 2 / 3) / 2,
+            "NoAns_exact": 1 / 2,
+            "NoAns_f1": 1 / 2,
+        }
+    )
+
+
+def test_questions_that_all_have_answers_are_not_divided(spans: Kind) -> None:
+    assert set(score(spans, questions("baker", "letter"), ["baker", ""])) == {"answer_f1", "exact_match"}
+
+
+def test_a_part_without_questions_has_no_score(spans: Kind) -> None:
+    names = set(score(spans, questions("", ""), ["", "cat"]))
+    assert names == {"answer_f1", "exact_match", "NoAns_exact", "NoAns_f1"}
+
+
+def test_metrics_of_other_scripts_stay_alone(encoder) -> None:
+    kind = kind_for(encoder("bert"), "span")
+    kind.task = kind.task.model_copy(update={"metrics": ("cmrc_f1",)})
+    assert set(score(kind, questions("baker", ""), ["baker", ""])) == {"cmrc_f1"}
