@@ -128,7 +128,7 @@ def build_pair_shard(task: PairTask, plan: PairsPlan) -> Report:
 
 @lru_cache(maxsize=1)
 def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
-    """Return the vocabulary. Parsing takes up to 0.2 s, so it is done once per process. Threads may share the result."""
+    """Return the vocabulary, parsed once per process because that takes up to 0.2 s. Threads may share it."""
     return parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
 
 
