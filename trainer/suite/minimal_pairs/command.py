@@ -1,7 +1,7 @@
 """Scores files of minimal pairs: `python -m trainer.suite.child minimal_pairs FOLDER --files "blimp/*.jsonl"`.
 
     OUTPUT/files/NAME.json   the scores of one file, written when all its pairs are judged
-    OUTPUT/results.json      accuracy over all pairs and by phenomenon and paradigm
+    OUTPUT/results.json      the mean accuracy over paradigms, and the accuracy of each phenomenon and paradigm
 
 A file that is finished is kept, so the same command continues what was stopped.
 """
@@ -14,6 +14,7 @@ import posixpath
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -126,18 +127,27 @@ def judged(opened: tuple[Any, Any], pairs: Sequence[Pair], variant: str) -> dict
 
 
 def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all files come to. The accuracy is over all pairs, as BLiMP's, whose paradigms are of one size."""
-    paradigms = [row for file in files for row in file["paradigms"]]
-    by_phenomenon: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in paradigms:
-        by_phenomenon[row["phenomenon"]].append(row)
+    """Return the content of results.json: the scores of all files together.
 
+    The accuracy is the mean over paradigms, each of which counts the same. That is what BLiMP reports (all of its
+    paradigms have 1,000 pairs) and what BabyLM computes, whose paradigms differ in size (`process_results` in
+    sentence_zero_shot/run.py of https://github.com/babylm/evaluation-pipeline-2025). A phenomenon's accuracy is over
+    its pairs, as there.
+    """
+    rows = [row for file in files for row in file["paradigms"]]
+    by_phenomenon: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    by_paradigm: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_phenomenon[row["phenomenon"]].append(row)
+        by_paradigm[row["paradigm"]].append(row)
+
+    paradigms = {name: share_right(of_paradigm) for name, of_paradigm in by_paradigm.items()}
     return {
         **identity,
-        "accuracy": share_right(paradigms),
-        "pairs": sum(row["pairs"] for row in paradigms),
-        "phenomena": {name: share_right(rows) for name, rows in sorted(by_phenomenon.items())},
-        "paradigms": {row["paradigm"]: row["right"] / row["pairs"] for row in paradigms},
+        "accuracy": fmean(paradigms.values()),
+        "pairs": sum(row["pairs"] for row in rows),
+        "phenomena": {name: share_right(of_phenomenon) for name, of_phenomenon in sorted(by_phenomenon.items())},
+        "paradigms": paradigms,
         "seconds": sum(file["seconds"] for file in files),
     }
 
