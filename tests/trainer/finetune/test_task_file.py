@@ -88,7 +88,7 @@ def test_every_default_is_written_out() -> None:
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
         ("kind=choice", "data.columns.context is missing, which a task of the kind choice needs"),
         ("data.format=xml", "data.format: input should be"),
-        ("data.train=a/train.xml", "data.format is missing. How the files are written."),
+        ("data.train=a/train.xml", "data.format is missing. Format of the files."),
         ("data.train=none", "data.train is missing. The training file"),
         ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
         ("data.columns.label=none", "data.columns.label is missing"),
@@ -98,7 +98,7 @@ def test_every_default_is_written_out() -> None:
         ("data.test_header=true", "data.test_columns and data.test_header need data.test"),
         ("data.find_answers=true", "data.find_answers is for the kind span"),
         ("data.extra.test=a.tsv", 'data.extra has a set "test"'),
-        ("data.replace.three.a=b", 'data.replace has "three", which is none of data.columns'),
+        ("data.replace.three.a=b", 'data.replace has "three", which is not in data.columns'),
         (
             'metrics=["acuracy"]',
             'metrics has "acuracy", which is not a metric; a task of kind "pair" can have:',
