@@ -1,7 +1,7 @@
 """Describes how each new token of an extended vocabulary is built from old ones, in a file next to tokenizer.json.
 
-`vocab --extend` writes the file, and it travels with the pairs. A model that starts from the smaller vocabulary's weights
-uses it to initialize the embeddings of the new tokens.
+`vocab --extend` writes the file, and it travels with the pairs. A model that starts from the smaller vocabulary's
+weights uses it to initialize the embeddings of the new tokens.
 """
 
 from __future__ import annotations
