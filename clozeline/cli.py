@@ -17,7 +17,7 @@ from clozeline.installation import USAGE_ERROR, run_explained
 EXIT_CODES = """\
 exit codes:
   0    done
-  1    a run that cannot go on
+  1    a run that cannot continue
   2    usage or configuration
   3    bad data
   4    bad checkpoint
@@ -58,9 +58,9 @@ def explain_usage(words: list[str]) -> int:
 
     first = words[0]
     if first.startswith("-"):
-        parser.parse_args([first])  # --help and --version end the process here, as an unknown flag does
+        parser.parse_args([first])  # exits on --help, --version and unknown flags
 
-    import difflib  # takes longer to load than all of this module
+    import difflib  # imported here because it loads more slowly than this whole module
 
     close = difflib.get_close_matches(first, COMMANDS, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
@@ -190,6 +190,6 @@ COMMANDS = {
     "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
     "finetune": Command("encoder and task -> scores, predictions and a fine-tuned folder", "finetune", start_finetune),
     "suite": Command("encoders and many tasks -> one table with intervals", "finetune", start_suite),
-    "doctor": Command("what this machine will do, and what to do about what is not well", "trainer", start_doctor),
+    "doctor": Command("check this machine for training, and say how to fix what is wrong", "trainer", start_doctor),
     "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
 }

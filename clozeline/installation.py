@@ -8,7 +8,7 @@ Clashes: PyPI has other projects whose top-level modules are called trainer, pip
     found first   another directory comes earlier on sys.path, so that Python imports the other module
     overwritten   both projects were installed into one site-packages, and the later one replaced our files
 
-This module imports the standard library alone: it has to work when nothing else does.
+This module imports only the standard library, because it has to work when nothing else does.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
 def find_clash() -> str | None:
     """Return what is wrong if another project's module would be imported instead of ours, or None.
 
-    All our packages lie in one folder, in a clone as well as in site-packages, so this one's place says where the
-    others must be.
+    All our packages share one parent folder, in a clone as well as in site-packages, so this package's location
+    determines where the others must be.
     """
     root = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,7 @@ from schemas import storage
 from schemas.errors import DataError
 
 RANGES_AT_ONCE = 32
-"""Requests to a store that are under way at the same time. More of them gain little and make stores answer 503."""
+"""Concurrent requests to a store. More would gain little and make stores answer 503."""
 
 
 class ByteRange(NamedTuple):
@@ -23,8 +23,8 @@ class ByteRange(NamedTuple):
 def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
     """Return exactly the bytes of each range, one request each, several at the same time.
 
-    All files lie on the same disk or in the same store. A file that ends early gives fewer bytes. Raises DataError for
-    a file that is gone and StorageError when the disk or the store refuses.
+    All files must be on the same disk or in the same store. A range past the end of its file returns fewer bytes.
+    Raises DataError if a file does not exist and StorageError if the disk or the store fails.
     """
     if not ranges:
         return []
@@ -45,7 +45,7 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
 
 
 def _first_missing(ranges: Sequence[ByteRange]) -> str:
-    """Return the file to name in an error: a store's own says of none which it is."""
+    """Return the missing file's URL for the error message; a store's own error does not name the file."""
     return next((wanted.url for wanted in ranges if not storage.exists(wanted.url)), ranges[0].url)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 class ClozelineError(Exception):
     """Base of the errors a user can act on. `exit_code` is the process's exit status.
 
-    everywhere: every process of a run raises the error, so it is enough that one of them prints it.
+    everywhere: whether every process of a run raises this error. If so, only one of them needs to print it.
     """
 
     exit_code = 1

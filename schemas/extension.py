@@ -1,7 +1,7 @@
-"""What the new tokens of an extended vocabulary stand for: a file next to its tokenizer.json.
+"""Describes how each new token of an extended vocabulary is built from old ones, in a file next to tokenizer.json.
 
-`vocab --extend` writes it, it travels with the pairs, and a model that begins with the smaller vocabulary's weights
-makes its new rows of it.
+`vocab --extend` writes the file, and it travels with the pairs. A model that starts from the smaller vocabulary's
+weights uses it to initialize the embeddings of the new tokens.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from schemas.errors import DataError
 
 EXTENSION_FILE = "extension.json"
-"""The file of an extended vocabulary that says what its new tokens stand for."""
+"""Name of the file in an extended vocabulary's folder."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """How a vocabulary was made from a smaller one: its ids from `base_size` on are new.
+    """How a vocabulary extends a smaller one. Ids from `base_size` on are new.
 
-    base_fingerprint: of the smaller one. rows: the old ids whose embeddings a new one begins as the mean of.
+    base_fingerprint: the smaller vocabulary's fingerprint. rows: for each new id, the old ids whose mean embedding
+    initializes it.
     """
 
     base_size: int
@@ -37,7 +38,7 @@ class Extension:
 
     @classmethod
     def from_json(cls, data: bytes, size: int, url: str) -> Extension:
-        """Read EXTENSION_FILE of a vocabulary of `size` tokens. Raises DataError naming `url` when it is not that."""
+        """Parse EXTENSION_FILE of a vocabulary of `size` tokens. Raises DataError naming `url` if it is invalid."""
         try:
             content = json.loads(data)
             rows = {int(new): tuple(map(int, old)) for new, old in content["rows"].items()}

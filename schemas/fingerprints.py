@@ -1,10 +1,10 @@
-"""The fingerprint of a folder's content: equal content, equal fingerprint, whatever the compression.
+"""Fingerprints of a folder's content. Equal content has equal fingerprints, regardless of compression.
 
     format 1    hash of (kind, "1", identity, a line for each shard)
     format 2    hash of (kind, "2", identity, the digest of each 4,096 lines)
 
-A shard's line is its path and the fingerprint of its rows. The digests of format 2 can be computed in parallel, by
-whoever has the entries of a part.
+A shard's line is its path and the fingerprint of its rows. The digests of format 2 can be computed in parallel,
+each from the entries of its own part.
 """
 
 from __future__ import annotations

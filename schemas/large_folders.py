@@ -1,4 +1,4 @@
-"""Deleting folders of millions of files in bounded memory, the file that says so last."""
+"""Deletes folders of millions of files in bounded memory, with one chosen file deleted last."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from schemas import storage
 
 PAGE = 1000
-"""Files that are listed, and then deleted, in one request to S3. It takes no more."""
+"""Files listed, and then deleted, per request to S3: the most that S3 accepts."""
 
 
 def remove_folder(url: str, last: str) -> None:
-    """Delete a folder, and its file `last` only when nothing else is left. Deletes a file as well.
+    """Delete a folder or a file. The folder's file `last` is deleted after everything else.
 
-    Does nothing when there is nothing. Raises StorageError when the disk or the store refuses.
+    Does nothing if `url` does not exist. Raises StorageError if the disk or the store fails.
     """
     kept = storage.join(url, last)
     if storage.is_local(url):
@@ -35,8 +35,8 @@ def remove_folder(url: str, last: str) -> None:
 def _pages(url: str) -> Iterator[list[str]]:
     """Yield the paths of all files below a folder in a store.
 
-    For S3 one page is in memory at a time; the packages of other stores only list a folder as a whole, at about
-    a kilobyte for each file.
+    For S3, only one page is in memory at a time. The packages for other stores can only list a whole folder at once,
+    which takes about a kilobyte per file.
     """
     fs, path = storage.filesystem(url)
     if "s3" not in fs.protocol:

@@ -1,6 +1,6 @@
-"""What lies in a folder: one listing, never a request for each file.
+"""Lists a folder's contents without a request for each file.
 
-Stores answer with pages of about 1,000 names, so that a folder of 100,000 files is listed in 100 requests.
+Stores answer with pages of about 1,000 names, so a folder of 100,000 files is listed in 100 requests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from schemas.urls import filesystem
 
 
 def names(url: str, prefix: str = "") -> list[str]:
-    """Return the sorted names of the files and folders inside a folder; empty when it does not exist.
+    """Return the sorted names of the files and folders inside a folder, or an empty list if it does not exist.
 
-    prefix: only of files whose names begin so. A store then lists nothing else.
+    prefix: return only names that begin with it. Stores filter on the server.
     """
     fs, path = filesystem(url)
     try:
@@ -37,7 +37,7 @@ def names(url: str, prefix: str = "") -> list[str]:
 
 
 def sizes(url: str, prefix: str = "") -> dict[str, int]:
-    """Return the size in bytes of each file in a folder, by name. One listing; empty when there is no such folder.
+    """Return the size in bytes of each file in a folder, by name. Empty if the folder does not exist.
 
     prefix: as in `names`.
     """
@@ -65,7 +65,7 @@ def _with_prefix(fs: Any, path: str, prefix: str) -> dict[str, dict[str, Any]]:
 
 
 def _local_sizes(path: str, prefix: str) -> dict[str, int]:
-    """Return the sizes of the files in a local folder. A file that vanishes meanwhile is left out."""
+    """Return the sizes of the files in a local folder. Files deleted during the listing are left out."""
     found = {}
     with os.scandir(path) as entries:
         for entry in entries:

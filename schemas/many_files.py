@@ -1,4 +1,4 @@
-"""Working on many files at once: requests to an object store overlap, and so do the waits of a disk."""
+"""Processes many files at once, so that requests to an object store, or waits for a disk, overlap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 THREADS = 32
-"""Requests in flight. A request takes some 25 ms, so this is about 1,000 files a second."""
+"""Requests in flight. A request takes about 25 ms, so 32 give about 1,000 files per second."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

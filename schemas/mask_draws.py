@@ -1,6 +1,6 @@
-"""Taking tokens or groups of words in random order until each row's budget is spent.
+"""Takes tokens or groups of words in random order until each row's budget is spent.
 
-Everything here works on all rows of a batch at once, in numpy. The common idea: every unit has a random 64-bit number,
+Everything here works on all rows of a batch at once, in numpy. Every unit has a random 64-bit number,
 and the first n units of a row are those with the n lowest numbers. `first_in_order` finds them for all rows with one
 sort.
 
@@ -51,7 +51,7 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
     group_Q = _order_of(groups, order_G, enough_B)
     left_B = _take_words(groups, words, group_Q, budget_B, taken_W)
 
-    # The few rows that are not full yet start again with all their groups. Starting again, and not going on, keeps the
+    # The few rows that are not full yet start again with all their groups. Starting again, and not going on, makes the
     # result independent of the guess above.
     again_B = (left_B > 0) & (counts_B > enough_B)
     if again_B.any():
@@ -85,8 +85,8 @@ def _take_words(groups: WordSpans, words: WordSpans, group_Q: Ints, budget_B: In
         taken_B = np.bincount(row_Q[fits_Q], weights=size_Q[fits_Q], minlength=len(left_B))
         left_B -= taken_B.astype(np.int64)
 
-        # What is larger than the rest of its row's budget now is so in all later rounds. Among the others is the first
-        # word of every row that has any, and it fits next time: there is progress in each round.
+        # A word larger than its row's remaining budget will never fit, because budgets only shrink. In each row, the
+        # first of the other words fits in the next round, so every round makes progress.
         word_Q = word_Q[~fits_Q]
         can_fit_Q = words.sizes[word_Q] <= left_B[words.row[word_Q]]
         word_Q = word_Q[can_fit_Q]
@@ -107,7 +107,7 @@ def _running_sums(size_Q: Ints, row_Q: Ints) -> Ints:
     """Return running sums of the sizes that start again at each row. `row_Q` is sorted."""
     total_Q = np.cumsum(size_Q)
 
-    # Subtract what all rows before a unit's own add up to. Rows without units are not among `begins`.
+    # Subtract the total of all rows before the unit's own row. Rows without units are not among `begins`.
     begins = np.flatnonzero(np.diff(row_Q, prepend=-1))
     units_per_row = np.diff(np.append(begins, len(row_Q)))
     total_before = total_Q[begins] - size_Q[begins]
@@ -122,7 +122,7 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
 
     Cost: only items below a threshold are sorted (`_likely_first`), and the sort is one of plain integers that hold
     row (16 bits), order (32 bits) and the place in the row (16 bits), ten times faster than a sort by two keys. As the
-    place is part of the number, no two are equal, and every machine sorts them alike.
+    place is part of the number, no two are equal, and every machine sorts them the same way.
     """
     allowed_B = np.diff(bounds_B1)
     if allowed is not None:

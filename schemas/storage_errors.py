@@ -17,7 +17,7 @@ from schemas.urls import is_local
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
-"""Reasons for not opening a file that are about the path and not about the disk."""
+"""Error numbers caused by the path itself rather than by the disk."""
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
         )
 
     reason = error.strerror or error
-    if error.errno == errno.EEXIST:  # of makedirs, where a file stands in the folder's place
+    if error.errno == errno.EEXIST:  # from makedirs, when a file has the folder's name
         reason = os.strerror(errno.ENOTDIR)
     return StorageError(f"{url} cannot be written: {reason}. Check the folder, or give another one.")
 

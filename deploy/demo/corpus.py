@@ -1,7 +1,7 @@
-"""Real English that every machine already has: the documentation that an installed Python carries, as JSONL.
+"""Writes Python's own documentation as a JSONL corpus: real English that every machine already has.
 
-These are pydoc's topics, the docstrings of built-in types, and those of the modules of the standard library and of
-installed packages, read from their sources without importing them. One module is one document.
+The sources are pydoc's topics, the docstrings of built-in types, and the docstrings of modules in the standard library
+and installed packages. Modules are parsed, not imported. One module is one document.
 
     python deploy/demo/corpus.py OUTPUT.jsonl [--megabytes 8]
 """
@@ -64,8 +64,8 @@ def _from_builtins() -> Iterator[dict[str, str]]:
 def modules_under(root: Path) -> Iterator[Path]:
     """Yield the Python sources below a folder, without tests and vendored copies.
 
-    Their order is that of a hash of their paths. It mixes the packages, so that a corpus that stops early does not
-    consist of packages with the letter A.
+    Sorted by a hash of their paths, which mixes the packages: a corpus that stops early does not consist only of
+    packages whose names begin with A.
     """
     paths = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
     for name in sorted(paths, key=lambda name: hashlib.blake2b(name.encode()).digest()):

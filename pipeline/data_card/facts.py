@@ -12,7 +12,7 @@ TITLES = {
     "full_sentences": "Full sentences",
     "doc_sentences": "Sentences of one document",
 }
-"""What each objective is called on the card."""
+"""Title of each objective on the card."""
 
 LABELS = {
     "nsp": ("B follows A", "B from another document"),
@@ -21,18 +21,18 @@ LABELS = {
 """What labels 0 and 1 mean."""
 
 FATES = {"masked": "the mask token", "kept": "the token itself", "random": "another token"}
-"""What the model sees at a chosen position, by the name that statistics give it."""
+"""What the model sees at a chosen position, keyed by the name in the statistics."""
 
 MAX_LISTED_SOURCES = 24
 
 
 def max_length(manifest: Manifest) -> int:
-    """Return the most tokens that a row may have."""
+    """Return the maximum number of tokens in a row."""
     return int(manifest.options["max_length"])
 
 
 def objective_title(manifest: Manifest) -> str:
-    """Return what the card calls the objective; one that it does not know is shown as it is."""
+    """Return the objective's title on the card; an unknown objective is its own title."""
     objective = str(manifest.options["objective"])
     return TITLES.get(objective, objective)
 
@@ -63,9 +63,9 @@ def padded_share(manifest: Manifest) -> float:
 
 
 def coin_error(rows: int) -> float:
-    """Return how far the share of heads lies from 1/2 at most, in 95% of all series of this many tosses of a fair coin.
+    """Return the half-width of the 95% interval around 1/2 for the share of heads in `rows` tosses of a fair coin.
 
-    The normal approximation: 1.96 standard deviations of sqrt(1/4 / rows).
+    Uses the normal approximation: 1.96 standard deviations of sqrt(1/4 / rows).
     """
     return 0.98 / sqrt(max(rows, 1))
 
@@ -82,8 +82,8 @@ def sampled_tokens(manifest: Manifest) -> int:
 
 
 def commonest_sources(manifest: Manifest) -> list[tuple[str, int]]:
-    """Return (source, tokens), the largest first; sources beyond the first 24 are added up in one last entry."""
-    # Sources of equal size are sorted by name, so that the order depends on nothing else.
+    """Return (source, tokens), largest first; sources beyond the first 24 are summed in one last entry."""
+    # Sources of equal size are sorted by name, so that the order is deterministic.
     sources = sorted(manifest.statistics["tokens_by_source"].items(), key=lambda item: (-item[1], item[0]))
     shown = sources[:MAX_LISTED_SOURCES]
     others = sources[MAX_LISTED_SOURCES:]

@@ -9,7 +9,7 @@ from typing import Any
 from schemas.vocabulary import Vocabulary
 
 SPACE_SIGN = "\u2423"
-"""Shown for a token that is a space alone, which byte-level vocabularies have."""
+"""Shown for a token that consists only of a space, as in byte-level vocabularies."""
 
 Row = dict[str, Any]
 """A row of a pair shard, values by column."""
@@ -59,7 +59,7 @@ class RowView:
         self._label_names = label_names
         self._unknown_id = vocabulary.special_id("unk")
         self._mask_id = vocabulary.special_id("mask")
-        # [UNK] stands for a word, so it belongs to its segment. The other special tokens stand between segments.
+        # [UNK] stands for a word, so it belongs to its segment. The other special tokens separate segments.
         self._ids_between_segments = set(vocabulary.special_ids) - {self._unknown_id}
 
     def show(self, row: Row) -> ShownRow:
@@ -95,7 +95,7 @@ class RowView:
             tokens = []
             for position in positions:
                 starts_word = row["word_starts"][position]
-                # Spaces between runs are the template's.
+                # The template puts the spaces between runs.
                 has_space_before = len(tokens) > 0 and (starts_word or kind == "special")
                 seen_id = seen_ids.get(position)
                 tokens.append(self._token(ids[position], seen_id, starts_word, has_space_before))
@@ -113,7 +113,7 @@ class RowView:
         )
 
     def _fate(self, token_id: int, seen_id: int | None) -> str | None:
-        """Return what the mask did to a token, None if it did not choose it."""
+        """Return what the mask did to a token, or None if the mask did not choose the token."""
         if seen_id is None:
             return None
         if seen_id == token_id:
