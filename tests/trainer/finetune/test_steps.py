@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 
 from schemas.manifest import read_manifest
+from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 from tests.trainer.ranks import environments
 
 pytestmark = pytest.mark.timeout(900)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tomli_w
-from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
+from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 from trainer.finetune.steps.schema import TaskStepSection
 from trainer.finetune.steps.step_recipe import step_recipe, validated
 from trainer.models.pretraining import build_model
