@@ -5,22 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from typing import NoReturn
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import UsageError
+from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
-from trainer.logs import rank_of_process
 from trainer.models.host_memory import check_memory
 from trainer.profile import check_steps
-
-
-class RecipeParser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
 def main(arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer") -> int:
@@ -28,18 +19,7 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None, pr
 
     `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = StopRequest().listen()
-
-    try:
-        options = parser(prog).parse_args(arguments)
-        _run(options, stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
-    finally:
-        stop.ignore()
+    return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
@@ -63,15 +43,6 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     pretrain(recipe, stop, options.profile or 0)
 
 
-def print_error(error: ClozelineError) -> None:
-    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
-    rank = rank_of_process()
-    if rank == 0:
-        print(f"clozeline: {error}", file=sys.stderr, flush=True)
-    elif not error.everywhere:
-        print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
-
-
 def check_launcher() -> None:
     """Raise UsageError in a Slurm job of several tasks that have no RANK: each task would train on its own."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
@@ -87,24 +58,14 @@ def check_launcher() -> None:
 
 def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """Return the parser of the trainer's flags."""
-    flags = RecipeParser(
-        prog=prog,
-        description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
     flags.add_argument(
         "--config",
         required=True,
         metavar="RECIPE",
         help="recipe file, or the name of one that ships, such as bert_base",
     )
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="section.key=value",
-        help="override one value of the recipe; may be repeated",
-    )
+    add_set_flag(flags, "section.key=value", "override one value of the recipe; may be repeated")
     flags.add_argument(
         "--describe",
         action="store_true",
@@ -116,7 +77,5 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
         metavar="N",
         help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
     )
-
-    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
-    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    add_launcher_flag(flags)
     return flags

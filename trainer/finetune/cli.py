@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from schemas.errors import ClozelineError
-from trainer.cli import RecipeParser, check_launcher, print_error
+from trainer.cli import check_launcher
+from trainer.command_line import (
+    add_launcher_flag,
+    add_set_flag,
+    command_parser,
+    run_until_stopped,
+    whole_number_from,
+)
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.task_file import data_folder, read_task
@@ -35,17 +41,7 @@ def main(
 
     `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = StopRequest().listen()
-
-    try:
-        _run(parser(prog).parse_args(arguments), stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
-    finally:
-        stop.ignore()
+    return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
@@ -72,47 +68,19 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = RecipeParser(
-        prog=prog,
-        description="Fine-tune an encoder on one task and measure it there.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Fine-tune an encoder on one task and measure it there.", EPILOG)
     flags.add_argument(
         "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format, ours or another's"
     )
     flags.add_argument("--task", metavar="TASK.toml", help="what to learn, and how")
     flags.add_argument("--output", required=True, metavar="DIR", help="where everything is written")
     flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: that of TASK.toml)")
-    flags.add_argument("--seeds", type=_positive, help="how often to train, with other draws (default: 1)")
-    flags.add_argument("--first_seed", type=_not_negative, help="the first of these seeds (default: 0)")
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a value, as training.lr=5e-5",
-    )
+    flags.add_argument("--seeds", type=whole_number_from(1), help="how often to train, with other draws (default: 1)")
+    flags.add_argument("--first_seed", type=whole_number_from(0), help="the first of these seeds (default: 0)")
+    add_set_flag(flags, help="change a value, as training.lr=5e-5")
     flags.add_argument(
         "--random_weights", action="store_true", help="begin with random weights of the same shape, to compare with"
     )
     add_step_flags(flags)
-
-    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
-    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    add_launcher_flag(flags)
     return flags
-
-
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _at_least(lowest: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < lowest:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {lowest}")
-    return int(text)

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
-from trainer.checkpoint.run_lock import hold
+from trainer.checkpoint.output_folder import held
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import first_line, quiet_transformers
@@ -53,18 +53,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
     written there.
     """
     check_owner(output, identity)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(output), "--output")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"--output {output} cannot be a folder: {error.strerror}. Choose another path.") from error
-    except OSError as error:
-        raise StorageError(
-            f"--output {output} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
-            "another folder."
-        ) from error
-
-    with contextlib.closing(lock):
+    with held(output):
         storage.publish(str(output / IDENTITY_FILE), (json.dumps(identity, indent=1) + "\n").encode())
         storage.publish(str(output / TASK_FILE), dump_task(task).encode())
         yield

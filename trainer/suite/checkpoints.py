@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from collections.abc import Sequence
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import UsageError
 from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
 from trainer.checkpoint.manifest import MANIFEST
-from trainer.cli import RecipeParser, print_error
+from trainer.command_line import RecipeParser, exit_code_of
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.read import read_metrics
 from trainer.metrics.report import write_report
@@ -32,20 +33,18 @@ def main(arguments: list[str], prog: str) -> int:
     flags.add_argument("run")
     flags.add_argument("--step", type=int, required=True)
     flags.add_argument("--output", required=True)
-    try:
-        options = flags.parse_args(arguments)
-        output = Path(options.output)
-        unfinished = output.with_name(f".{output.name}.partial")
-        shutil.rmtree(unfinished, ignore_errors=True)
+    return exit_code_of(lambda: _export(flags.parse_args(arguments)))
 
-        from trainer.export.convert import export
 
-        export(options.run, str(unfinished), options.step)
-        unfinished.rename(output)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+def _export(options: argparse.Namespace) -> None:
+    # Only this job needs the exporter, which takes seconds to load.
+    from trainer.export.convert import export
+
+    output = Path(options.output)
+    unfinished = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    export(options.run, str(unfinished), options.step)
+    unfinished.rename(output)
 
 
 def steps_of(run: str, which: str) -> list[int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from schemas.errors import ClozelineError
-from trainer.cli import RecipeParser, print_error
+from trainer.command_line import add_set_flag, command_parser, exit_code_of, whole_number_from
 from trainer.suite.stop import Stop
 
 EPILOG = """\
@@ -26,31 +25,20 @@ def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str
 
     `stop` listens to signals; by default a new Stop does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = Stop().listen()
+    request = Stop().listen() if stop is None else stop
+    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), request))
 
-    try:
-        options = parser(prog).parse_args(arguments)
 
-        # Loads pydantic and the tasks' schema, after the flags are known to be valid.
-        from trainer.suite.run import run_suite
+def _run(options: argparse.Namespace, stop: Stop) -> None:
+    # Loads pydantic and the tasks' schema, after the flags are known to be valid.
+    from trainer.suite.run import run_suite
 
-        run_suite(options, stop)
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+    run_suite(options, stop)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = RecipeParser(
-        prog=prog,
-        description="Measure encoders on many tasks, several seeds each, and write one table.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Measure encoders on many tasks, several seeds each, and write one table.", EPILOG)
     flags.add_argument(
         "folders", nargs="+", metavar="FOLDER", help="encoders in the Hugging Face format; NAME=FOLDER names a column"
     )
@@ -64,19 +52,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of the suite's files, or without a suite of the probe's (default: that of the file)",
     )
-    flags.add_argument("--seeds", type=_positive, default=5, help="trainings of each task (default: 5)")
+    flags.add_argument("--seeds", type=whole_number_from(1), default=5, help="trainings of each task (default: 5)")
     flags.add_argument(
-        "--workers", type=_positive, help="trainings at a time (default: one for each GPU, or for each core)"
+        "--workers",
+        type=whole_number_from(1),
+        help="jobs that run at a time (default: one for each GPU, or for each core)",
     )
     flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="some tasks of the suite")
     flags.add_argument("--skip_missing", action="store_true", help="leave out tasks whose files are missing")
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a value of every task, as training.epochs=2, or of one, as rte:training.epochs=2",
-    )
+    add_set_flag(flags, help="change a value of every task, as training.epochs=2, or of one, as rte:training.epochs=2")
     flags.add_argument(
         "--checkpoints", metavar="STEPS", help="FOLDER is a run: score its checkpoints, all, last or 1000,2000"
     )
@@ -94,10 +78,3 @@ def _local_folder(text: str) -> Path:
             "copy that afterwards"
         )
     return Path(text)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return number

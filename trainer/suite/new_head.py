@@ -6,6 +6,7 @@ the encoder's in the same bits; transformers draws those that the folder does no
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from transformers import MODEL_MAPPING
 
-from schemas.errors import ClozelineError, DataError
-from trainer.cli import RecipeParser, print_error
+from schemas.errors import DataError
+from trainer.command_line import RecipeParser, exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import read_config
 from trainer.suite.plan import SOURCE_FILE
@@ -31,13 +32,11 @@ def main(arguments: list[str], prog: str) -> int:
     flags = RecipeParser(prog=prog)
     flags.add_argument("folder")
     flags.add_argument("--output", required=True)
-    try:
-        options = flags.parse_args(arguments)
-        write_encoder(Path(options.folder), Path(options.output))
-        return 0
-    except ClozelineError as error:
-        print_error(error)
-        return error.exit_code
+    return exit_code_of(lambda: _run(flags.parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> None:
+    write_encoder(Path(options.folder), Path(options.output))
 
 
 def write_encoder(folder: Path, output: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, StorageError, UsageError
-from trainer.checkpoint.run_lock import hold
+from schemas.errors import ClozelineError, UsageError
+from trainer.checkpoint.output_folder import held
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task
@@ -156,20 +156,7 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Hold the output folder. Raises UsageError if it belongs to something else, StorageError if it refuses."""
-    try:
-        plan.output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(plan.output))
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(
-            f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"--output {plan.output} cannot be written: {error.strerror}. Check the disk and your permissions, or "
-            "choose another folder."
-        ) from error
-
-    with contextlib.closing(lock):
+    with held(plan.output):
         claim(plan.output, identity_of(plan))
         yield
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.checkpoint.output_folder import held
 from trainer.suite.cli import main
 
 
@@ -28,3 +29,22 @@ def test_an_output_that_is_a_url_is_refused(
     [line] = capsys.readouterr().err.splitlines()
     assert f"--output: {url} is a URL" in line
     assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--seeds", "0"), ("--seeds", "three"), ("--workers", "-1")])
+def test_a_number_of_jobs_is_a_whole_number(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["folder", "--suite", "glue", "--output", "out", f"{flag}={value}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{flag}: {value} is not a whole number from 1" in line
+
+
+def test_a_folder_in_use_is_named_with_its_flag(
+    masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    words = [str(masked_lm(0)), "--suite", str(suite_file), "--only", "order", "--output", str(output)]
+    with held(output):
+        assert main(words) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
+    assert "is in use by a live run" in line
+    assert line.endswith("choose another --output.")

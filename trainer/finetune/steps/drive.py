@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import StorageError, UsageError
+from schemas.errors import UsageError
 from schemas.manifest import read_manifest
-from trainer.checkpoint.run_lock import hold
+from trainer.checkpoint.output_folder import held
 from trainer.config.load import load_recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -180,18 +180,7 @@ def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
     """Hold DIR until `resources` close, and return its record. Raises UsageError if it holds something else."""
     if (plan.output / IDENTITY_FILE).exists():
         raise UsageError(f"--output {plan.output} holds a fine-tuning without steps. Choose another folder.")
-    try:
-        plan.output.mkdir(parents=True, exist_ok=True)
-        resources.enter_context(contextlib.closing(hold(str(plan.output), "--output")))
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(
-            f"--output {plan.output} cannot be a folder: {error.strerror}. Choose another path."
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"--output {plan.output} cannot be written: {error.strerror}. Check the disk and your permissions, or "
-            "choose another folder."
-        ) from error
+    resources.enter_context(held(plan.output))
 
     record = StepRecord(plan.output)
     record.check(plan.made_with)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import DataError
+from trainer.finetune.model import longest_row
 
 TOKENS_AT_ONCE = 8192
 """Tokens of a batch, padding included."""
@@ -37,23 +38,10 @@ class MaskedRow:
     target: int
 
 
-def longest_row(model: Any, tokenizer: Any) -> int:
-    """Return the most tokens that a row may have, by the tokenizer and by the encoder's positions.
-
-    RoBERTa and its relatives count positions from behind the padding token's id, so that their tables have some that no
-    token ever gets.
-    """
-    longest = tokenizer.model_max_length
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and positions > 0:
-        longest = min(longest, positions)
-
-    for name, module in model.named_modules():
-        is_table = name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding)
-        if is_table:
-            unused = 0 if module.padding_idx is None else module.padding_idx + 1
-            longest = min(longest, module.num_embeddings - unused)
-    return longest
+def max_tokens(config: Any, tokenizer: Any) -> int:
+    """Return the most tokens that a sentence may have, by the tokenizer and by the encoder's positions."""
+    positions = longest_row(config)
+    return tokenizer.model_max_length if positions is None else min(tokenizer.model_max_length, positions)
 
 
 def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, longest: int) -> list[MaskedRow]:
@@ -110,7 +98,7 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
 
     Raises DataError for a sentence that is longer than the encoder's positions.
     """
-    rows = masked_rows(sentences, tokenizer, within_words, longest_row(model, tokenizer))
+    rows = masked_rows(sentences, tokenizer, within_words, max_tokens(model.config, tokenizer))
     device = next(model.parameters()).device
 
     found = [0.0] * len(rows)

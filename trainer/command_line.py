@@ -1,0 +1,83 @@
+"""What the trainer's commands share: their parser, some of their flags, and how an error ends them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from schemas.errors import ClozelineError, UsageError
+from trainer.distributed.preemption import StopRequest
+from trainer.logs import rank_of_process
+
+
+class RecipeParser(argparse.ArgumentParser):
+    """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See `{self.prog} --help`.")
+
+
+def command_parser(prog: str, description: str, epilog: str | None = None) -> RecipeParser:
+    """Return the parser of a command that people type. epilog: printed as it is, line breaks included."""
+    return RecipeParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # An abbreviation that works today would stop working when another flag begins with the same letters.
+        allow_abbrev=False,
+    )
+
+
+def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
+    """Add --set, which may be repeated: `options.set` is a list of texts."""
+    flags.add_argument("--set", action="append", default=[], metavar=metavar, help=help)
+
+
+def add_launcher_flag(flags: argparse.ArgumentParser) -> None:
+    """Accept --local_rank, which the deepspeed launcher passes. RANK and LOCAL_RANK in the environment decide."""
+    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+
+
+def whole_number_from(lowest: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number that is not below `lowest`."""
+
+    def whole_number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {lowest}")
+        return int(text)
+
+    return whole_number
+
+
+def exit_code_of(command: Callable[[], None]) -> int:
+    """Run a command and return its exit code: 0, or that of its error, which is printed."""
+    try:
+        command()
+    except ClozelineError as error:
+        print_error(error)
+        return error.exit_code
+    return 0
+
+
+def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest | None) -> int:
+    """Run a command that saves and ends when a signal asks it to, and return its exit code.
+
+    `stop` listens to signals; if None, a new StopRequest does.
+    """
+    request = StopRequest().listen() if stop is None else stop
+    try:
+        return exit_code_of(lambda: command(request))
+    finally:
+        request.ignore()
+
+
+def print_error(error: ClozelineError) -> None:
+    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
+    rank = rank_of_process()
+    if rank == 0:
+        print(f"clozeline: {error}", file=sys.stderr, flush=True)
+    elif not error.everywhere:
+        print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
