@@ -32,7 +32,7 @@ from trainer.suite.probe.tasks import open_probe
 from trainer.suite.report import REPORT_FILE, report
 from trainer.suite.scheduler import Job, Scheduler, slots
 from trainer.suite.stop import Stop
-from trainer.suite.suite_file import OpenSuite, is_shipped, open_suite, path_of
+from trainer.suite.suite_file import OpenSuite, changes_for_all, is_shipped, open_suite, path_of
 from trainer.suite.table import markdown
 
 TABLE_FILE = "table.md"
@@ -88,8 +88,8 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
 
 def order_of(options: argparse.Namespace) -> Order:
     """Return what the command line asks for. Raises UsageError and DataError for everything that is wrong with it."""
-    if options.suite is None and options.probe is None:
-        raise UsageError("Give --suite, --probe or both.")
+    if options.suite is None:
+        check_probe_alone(options)
 
     data = data_folder(options)
     suite, skipped = None, []
@@ -112,6 +112,21 @@ def order_of(options: argparse.Namespace) -> Order:
 
     plan = Plan(suite, encoders, data, options.output, options.seeds, probe)
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
+
+
+def check_probe_alone(options: argparse.Namespace) -> None:
+    """Raise UsageError if there is no --probe either, or a flag is for tasks of a suite: it would have no effect."""
+    if options.probe is None:
+        raise UsageError("Give --suite, --probe or both.")
+    if options.only:
+        raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
+
+    for change in options.set:
+        if not changes_for_all([change]):
+            for_probe = change.partition(":")[2]
+            raise UsageError(
+                f"--set {change}: without --suite there is only the probe's task. Write --set {for_probe}."
+            )
 
 
 def data_folder(options: argparse.Namespace) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.suite.conftest import subject_lines, write_task
 from trainer.checkpoint.output_folder import held
 from trainer.suite.cli import main
 
@@ -48,3 +49,30 @@ def test_a_folder_in_use_is_named_with_its_flag(
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
     assert "is in use by a live run" in line
     assert line.endswith("choose another --output.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--set", "task:training.max_length=64"],
+            "--set task:training.max_length=64: without --suite there is only the probe's task. Write "
+            "--set training.max_length=64.",
+        ),
+        (["--only", "task"], "--only chooses tasks of a suite. Give --suite, or leave it out."),
+    ],
+)
+def test_a_flag_for_a_suites_tasks_is_refused_without_a_suite(
+    words: list[str],
+    message: str,
+    masked_lm: Callable[[int], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It would change nothing, and nobody would notice."""
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    output = tmp_path / "out"
+    probe = ["--probe", str(tmp_path / "task.toml"), "--output", str(output)]
+    assert main([str(masked_lm(0)), *probe, *words]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"clozeline: {message}"]
+    assert not output.exists()
