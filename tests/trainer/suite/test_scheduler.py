@@ -12,7 +12,8 @@ from time import monotonic, sleep
 import pytest
 
 from trainer.suite import scheduler
-from trainer.suite.scheduler import Job, Scheduler, Slot, last_error, slots
+from trainer.suite.scheduler import Job, Scheduler, last_error
+from trainer.suite.slots import Slot, slots
 from trainer.suite.stop import Stop, SuiteStoppedError
 
 CHILD = """\
