@@ -126,7 +126,7 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
     ("line", "message"),
     [
         ("{", "line 2: '{' is not JSON"),
-        ("[1]", r"line 2: '\[1\]' is no object"),
+        ("[1]", r"line 2: '\[1\]' is not an object"),
         ('{"sentence_good": "A."}', "line 2: sentence_bad is None"),
         ('{"sentence_good": " ", "sentence_bad": "A."}', "line 2: sentence_good is ' '"),
     ],

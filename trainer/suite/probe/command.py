@@ -3,8 +3,8 @@
     OUTPUT/results.json   for each layer the task's first metric on the dev set
 
 A logistic regression for each layer is fitted to the vectors of the training set (Alain and Bengio, Understanding
-intermediate layers using linear classifier probes, arXiv:1610.01644). Nothing is drawn at random but which examples of
-a large training set are used, so there is one score for each layer, and no seeds.
+intermediate layers using linear classifier probes, arXiv:1610.01644). The only random choice is which examples of a
+large training set are used, and it is always the same. So there is one score for each layer, and there are no seeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trainer.suite.probe.tasks import check_probed
 from trainer.suite.probe.vectors import layer_vectors
 
 MAX_TRAINING_VECTORS = 20_000
-"""With a base model's 13 layers they take 800 MB. More examples change a linear classifier's score little."""
+"""For the 13 layers of a base model they take 800 MB. More of them hardly change the score of a linear classifier."""
 
 
 def main(arguments: list[str], prog: str) -> int:
