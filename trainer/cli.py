@@ -7,7 +7,7 @@ import json
 import os
 
 from schemas.errors import UsageError
-from trainer.command_line import CommandParser, exit_code_of
+from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
 from trainer.models.host_memory import check_memory
@@ -19,13 +19,7 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None, pr
 
     `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = StopRequest().listen()
-
-    try:
-        return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
-    finally:
-        stop.ignore()
+    return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
@@ -64,24 +58,14 @@ def check_launcher() -> None:
 
 def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """Return the parser of the trainer's flags."""
-    flags = CommandParser(
-        prog=prog,
-        description="Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.",
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
     flags.add_argument(
         "--config",
         required=True,
         metavar="RECIPE",
         help="recipe file, or the name of one that ships, such as bert_base",
     )
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="section.key=value",
-        help="override one value of the recipe; may be repeated",
-    )
+    add_set_flag(flags, "section.key=value", "override one value of the recipe; may be repeated")
     flags.add_argument(
         "--describe",
         action="store_true",
@@ -93,7 +77,5 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
         metavar="N",
         help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
     )
-
-    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
-    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    add_launcher_flag(flags)
     return flags

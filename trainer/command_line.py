@@ -1,4 +1,4 @@
-"""What the trainer's commands have in common: one-line errors for wrong flags, exit codes, and types of flags.
+"""What the trainer's commands share: their parser, some of their flags, and how an error ends them.
 
 Imports nothing that takes time, because flags are checked before torch is loaded.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from schemas.errors import ClozelineError, UsageError
+from trainer.distributed.preemption import StopRequest
 from trainer.logs import rank_of_process
 
 
@@ -21,36 +22,65 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{message}. See `{self.prog} --help`.")
 
 
-def exit_code_of(act: Callable[[], None]) -> int:
-    """Run a command, print the error that it ends with, and return the process's exit code."""
+def command_parser(prog: str, description: str, epilog: str | None = None) -> CommandParser:
+    """Return the parser of a command that people type. epilog: printed as it is, line breaks included."""
+    return CommandParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # An abbreviation that works today would stop working when another flag begins with the same letters.
+        allow_abbrev=False,
+    )
+
+
+def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
+    """Add --set, which may be repeated: `options.set` is a list of texts."""
+    flags.add_argument("--set", action="append", default=[], metavar=metavar, help=help)
+
+
+def add_launcher_flag(flags: argparse.ArgumentParser) -> None:
+    """Accept --local_rank, which the deepspeed launcher passes. RANK and LOCAL_RANK in the environment decide."""
+    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+
+
+def whole_number_from(lowest: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number that is not below `lowest`."""
+
+    def whole_number(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {lowest} or more")
+        return int(text)
+
+    return whole_number
+
+
+def exit_code_of(command: Callable[[], None]) -> int:
+    """Run a command and return its exit code: 0, or that of its error, which is printed."""
     try:
-        act()
+        command()
     except ClozelineError as error:
         print_error(error)
         return error.exit_code
     return 0
 
 
+def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest | None) -> int:
+    """Run a command that saves and ends when a signal asks it to, and return its exit code.
+
+    `stop` listens to signals; if None, a new StopRequest does.
+    """
+    request = StopRequest().listen() if stop is None else stop
+    try:
+        return exit_code_of(lambda: command(request))
+    finally:
+        request.ignore()
+
+
 def print_error(error: ClozelineError) -> None:
-    """Print an error to stderr: once if every rank raises it, otherwise with the number of the rank."""
+    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
     rank = rank_of_process()
     if rank == 0:
         print(f"clozeline: {error}", file=sys.stderr, flush=True)
     elif not error.everywhere:
         print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
-
-
-def positive(text: str) -> int:
-    """Return a whole number above 0, as a type of argparse's flags."""
-    return _whole_number(text, lowest=1)
-
-
-def not_negative(text: str) -> int:
-    """Return a whole number from 0 on, as a type of argparse's flags."""
-    return _whole_number(text, lowest=0)
-
-
-def _whole_number(text: str, lowest: int) -> int:
-    if not text.isdecimal() or int(text) < lowest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {lowest} or more")
-    return int(text)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.errors import ClozelineError
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, add_set_flag
 from trainer.config.load import load_recipe
 from trainer.doctor.build_tools import check_build_tools
 from trainer.doctor.device import check_device
@@ -78,9 +78,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     flags.add_argument("--config", metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second")
-    flags.add_argument(
-        "--set", action="append", default=[], metavar="section.key=value", help="override one value of the recipe"
-    )
+    add_set_flag(flags, metavar="section.key=value", help="override one value of the recipe")
     flags.add_argument("--folder", default="", help="check the disk of this folder; otherwise that of run.output")
     flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
     flags.add_argument("--json", action="store_true", help="print one JSON object")

@@ -29,7 +29,7 @@ from schemas.vocabulary import Vocabulary, read_vocabulary
 from trainer.checkpoint.layout import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
 from trainer.checkpoint.layout import WEIGHTS_FILE, read_state
 from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.command_line import CommandParser, positive
+from trainer.command_line import command_parser, whole_number_from
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
 
 
 def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
-    top = CommandParser(prog=prog, description="Write a checkpoint as a Hugging Face folder.", allow_abbrev=False)
+    top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
     top.add_argument("run", metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
     top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR")
 
@@ -96,7 +96,7 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
 
     top.add_argument(
         "--average",
-        type=positive,
+        type=whole_number_from(1),
         default=1,
         metavar="K",
         help="export the mean weights of the last K checkpoints, with --step of the last K up to that one",

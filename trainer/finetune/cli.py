@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 
 from trainer.cli import check_launcher
-from trainer.command_line import CommandParser, exit_code_of, not_negative, positive
+from trainer.command_line import (
+    add_launcher_flag,
+    add_set_flag,
+    command_parser,
+    run_until_stopped,
+    whole_number_from,
+)
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.agreement import read_on_all_ranks
 from trainer.finetune.steps.options import add_step_flags, steps_of
@@ -38,13 +44,7 @@ def main(
 
     `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = StopRequest().listen()
-
-    try:
-        return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
-    finally:
-        stop.ignore()
+    return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
@@ -79,33 +79,19 @@ def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = CommandParser(
-        prog=prog,
-        description="Fine-tune an encoder on one task and measure it there.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Fine-tune an encoder on one task and measure it there.", EPILOG)
     flags.add_argument(
         "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format: an export or a published model"
     )
     flags.add_argument("--task", metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
     flags.add_argument("--output", required=True, metavar="DIR", help="output folder")
     flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)")
-    flags.add_argument("--seeds", type=positive, help="number of seeds to train (default: 1)")
-    flags.add_argument("--first_seed", type=not_negative, help="the first seed (default: 0)")
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a value of the task file, such as training.lr=5e-5",
-    )
+    flags.add_argument("--seeds", type=whole_number_from(1), help="number of seeds to train (default: 1)")
+    flags.add_argument("--first_seed", type=whole_number_from(0), help="the first seed (default: 0)")
+    add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5")
     flags.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
     add_step_flags(flags)
-
-    # The deepspeed launcher passes this flag. RANK and LOCAL_RANK in the environment decide.
-    flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
+    add_launcher_flag(flags)
     return flags

@@ -24,7 +24,23 @@ from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
 from trainer.logs import logger
 
-COUNTS_FROM_PADDING = {"camembert", "data2vec-text", "esm", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
+COUNTS_FROM_PADDING = {
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "layoutlmv3",
+    "lilt",
+    "longformer",
+    "luke",
+    "markuplm",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}
 """Families whose first position is the one after the id of the padding token, so that some positions are never used."""
 
 

@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
+from trainer.checkpoint.output_folder import held
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.held_folder import held
 from trainer.finetune.model import first_line, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task

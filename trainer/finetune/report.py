@@ -10,11 +10,10 @@ from typing import Any
 
 from schemas import storage
 from schemas.pages import render
-from trainer.metrics.charts import Chart, Color, Line, chart
+from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration, short
 
 REPORT_FILE = "report.html"
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
 
 
 def write_report(output: Path, results: dict[str, Any]) -> None:

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 from schemas.masking import KINDS
-from trainer.metrics.charts import Chart, Color, Line, TextOf, chart
+from trainer.metrics.charts import COLORS, Chart, Line, TextOf, chart
 from trainer.metrics.number_text import percent, short
 from trainer.metrics.read import Metrics
-
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
-"""The colors of a chart's lines, in order."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Suites: one table of what encoders are worth on many tasks, `clozeline suite FOLDER... --suite glue --output DIR`.
+"""Suites: encoders compared on many tasks in one table, `clozeline suite FOLDER... --suite glue --output DIR`.
 
 schema.py, suite_file.py   what a suite is, and how its file is read
 encoders.py, plan.py       the encoders that are compared, and the jobs of each
-scheduler.py, child.py     runs the jobs in parallel, each in a process of its own
-outcomes.py                the scores of all jobs; table.py and report.py show them
-minimal_pairs/, probe/     what is measured without fine-tuning
+scheduler.py, child.py     run the jobs in parallel, each in its own process
+outcomes.py                collects the scores of all jobs; table.py and report.py show them
+minimal_pairs/, probe/     the jobs that measure an encoder without fine-tuning it
 """

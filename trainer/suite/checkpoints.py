@@ -1,4 +1,4 @@
-"""Quality over time: a run's checkpoints as encoders to score, and what the run's report shows of their scores."""
+"""Quality over time: scores a run's checkpoints, and adds the scores to the run's report."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LAST = "last"
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Export one checkpoint into a folder that appears whole, and return the exit code."""
+    """Export one checkpoint into a folder that appears complete or not at all, and return the exit code."""
     flags = CommandParser(prog=prog)
     flags.add_argument("run")
     flags.add_argument("--step", type=int, required=True)
     flags.add_argument("--output", required=True)
-    return exit_code_of(lambda: export_checkpoint(flags.parse_args(arguments)))
+    return exit_code_of(lambda: _export(flags.parse_args(arguments)))
 
 
-def export_checkpoint(options: argparse.Namespace) -> None:
-    """Export one checkpoint beside the output, and rename the folder when it is whole."""
+def _export(options: argparse.Namespace) -> None:
+    # Only this job needs the exporter, which takes seconds to load.
     from trainer.export.convert import export
 
     output = Path(options.output)
@@ -48,13 +48,13 @@ def export_checkpoint(options: argparse.Namespace) -> None:
 
 
 def steps_of(run: str, which: str) -> list[int]:
-    """Return the steps of a run that --checkpoints asks for: "all", "last", or numbers with commas.
+    """Return the steps that --checkpoints asks for: "all", "last", or numbers separated by commas.
 
-    Raises UsageError if the run is not local or does not have them.
+    Raises UsageError if the run is a URL, or has no checkpoint of such a step.
     """
     if not storage.is_local(run):
         raise UsageError(
-            f"{run} is a URL. --checkpoints writes scores beside a run's report, so it needs a local folder."
+            f"{run} is a URL. --checkpoints writes scores next to the run's report, so it needs a local folder."
         )
     saved = steps_saved(run)
     if not saved:
@@ -76,7 +76,7 @@ def steps_of(run: str, which: str) -> list[int]:
 
 
 def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the encoders that the exports of a run's checkpoints will be."""
+    """Return the checkpoints of a run as encoders, whose folders export_jobs writes."""
     encoders = []
     for step in steps:
         encoder = Encoder(
@@ -139,7 +139,7 @@ def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, 
 
 
 def hours_of(run: str) -> dict[int, float]:
-    """Return how many hours a run had trained at each checkpoint: by the last line of its metrics up to there."""
+    """Return the hours of training before each checkpoint, as the run's metrics say."""
     lines = [line for line in read_metrics(run) if line.get("seconds") is not None]
     hours = {}
     for step in steps_saved(run):

@@ -1,10 +1,10 @@
-"""`python -m trainer.suite.child PROGRAM ...`: one job of a suite, in a process that ends when the suite's does.
+"""`python -m trainer.suite.child PROGRAM ...`: one job of a suite, in a process that ends when the suite's ends.
 
-finetune        what `python -m trainer.finetune` does
-new_head        the encoder of a fine-tuned folder, for tasks that start from another one
-export          a checkpoint of a run as a Hugging Face folder
-minimal_pairs   which of two sentences an encoder finds more likely
-probe           a linear classifier on the frozen vectors of each layer
+finetune        fine-tunes on a task, as `python -m trainer.finetune` does
+new_head        writes the encoder of a fine-tuned folder, for tasks that start from it
+export          writes a checkpoint of a run as a Hugging Face folder
+minimal_pairs   counts how often an encoder prefers the acceptable sentence of two
+probe           fits a linear classifier to the frozen vectors of each layer
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ import sys
 from clozeline.installation import run_explained
 
 PARENT = "CLOZELINE_SUITE_PROCESS"
-"""The environment variable with the number of the suite's process."""
+"""The environment variable that holds the process id of the suite."""
 
 PR_SET_PDEATHSIG = 1
 """From Linux's prctl.h."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when the suite's process ends, however that ends.
+    """Have the kernel kill this process when the suite's process ends, for whatever reason. Only Linux can do this.
 
-    What was saved until then is continued by the next start. Without it, a suite that was killed with SIGKILL and
-    started again would meet its old jobs, which still write into its folders. Only Linux can do this.
+    Otherwise, when a suite was killed with SIGKILL and is started again, its old jobs would still write into its
+    folders. The next start continues from what this process has saved.
     """
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    has_ended_before = os.getppid() != int(parent)
-    if has_ended_before:
+    # If the suite ended before that call, there is nobody left to wait for.
+    suite_has_ended = os.getppid() != int(parent)
+    if suite_has_ended:
         os._exit(1)
 
 
 def device_of_job() -> str:
     """Return the device that a job computes on: the GPU of its slot, if it has one and DS_ACCELERATOR allows it.
 
-    DeepSpeed reads the same variable for trainings.
+    Trainings follow the same variable, because DeepSpeed reads it.
     """
     import torch
 
@@ -65,7 +66,7 @@ def run() -> int:
 
         return finetune_main(arguments, stop=stop, prog=prog)
 
-    # These write each file at once and continue with the next one, so that signals may end them anywhere.
+    # These publish each file as a whole, and the next start skips finished files, so a signal may end them anywhere.
     if program == "new_head":
         from trainer.suite.new_head import main
     elif program == "export":
@@ -75,7 +76,7 @@ def run() -> int:
     elif program == "probe":
         from trainer.suite.probe.command import main
     else:
-        raise ValueError(f"{program} is no program of a suite")
+        raise ValueError(f"{program} is not a program of a suite")
     return main(arguments, prog)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainer.command_line import CommandParser, exit_code_of, positive
+from trainer.command_line import add_set_flag, command_parser, exit_code_of, whole_number_from
 from trainer.suite.stop import Stop
 
 EPILOG = """\
@@ -16,7 +16,7 @@ examples:
   clozeline suite out/run --checkpoints all --suite my_suite.toml --output out/over_time
   clozeline suite out/hf --probe tags.toml --output out/probe
 
-docs/suites.md says what a suite's file looks like. The same command continues a suite that was stopped or killed.
+docs/suites.md explains suite files. The same command continues a suite that was stopped or killed.
 """
 
 
@@ -25,14 +25,11 @@ def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str
 
     `stop` listens to signals; by default a new Stop does. `prog` is the program's name in help and errors.
     """
-    if stop is None:
-        stop = Stop().listen()
-
-    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
+    request = Stop().listen() if stop is None else stop
+    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), request))
 
 
 def _run(options: argparse.Namespace, stop: Stop) -> None:
-    """Measure the encoders."""
     # Loads pydantic and the tasks' schema, after the flags are known to be valid.
     from trainer.suite.run import run_suite
 
@@ -41,53 +38,53 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    flags = CommandParser(
-        prog=prog,
-        description="Measure encoders on many tasks, several seeds each, and write one table.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    flags = command_parser(prog, "Compare encoders on many tasks, with several seeds each, in one table.", EPILOG)
     flags.add_argument(
         "folders", nargs="+", metavar="FOLDER", help="encoders in the Hugging Face format; NAME=FOLDER names a column"
     )
-    flags.add_argument("--suite", metavar="SUITE", help="a suite that ships (glue, superglue, ...) or SUITE.toml")
+    flags.add_argument(
+        "--suite", metavar="SUITE", help="the name of a suite that ships (glue, superglue, ...), or a file SUITE.toml"
+    )
     flags.add_argument(
         "--probe", metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
     )
-    flags.add_argument("--output", required=True, type=_local_folder, metavar="DIR", help="where everything is written")
+    flags.add_argument(
+        "--output", required=True, type=_local_folder, metavar="DIR", help="local folder for all results"
+    )
     flags.add_argument(
         "--data",
         metavar="DIR",
-        help="folder of the suite's files, or without a suite of the probe's (default: that of the file)",
+        help="folder of the tasks' files (default: that of the suite file or, without one, of the probe's task file)",
     )
-    flags.add_argument("--seeds", type=positive, default=5, help="trainings of each task (default: 5)")
     flags.add_argument(
-        "--workers", type=positive, help="trainings at a time (default: one for each GPU, or for each core)"
+        "--seeds", type=whole_number_from(1), default=5, help="seeds to train each task with (default: 5)"
     )
-    flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="some tasks of the suite")
+    flags.add_argument(
+        "--workers",
+        type=whole_number_from(1),
+        help="jobs that run at a time (default: one for each GPU, or for each core)",
+    )
+    flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="run only these tasks of the suite")
     flags.add_argument("--skip_missing", action="store_true", help="leave out tasks whose files are missing")
-    flags.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a value of every task, as training.epochs=2, or of one, as rte:training.epochs=2",
+    add_set_flag(
+        flags, help="change a value of every task, as in training.epochs=2, or of one, as in rte:training.epochs=2"
     )
     flags.add_argument(
-        "--checkpoints", metavar="STEPS", help="FOLDER is a run: score its checkpoints, all, last or 1000,2000"
+        "--checkpoints",
+        metavar="STEPS",
+        help="FOLDER is a run: score these of its checkpoints (all, last, or steps: 1000,2000)",
     )
     flags.add_argument(
-        "--random_weights", action="store_true", help="add a column for random weights of the first folder's shape"
+        "--random_weights", action="store_true", help="add a column for the first folder's shape with random weights"
     )
     return flags
 
 
 def _local_folder(text: str) -> Path:
-    """Return --output as a path. A URL is refused; as a path it would become a local folder with a name such as s3:"""
+    """Return --output as a path. A URL is refused: as a path, it would become a local folder with a name like "s3:"."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is a URL. A suite continues from what its jobs saved on this machine, so it needs a local folder; "
-            "copy that afterwards"
+            f"{text} is a URL. A suite resumes from what its jobs saved on this machine, so it needs a local folder; "
+            "copy that folder afterwards"
         )
     return Path(text)

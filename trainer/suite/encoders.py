@@ -1,4 +1,4 @@
-"""The encoders that a suite compares: each has a label, which is its column in tables and its folder in the output."""
+"""The encoders that a suite compares. An encoder's label names its column in tables and its folder in the output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder's folder. needs: the jobs that write it. random_weights: whether only its shape counts.
+    """An encoder to measure. needs: the jobs that write its folder. random_weights: use only the folder's shape.
 
-    manifest: of the checkpoint that the folder will be an export of, None for a folder that is there already.
+    manifest: that of the checkpoint that a job will export to the folder; None if the folder exists already.
     """
 
     label: str
@@ -28,11 +28,11 @@ class Encoder:
 
 
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
-    """Return the encoders that FOLDER and NAME=FOLDER of the command line stand for.
+    """Return the encoders that FOLDER and NAME=FOLDER of the command line name.
 
-    A folder without a name is called by the last parts of its path, as many as tell it from the others.
-    random_weights: add one with the shape of the first folder and random weights.
-    Raises UsageError for a folder that holds no encoder, and for two with one name.
+    The label of a folder without a name is made of the last parts of its path, as many as make it unique.
+    random_weights: add an encoder with the first folder's shape and random weights.
+    Raises UsageError for a folder that holds no encoder, and for two encoders with the same label.
     """
     named = [split_name(word) for word in words]
     for _, folder in named:
@@ -66,20 +66,28 @@ def check_folder(folder: str) -> None:
     hint = ""
     if (Path(folder) / "recipe.toml").is_file():
         hint = (
-            " It is a run's folder: `clozeline export` writes its encoder, and --checkpoints all scores it over time."
+            " It is the folder of a run: `clozeline export` writes its encoder, and --checkpoints all scores all its "
+            "checkpoints."
         )
-    raise UsageError(f"{folder} has no config.json, so it is no encoder in the Hugging Face format.{hint}")
+    raise UsageError(f"{folder} has no config.json, so it is not an encoder in the Hugging Face format.{hint}")
 
 
 def short_names(folders: Sequence[str]) -> dict[str, str]:
-    """Return a name for each folder: the last part of its path, and more of it where these are the same."""
-    parts = {folder: [part for part in Path(folder).absolute().parts if part not in ("/", ".")] for folder in folders}
+    """Return a name for each folder: the last part of its path, and more parts if other folders share that one."""
+    parts: dict[str, list[str]] = {}
+    for folder in folders:
+        parts[folder] = [part for part in Path(folder).absolute().parts if part != "/"]
+
     names = {}
     for folder in folders:
+        ending = parts[folder]
         for count in range(1, len(parts[folder]) + 1):
             ending = parts[folder][-count:]
             alike = [other for other in parts if parts[other][-count:] == ending]
             if len(alike) == 1:
                 break
-        names[folder] = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(ending)).lstrip(".-_") or "encoder"
+
+        # The name is also a folder's, so it must not be hidden or have characters that a shell treats specially.
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(ending)).lstrip(".-_")
+        names[folder] = name or "encoder"
     return names

@@ -1,6 +1,6 @@
-"""What the results in an output folder belong to (OUTPUT/suite.json), so that they are never mixed with others.
+"""Records what the results in an output folder belong to (OUTPUT/suite.json), so that they are never mixed with others.
 
-Tasks and encoders may be added by a later start, and seeds; what is there already must be the same.
+A later start may add tasks, encoders and seeds. Tasks and encoders that were there before must be the same.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ IDENTITY_FILE = "suite.json"
 BLOCK = 1 << 20
 """Bytes of a file that are in memory at once."""
 
-FOREIGN = {"folders", "encoders", "checkpoints", "logs"}
+FOLDERS_OF_A_SUITE = {"folders", "encoders", "checkpoints", "logs"}
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
-    """Return by name what decides the results: tasks and minimal pairs with hashes of their files, and encoders."""
+    """Return hashes of everything that the results depend on, by name: tasks, minimal pairs, the probe and encoders."""
     parts: dict[str, Any] = {}
     if plan.suite is not None:
         for task in plan.suite.tasks:
@@ -47,7 +47,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
 
 
 def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
-    """Return files with the SHA-256 of their content: a label may change and the file keep its size."""
+    """Return files with the SHA-256 of their content. Size and date would miss an edited label."""
     digests = []
     for name in files:
         digest = hashlib.sha256()
@@ -60,8 +60,8 @@ def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
 
 def _hash_of_encoder(encoder: Encoder) -> str:
     if encoder.manifest is not None:
-        # The checkpoint is not exported yet. Its manifest has the hashes of all its files; its step alone would be the
-        # same in another run, and in this one after it was trained again.
+        # The checkpoint may not be exported yet, so its manifest stands for it: that has the hashes of all its files.
+        # The step alone would be the same in another run, or after this run was trained again.
         return storage.sha256(storage.read(encoder.manifest))[:16]
     return f"{fingerprint_of(encoder.folder)}{' random' if encoder.random_weights else ''}"
 
@@ -71,15 +71,17 @@ def _hash(*parts: object) -> str:
 
 
 def claim(output: Path, identity: dict[str, Any]) -> None:
-    """Note what an output folder belongs to. Raises UsageError if it holds something else."""
+    """Write what an output folder belongs to. Raises UsageError if it holds results of something else."""
     before = read_json(output / IDENTITY_FILE)
-    if not before and any(name in FOREIGN for name in storage.names(str(output))):
-        raise UsageError(f"--output {output} has folders of a suite, but no {IDENTITY_FILE}. Choose another folder.")
+    if not before and any(name in FOLDERS_OF_A_SUITE for name in storage.names(str(output))):
+        raise UsageError(
+            f"--output {output} has folders of a suite, but not its {IDENTITY_FILE}. Choose another folder."
+        )
 
     for name, value in identity.items():
         if before.get(name, value) != value:
             raise UsageError(
                 f"--output {output} holds results of another {name}: its values, its files or its weights have "
-                "changed. Choose another folder, or remove it."
+                "changed. Choose another folder, or remove this one."
             )
     storage.publish(str(output / IDENTITY_FILE), (json.dumps(before | identity, indent=1) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The files that a suite reads: which are missing, and where they come from, before anything is started."""
+"""Finds the files that a suite reads, and names every missing one before anything is started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from trainer.suite.suite_file import OpenSuite, OpenTask
 
 @dataclass(frozen=True)
 class Missing:
-    """The files that a part of the suite lacks. optional: whether the suite is whole without this part."""
+    """The files that a task, or minimal pairs, lack. source: where they can be had.
+
+    optional: whether the suite is complete without this part.
+    """
 
     name: str
     files: tuple[str, ...]
@@ -24,14 +27,15 @@ class Missing:
 
 
 def missing_files(suite: OpenSuite, data: str) -> list[Missing]:
-    """Return what is missing in a folder, which may be a URL, by the parts of the suite."""
-    found = [_missing_of_task(task, data) for task in suite.tasks]
-    found += [_missing_of_pairs(pairs, data) for pairs in suite.minimal_pairs]
-    return [missing for missing in found if missing.files]
+    """Return the parts of a suite that lack files. data: the folder of the files, which may be a URL."""
+    parts = [_missing_of_task(task, data) for task in suite.tasks]
+    parts += [_missing_of_pairs(pairs, data) for pairs in suite.minimal_pairs]
+    return [part for part in parts if part.files]
 
 
 def _missing_of_task(task: OpenTask, data: str) -> Missing:
-    absent = [name for name in files_of(task.task.data) if not storage.exists(joined(data, name))]
+    names = files_of(task.task.data)
+    absent = [name for name in names if not storage.exists(joined(data, name))]
     return Missing(task.entry.name, tuple(absent), task.task.source)
 
 
@@ -41,61 +45,75 @@ def _missing_of_pairs(pairs: MinimalPairs, data: str) -> Missing:
 
 
 def files_of(section: TaskDataSection) -> list[str]:
-    """Return all files that a task names, in the order of its file."""
+    """Return all files that a task names, each once, in the order of the task file."""
     files: list[str] = []
     for value in (section.train, section.dev, section.test, *section.extra.values()):
-        if value is not None:
-            files += [value] if isinstance(value, str) else value
+        if isinstance(value, str):
+            files.append(value)
+        elif value is not None:
+            files += value
+
     return list(dict.fromkeys(files))
 
 
 def joined(folder: str, name: str) -> str:
-    """Return the path or URL of a task's file, as the task's readers find it."""
+    """Return the path or URL that a task's readers open for a name in its file."""
     is_complete = "://" in name or posixpath.isabs(name)
     return name if is_complete else storage.join(folder, name)
 
 
 def matching(data: str, pattern: str) -> list[str]:
-    """Return the files that a pattern such as "blimp/*.jsonl" stands for, sorted, as paths relative to `data`.
+    """Return the files that match a pattern such as "blimp/*.jsonl", sorted, as paths relative to `data`.
 
-    Only the last part of a pattern has wildcards.
+    Only the last part of a pattern may have wildcards.
     """
-    folder, _, last = pattern.rpartition("/")
-    place = joined(data, folder) if folder else data
-    if not storage.exists(place):
+    folder, _, name_pattern = pattern.rpartition("/")
+    location = joined(data, folder) if folder else data
+    if not storage.exists(location):
         return []
-    names = sorted(fnmatch.filter(storage.names(place), last))
-    return [f"{folder}/{name}" if folder else name for name in names]
+
+    names = sorted(fnmatch.filter(storage.names(location), name_pattern))
+    if not folder:
+        return names
+    return [f"{folder}/{name}" for name in names]
 
 
 def without_missing(suite: OpenSuite, missing: list[Missing], skip: bool) -> tuple[OpenSuite, list[Missing]]:
-    """Return the suite without the parts whose files are missing, and those parts.
+    """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    Without `skip` only parts that are optional may be missing. A task that starts from a missing one is left out, too.
+    skip: leave out required parts as well; without it, only optional parts may be missing.
+    A task that starts from a missing one is left out too.
     Raises DataError that names every missing file.
     """
     required = [part for part in missing if not part.optional]
     if required and not skip:
         raise DataError(_message(suite, required))
 
-    absent = {part.name: part for part in missing}
+    # A task may start only from an earlier one, so one pass also finds tasks behind a chain of missing ones.
+    left_out = {part.name: part for part in missing}
     for task in suite.tasks:
+        name = task.entry.name
         source = task.entry.starts_from
-        if source in absent and task.entry.name not in absent:
-            absent[task.entry.name] = Missing(task.entry.name, absent[source].files, absent[source].source)
+        if source in left_out and name not in left_out:
+            left_out[name] = Missing(name, left_out[source].files, left_out[source].source)
 
-    kept = [name for name in suite.entry.names if name not in absent]
+    kept = [name for name in suite.entry.names if name not in left_out]
     if not kept:
         raise DataError(_message(suite, missing))
+
     tasks = tuple(task for task in suite.tasks if task.entry.name in kept)
-    return OpenSuite(suite.entry.only(kept), tasks), list(absent.values())
+    return OpenSuite(suite.entry.only(kept), tasks), list(left_out.values())
 
 
 def _message(suite: OpenSuite, missing: list[Missing]) -> str:
-    count = len({file for part in missing for file in part.files})
-    lines = [f"{count} file{'s' if count > 1 else ''} of the suite {suite.entry.name} cannot be found in --data:"]
+    files: set[str] = set()
+    lines = []
     for part in missing:
+        files.update(part.files)
         source = f" (from {part.source})" if part.source else ""
         lines.append(f"  {part.name}: {', '.join(part.files)}{source}")
+
+    plural = "s" if len(files) > 1 else ""
+    lines.insert(0, f"{len(files)} file{plural} of the suite {suite.entry.name} cannot be found in --data:")
     lines.append("Put them there, or run the other tasks with --skip_missing or --only.")
     return "\n".join(lines)

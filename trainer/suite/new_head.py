@@ -1,11 +1,12 @@
-"""Takes the head off a fine-tuned folder, so that another task begins from its encoder with a head of its own.
+"""Removes the head of a fine-tuned folder, so that another task can start from its encoder with a head of its own.
 
-This is how RTE, MRPC and STS-B begin from MNLI (Liu et al., RoBERTa, arXiv:1907.11692, section 5.1). The weights are
-the encoder's in the same bits; transformers draws those that the folder does not have.
+RTE, MRPC and STS-B start from MNLI in this way (Liu et al., RoBERTa, arXiv:1907.11692, section 5.1). The encoder's
+weights are copied bit for bit. transformers initializes those of the new head, which the folder does not have.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -31,16 +32,15 @@ def main(arguments: list[str], prog: str) -> int:
     flags = CommandParser(prog=prog)
     flags.add_argument("folder")
     flags.add_argument("--output", required=True)
+    return exit_code_of(lambda: _run(flags.parse_args(arguments)))
 
-    def run() -> None:
-        options = flags.parse_args(arguments)
-        write_encoder(Path(options.folder), Path(options.output))
 
-    return exit_code_of(run)
+def _run(options: argparse.Namespace) -> None:
+    write_encoder(Path(options.folder), Path(options.output))
 
 
 def write_encoder(folder: Path, output: Path) -> None:
-    """Write the encoder of a fine-tuned folder, with its tokenizer, as a folder of its own that appears whole.
+    """Write the encoder of a fine-tuned folder and its tokenizer as a new folder, which appears complete or not at all.
 
     Raises DataError if the folder has no weights, or none of an encoder.
     """
@@ -49,6 +49,7 @@ def write_encoder(folder: Path, output: Path) -> None:
     if not weights:
         raise DataError(f"{folder} has no weights of an encoder (named {prefix}*). Fine-tune it again.")
 
+    # Written aside and renamed at the end.
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -69,13 +70,13 @@ def write_encoder(folder: Path, output: Path) -> None:
 
 
 def prefix_of(folder: Path) -> str:
-    """Return what the names of an encoder's weights begin with when there is a head: "bert", "roberta", "model"."""
+    """Return the prefix that the encoder's weights have in a model with a head: "bert", "roberta", "model"."""
     model_class: Any = MODEL_MAPPING[type(read_config(str(folder)))]
     return model_class.base_model_prefix
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """Return all weights of a folder, which may lie in several files. Raises DataError if there are none."""
+    """Return all weights of a folder, which may be split over several files. Raises DataError if there are none."""
     names = [WEIGHTS]
     if (folder / INDEX).is_file():
         names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))

@@ -1,6 +1,6 @@
-"""The scores of all jobs: OUTPUT/results.json, which the table and the page are made of.
+"""Collects the scores of all jobs in OUTPUT/results.json, from which the table and the page are made.
 
-It is a function of the jobs' results alone, so it is the same whether or not a suite was interrupted, except for hours.
+It depends on the jobs' results alone, so except for hours it is the same whether or not a suite was interrupted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from trainer.suite.plan import PROBE, Plan, name_of, read_json
 ACCURACY = "accuracy"
 
 Cell = dict[str, Any]
-"""values: one for each seed, or one alone. spread: of them, None without values. hours: of training. error: or None."""
+"""A cell of the table. values: one for each seed, or a single one. spread: their statistics, None without values.
+hours: the time that they took. error: why there is no value, or None."""
 
 
 @dataclass(frozen=True)
 class JobStates:
-    """How jobs ended, by their names. done: those whose results are what the plan asks for. errors: why one failed."""
+    """How jobs ended. done: the names of those whose results are as the plan asks. errors: by name, why one failed."""
 
     done: AbstractSet[str]
     errors: Mapping[str, str]
@@ -33,7 +34,7 @@ class JobStates:
 def outcome(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[str, Any]:
     """Return the content of results.json.
 
-    Only results of jobs that are done count: a folder may hold those of an earlier start with fewer seeds.
+    Only jobs that are done count: the folder of another one may hold results of an earlier start, with fewer seeds.
     """
     rows = rows_of(plan)
     scores: dict[str, dict[str, Cell]] = {}
@@ -94,18 +95,19 @@ def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobState
     if not row["sets"]:
         return filled_cell([results[ACCURACY]], results["seconds"] / 3600)
 
-    # The folder may hold more seeds than this command asks for, of an earlier one.
-    seeds = sorted((seed for seed in results["seeds"] if seed["seed"] < plan.seeds), key=lambda seed: seed["seed"])
+    # An earlier command may have asked for more seeds.
+    asked = [seed for seed in results["seeds"] if seed["seed"] < plan.seeds]
+    seeds = sorted(asked, key=lambda seed: seed["seed"])
     unlabeled = [one_set for one_set in row["sets"] if one_set not in seeds[0]["scores"]]
     if unlabeled:
-        return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Take it out of the task's sets.")
+        return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets.")
 
     values = [fmean(seed["scores"][one_set][row["metric"]] for one_set in row["sets"]) for seed in seeds]
     return filled_cell(values, sum(seed["seconds"] for seed in seeds) / 3600)
 
 
 def filled_cell(values: list[float], hours: float) -> Cell:
-    """Return the cell of some values. hours: that they took."""
+    """Return a cell with values. hours: the time that they took."""
     return {"values": values, "spread": spread(values), "hours": hours, "error": None}
 
 
@@ -128,11 +130,12 @@ def count_without_score(content: Mapping[str, Any]) -> int:
 
 
 def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
-    """Return the average over tasks, None if a task of it has no score.
+    """Return the average over tasks, None if one of them has no score.
 
-    Its values are averages over the tasks' first seeds, second seeds and so on, and its interval is drawn from them.
-    Draws of different tasks have nothing to do with each other, and so these values are independent, but for one thing:
-    all seeds of tasks that start from another one share that one's best encoder. The legend of the table says so.
+    Its first value is the mean over the tasks' first seeds, its second one that over the second seeds, and so on. The
+    interval is computed from these values. They are independent, because the randomness of one task has nothing to do
+    with that of another, with one exception: all seeds of a task that starts from another one share that one's best
+    encoder. The legend of the table says so.
     """
     counted = [row for row in rows if row["in_average"]]
     of_rows = [cells[row["name"]] for row in counted]
@@ -142,7 +145,7 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
     seeds = max(len(cell["values"]) for cell in of_rows)
     columns = []
     for row, cell in zip(counted, of_rows, strict=True):
-        # Minimal pairs have no sets and no seeds, but one value, which counts with every seed of the others.
+        # Minimal pairs have no sets and no seeds. Their only value counts once for every seed of the other rows.
         columns.append(cell["values"] if row["sets"] else cell["values"] * seeds)
 
     values = [fmean(of_seed) for of_seed in zip(*columns, strict=True)]
@@ -183,9 +186,9 @@ def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
 
 
 def best_label(cells: Mapping[str, Cell | None]) -> str | None:
-    """Return the label whose interval lies above those of all others; None if they overlap, or there is none.
+    """Return the label whose interval lies above all others, None if there is no such label.
 
-    One seed says nothing about the next, so a cell with one value has no interval, and nothing is marked beside it.
+    A single value has no interval, so a row with such a cell has no best label.
     """
     if len(cells) < 2 or any(cell is None or len(cell["values"]) < 2 for cell in cells.values()):
         return None
@@ -198,5 +201,6 @@ def best_label(cells: Mapping[str, Cell | None]) -> str | None:
 
 def interval_of(cell: Cell) -> tuple[float, float]:
     """Return the ends of the 95% interval of the mean."""
-    found = cell["spread"]
-    return found["mean"] - found["interval"], found["mean"] + found["interval"]
+    spread_of_cell = cell["spread"]
+    half = spread_of_cell["interval"]
+    return spread_of_cell["mean"] - half, spread_of_cell["mean"] + half

@@ -2,11 +2,11 @@
 
     OUTPUT/folders/LABEL/TASK      what `clozeline finetune` writes, or the scores of minimal pairs
     OUTPUT/folders/LABEL/probe     the scores of the linear probes
-    OUTPUT/encoders/LABEL/TASK     the encoder of a task that others start from
-    OUTPUT/checkpoints/step-N      a run's checkpoint, as a folder of transformers
-    OUTPUT/logs                    what each job printed
+    OUTPUT/encoders/LABEL/TASK     the encoder of a task that other tasks start from
+    OUTPUT/checkpoints/step-N      a run's checkpoint in the Hugging Face format
+    OUTPUT/logs                    the output of each job
 
-A job is done once the results that it writes last are those of this encoder and of at least as many seeds.
+A job writes its results last. It is done if they exist, belong to this encoder, and have all the seeds asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROBE = "probe"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured. data: the folder of the suite's files. probe: the task to probe, with its own folder."""
+    """What to measure. data: the folder of the suite's files. probe: the task to probe, with a folder of its own."""
 
     suite: OpenSuite | None
     encoders: Sequence[Encoder]
@@ -47,16 +47,16 @@ class Plan:
     probe: OpenProbe | None = None
 
     def place(self, encoder: Encoder, name: str) -> Path:
-        """Return where the results of a task, of minimal pairs or of the probe are."""
+        """Return the folder for the results of a task, of minimal pairs or of the probe."""
         return self.output / "folders" / encoder.label / name
 
     def headless(self, encoder: Encoder, task: str) -> Path:
-        """Return where the encoder is that others start from after this task."""
+        """Return the folder of the encoder that other tasks start from, after it was fine-tuned on this task."""
         return self.output / "encoders" / encoder.label / task
 
 
 def jobs_of(plan: Plan) -> list[Job]:
-    """Return the jobs of all encoders, task by task, so that a table fills up row by row."""
+    """Return the jobs of all encoders. They are in the order of tasks, so that the table fills row by row."""
     jobs: list[Job] = []
     if plan.suite is not None:
         for task in plan.suite.tasks:
@@ -70,17 +70,22 @@ def jobs_of(plan: Plan) -> list[Job]:
 
 
 def name_of(encoder: Encoder, part: str) -> str:
-    """Return the name of the job that measures an encoder by a part of the suite."""
+    """Return the name of the job that measures an encoder on a task, on minimal pairs or by the probe."""
     return f"{encoder.label}/{part}"
 
 
 def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
-    """Return the job that fine-tunes, and the one that takes the head off if other tasks start from this one."""
+    """Return the job that fine-tunes and, if other tasks start from this one, the job that removes the head."""
     name = task.entry.name
-    source = task.entry.starts_from
     output = plan.place(encoder, name)
-    folder = encoder.folder if source is None else str(plan.headless(encoder, source))
-    needs = encoder.needs if source is None else (name_of(encoder, f"{source}-encoder"),)
+
+    source = task.entry.starts_from
+    if source is None:
+        folder = encoder.folder
+        needs = encoder.needs
+    else:
+        folder = str(plan.headless(encoder, source))
+        needs = (name_of(encoder, f"{source}-encoder"),)
 
     words = ["finetune", folder, "--task", str(task.path), "--data", plan.data, "--output", str(output)]
     words += ["--seeds", str(plan.seeds)]
@@ -88,7 +93,7 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
     if encoder.random_weights and source is None:
         words.append("--random_weights")
 
-    finetuning = Job(
+    fine_tuning = Job(
         name=name_of(encoder, name),
         words=tuple(words),
         needs=needs,
@@ -97,16 +102,17 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
     )
     assert plan.suite is not None
     if all(other.entry.starts_from != name for other in plan.suite.tasks):
-        return [finetuning]
+        return [fine_tuning]
 
-    model, headless = output / "hf", plan.headless(encoder, name)
-    taking_off = Job(
+    model = output / "hf"
+    headless = plan.headless(encoder, name)
+    removing_head = Job(
         name=name_of(encoder, f"{name}-encoder"),
         words=("new_head", str(model), "--output", str(headless)),
-        needs=(finetuning.name,),
+        needs=(fine_tuning.name,),
         is_done=partial(is_taken_from, headless, model),
     )
-    return [finetuning, taking_off]
+    return [fine_tuning, removing_head]
 
 
 def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
@@ -135,14 +141,14 @@ def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
-    """Return whether a task's folder holds the results of an encoder with at least this number of seeds."""
+    """Return whether a task's folder holds the results of an encoder for at least this number of seeds."""
     results = read_json(output / RESULTS_FILE)
     finished = {seed["seed"] for seed in results.get("seeds", [])}
     return set(range(seeds)) <= finished and is_of_encoder(output, folder)
 
 
 def is_of_encoder(output: Path, folder: str) -> bool:
-    """Return whether what is in a task's folder was begun with an encoder."""
+    """Return whether the results in a task's folder started from an encoder."""
     return read_json(output / IDENTITY_FILE).get("encoder") == fingerprint_of(folder)
 
 
@@ -152,17 +158,17 @@ def is_taken_from(headless: Path, model: Path) -> bool:
 
 
 def remove_if_of_another(output: Path, folder: str) -> None:
-    """Remove the results of a task whose first weights are no longer those that it started from.
+    """Remove the results of a task if the encoder that it starts from has changed since.
 
-    They change if more seeds of the task before it are asked for, and another one of those is now the best.
+    It changes if more seeds of the earlier task were run and a new one of them is the best.
     """
     if (output / IDENTITY_FILE).is_file() and not is_of_encoder(output, folder):
-        logger.info("%s: the encoder that it starts from has changed, so it begins again.", output)
+        logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file, an empty one if there is none."""
+    """Return the JSON object in a file, an empty one if there is no such file or it is damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

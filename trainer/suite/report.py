@@ -49,7 +49,7 @@ def report(content: dict[str, Any]) -> str:
 
 
 def figures(content: dict[str, Any]) -> dict[str, str]:
-    """Return the figures that people quote, as texts by name."""
+    """Return the main figures for the top of the page, as texts by name."""
     shown = {}
     for label in labels_of(content):
         average = content["averages"][label]
@@ -59,12 +59,12 @@ def figures(content: dict[str, Any]) -> dict[str, str]:
     cells = [cell for by_row in content["scores"].values() for cell in by_row.values()]
     if cells:
         shown["seeds"] = str(content["seeds"])
-        shown["time of training"] = duration(3600 * sum(cell["hours"] for cell in cells))
+        shown["training time"] = duration(3600 * sum(cell["hours"] for cell in cells))
     return shown
 
 
 def probe_charts(content: dict[str, Any]) -> list[Chart]:
-    """Return the chart of the probes' scores by layer, a line for each encoder; none without two layers."""
+    """Return the chart of the probes' scores by layer, with a line for each encoder that has more than one layer."""
     lines = []
     for (label, probe), color in zip(content["probes"].items(), COLORS, strict=False):
         if len(probe["layers"]) > 1:

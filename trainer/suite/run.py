@@ -1,7 +1,7 @@
 """Runs a suite; `run_suite` is where it begins.
 
-OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   what it found
-OUTPUT/suite.json                                          what the folder belongs to
+OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   the scores
+OUTPUT/suite.json                                          what the scores belong to, see identity.py
 OUTPUT/folders, encoders, checkpoints, logs                see plan.py
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
-from trainer.finetune.held_folder import held
+from trainer.checkpoint.output_folder import held
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task
@@ -28,11 +28,12 @@ from trainer.suite.identity import claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
-from trainer.suite.probe.tasks import check_changes_of_probe, open_probe
+from trainer.suite.probe.tasks import open_probe
 from trainer.suite.report import REPORT_FILE, report
-from trainer.suite.scheduler import Job, Scheduler, slots
+from trainer.suite.scheduler import Job, Scheduler
+from trainer.suite.slots import slots
 from trainer.suite.stop import Stop
-from trainer.suite.suite_file import OpenSuite, is_shipped, open_suite, path_of
+from trainer.suite.suite_file import OpenSuite, changes_for_all, is_shipped, open_suite, path_of
 from trainer.suite.table import markdown
 
 TABLE_FILE = "table.md"
@@ -40,9 +41,9 @@ TABLE_FILE = "table.md"
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for: a plan, what was left out of it, and the jobs.
+    """What the command line asks for. skipped: the parts of the suite whose files are missing.
 
-    run: whose checkpoints are scored, None for folders. steps: of these checkpoints.
+    run: the folder of the run whose checkpoints are scored, None if folders are. steps: of these checkpoints.
     """
 
     plan: Plan
@@ -76,8 +77,8 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     if scheduler.errors:
         count = len(scheduler.errors)
         raise ClozelineError(
-            f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. What is done is "
-            "kept, and the same command tries the others again."
+            f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. Finished results "
+            "are kept, and the same command tries the failed jobs again."
         )
     missing = count_without_score(content)
     if missing:
@@ -87,11 +88,9 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
 
 
 def order_of(options: argparse.Namespace) -> Order:
-    """Return what the command line asks for. Raises UsageError and DataError for everything that is wrong with it."""
-    if options.suite is None and options.probe is None:
-        raise UsageError("Give --suite, --probe or both.")
+    """Return what the command line asks for. Raises UsageError and DataError for anything wrong with it."""
     if options.suite is None:
-        check_changes_of_probe(options.set)
+        check_probe_alone(options)
 
     data = data_folder(options)
     suite, skipped = None, []
@@ -116,32 +115,47 @@ def order_of(options: argparse.Namespace) -> Order:
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
 
 
-def data_folder(options: argparse.Namespace) -> str:
-    """Return the folder that the suite's files are relative to: --data, or that of its own file.
+def check_probe_alone(options: argparse.Namespace) -> None:
+    """Raise UsageError if there is no --probe either, or a flag is for tasks of a suite: it would have no effect."""
+    if options.probe is None:
+        raise UsageError("Give --suite, --probe or both.")
+    if options.only:
+        raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
 
-    Without a suite it is the probe's folder.
+    for change in options.set:
+        if not changes_for_all([change]):
+            for_probe = change.partition(":")[2]
+            raise UsageError(
+                f"--set {change}: without --suite there is only the probe's task. Write --set {for_probe}."
+            )
+
+
+def data_folder(options: argparse.Namespace) -> str:
+    """Return the folder of the suite's files: --data, or else that of the suite file.
+
+    Without a suite it is the folder of the probe's files.
     """
     if options.suite is None:
         return probe_data(options)
     if options.data is not None:
         return options.data
     if is_shipped(options.suite):
-        raise UsageError(f"--suite {options.suite} ships without its files. Give their folder with --data.")
+        raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
     return str(path_of(options.suite).parent)
 
 
 def probe_data(options: argparse.Namespace) -> str:
-    """Return the folder that the probe's files are relative to: that of its task file, or --data without a suite.
+    """Return the folder of the probe's files: that of its task file or, without a suite, --data.
 
-    Beside a suite, --data is the suite's. Only a task that ships with Clozeline, which has no files of its own beside
-    it, is then sought there as well.
+    With a suite, --data is for the suite's files. A task that ships with Clozeline has no files next to it, so its
+    files are looked up in --data in either case.
     """
     is_beside_suite = options.suite is not None and options.probe not in shipped_task_names()
     return folder_of_task(options.probe, None if is_beside_suite else options.data)
 
 
 def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
-    """Return the suite without what its files are missing for, and that. Raises DataError."""
+    """Return the suite without the parts whose files are missing, and those parts. Raises DataError."""
     kept, skipped = without_missing(suite, missing_files(suite, data), skip)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
@@ -151,7 +165,9 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
 def run_of(options: argparse.Namespace) -> str:
     """Return the run whose checkpoints are scored. Raises UsageError if there are several folders."""
     if len(options.folders) > 1 or options.random_weights:
-        raise UsageError("--checkpoints takes one run, and no --random_weights. Score other folders on their own.")
+        raise UsageError(
+            "--checkpoints takes one run, without --random_weights. Score other folders with another command."
+        )
     return options.folders[0]
 
 

@@ -1,8 +1,8 @@
-"""Runs jobs in parallel, each in a process of its own, and none before what it needs is done.
+"""Runs jobs in parallel, each in a process of its own and none before the jobs that it needs.
 
-A job that fails ends nothing but itself and the jobs that need it. When the suite is asked to stop, all processes are
-asked to save and end; what they saved is continued by the next start. The scheduler holds nothing of a finished job but
-its outcome: output goes straight to a file for each job, of which only the end is read, and only after a failure.
+If a job fails, the jobs that need it are not started; all others continue. When the suite is asked to stop, every
+process saves and ends, and the next start continues from there. A job's output goes straight to its log file. Only the
+end of that file is read, and only after a failure, so memory does not grow with what jobs print.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from time import sleep
 
 from trainer.logs import logger
 from trainer.suite.child import PARENT
+from trainer.suite.slots import Slot
 from trainer.suite.stop import Stop
 
-SECONDS_BETWEEN_LOOKS = 0.1
+POLL_SECONDS = 0.1
+"""Between two looks at which processes have ended."""
 
 END_OF_LOG = 8192
-"""Bytes of a log that are searched for its last error."""
+"""Bytes at the end of a log that are searched for its last error."""
 
-PREFIX = "clozeline: "
-"""What our programs begin a line about an error with."""
+ERROR_PREFIX = "clozeline: "
+"""How lines about errors begin (trainer/command_line.py prints them)."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A process to run: `python -m trainer.suite.child WORDS`.
 
-    name: also that of its log. needs: the names of jobs that must be done before.
-    is_done: whether there is nothing left to do; asked when all needs are met. prepare: called before the start.
+    name: of the job, and of its log. needs: the names of the jobs that must be done first.
+    is_done: called once all needs are met; if it returns True, the job's results are there and it is not started.
+    prepare: called just before the start.
     """
 
     name: str
@@ -45,13 +48,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A place for a process: the cores or the GPU that it gets, as environment variables."""
-
-    environment: dict[str, str]
-
-
-@dataclass(frozen=True)
 class _Running:
     job: Job
     slot: Slot
@@ -59,17 +55,18 @@ class _Running:
 
 
 class Scheduler:
-    """Runs jobs, at most one at a time in each slot, in the given order as far as their needs allow."""
+    """Runs jobs in the given order as far as their needs allow, at most one at a time in each slot."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[Slot], logs: Path, stop: Stop):
-        """logs: the folder of the files that the jobs' output is written to."""
-        self.errors: dict[str, str] = {}
-        """By the name of a job that failed: why, in one line."""
-
+        """logs: the folder for the jobs' output."""
         self.done: set[str] = set()
-        """The names of jobs whose results are there and are what was asked for."""
+        """The names of the jobs whose results are there and are what was asked for."""
 
-        self._roots: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
+        """Why jobs failed or were not started, in one line each, by their names."""
+
+        self._failed_needs: dict[str, str] = {}
+        """For each job that was not started: the job whose failure was the reason."""
 
         self._waiting = list(jobs)
         self._free = list(slots)
@@ -81,38 +78,45 @@ class Scheduler:
     def run(self) -> None:
         """Run all jobs. Raises SuiteStoppedError once all processes have ended, if the suite was asked to stop."""
         self._logs.mkdir(parents=True, exist_ok=True)
+
         while (self._waiting or self._running) and not self._stop.asked:
             self._collect()
             self._start_what_can_start()
             if self._running:
-                sleep(SECONDS_BETWEEN_LOOKS)
+                sleep(POLL_SECONDS)
 
-        if self._running or self._waiting:
+        was_stopped = bool(self._running or self._waiting)
+        if was_stopped:
             self._end_all()
             raise self._stop.error(
-                f"Stopped with {len(self.done)} of {self._count} jobs done; what the others did is saved. The same "
-                "command continues."
+                f"Stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
+                "same command continues."
             )
 
     # ---- Starting ----
 
     def _start_what_can_start(self) -> None:
-        """Fill the free slots, and settle the jobs that have nothing to do or cannot be done."""
+        """Start jobs in the free slots, and drop those that are done already or need a job that failed."""
         for job in list(self._waiting):
             failed = [need for need in job.needs if need in self.errors]
             if failed:
                 self._waiting.remove(job)
-                # The job that failed itself, behind others that were not started either.
-                self._roots[job.name] = self._roots.get(failed[0], failed[0])
-                self._fail(job, f"not started, because {self._roots[job.name]} failed")
+                self._give_up(job, failed[0])
                 continue
 
             is_ready = all(need in self.done for need in job.needs)
             if is_ready and self._free:
                 self._waiting.remove(job)
-                self._settle_or_start(job)
+                self._start_unless_done(job)
 
-    def _settle_or_start(self, job: Job) -> None:
+    def _give_up(self, job: Job, need: str) -> None:
+        """Count a job as failed because a job that it needs has failed, or was itself not started."""
+        # Of a chain of jobs, the message names the one that really failed: only its log has an error.
+        culprit = self._failed_needs.get(need, need)
+        self._failed_needs[job.name] = culprit
+        self._fail(job, f"not started, because {culprit} failed")
+
+    def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
             self.done.add(job.name)
             logger.info("%s: done before (%d of %d)", job.name, len(self.done), self._count)
@@ -120,12 +124,14 @@ class Scheduler:
 
         if job.prepare is not None:
             job.prepare()
+
         slot = self._free.pop(0)
+        own_variables = {PARENT: str(os.getpid()), "PATH": search_path()}
         logger.info("%s: started", job.name)
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
-                env=os.environ | slot.environment | {PARENT: str(os.getpid()), "PATH": search_path()},
+                env=os.environ | slot.environment | own_variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -141,11 +147,13 @@ class Scheduler:
     # ---- Ending ----
 
     def _collect(self) -> None:
-        """Note which processes have ended, and free their slots."""
+        """Record how processes ended, and free their slots."""
         for running in list(self._running):
             exit_code = running.process.poll()
-            if exit_code is None:
+            is_alive = exit_code is None
+            if is_alive:
                 continue
+
             self._running.remove(running)
             self._free.append(running.slot)
 
@@ -165,12 +173,12 @@ class Scheduler:
         if exit_code < 0:
             return f"ended by {signal.Signals(-exit_code).name}; see {path}"
 
-        told = last_error(path)
-        return told if told is not None else f"exit code {exit_code}; see {path}"
+        error = last_error(path)
+        return error if error is not None else f"exit code {exit_code}; see {path}"
 
     def _end_all(self) -> None:
         """Ask all processes to save and end, and wait for them."""
-        logger.info("Stopping: %d jobs save what they did. Ctrl-C ends them at once.", len(self._running))
+        logger.info("Stopping: %d jobs save their progress. Ctrl-C kills them.", len(self._running))
         for running in self._running:
             running.process.terminate()
 
@@ -178,28 +186,30 @@ class Scheduler:
             if self._stop.at_once:
                 for running in self._running:
                     running.process.kill()
-            sleep(SECONDS_BETWEEN_LOOKS)
-        self._collect_after_stop()
-        self._count_what_was_done_before()
+            sleep(POLL_SECONDS)
 
-    def _collect_after_stop(self) -> None:
-        """Count what was done by the time of the stop. What ended otherwise is continued later, and is no failure."""
+        self._count_finished_processes()
+        self._count_waiting_jobs_that_are_done()
+
+    def _count_finished_processes(self) -> None:
+        """Count the processes that finished in time. The next start continues the others; they have not failed."""
         for running in self._running:
             if running.process.returncode == 0:
                 self.done.add(running.job.name)
         self._running.clear()
 
-    def _count_what_was_done_before(self) -> None:
-        """Count the jobs that did not have their turn, but were done by an earlier start: their results stand."""
+    def _count_waiting_jobs_that_are_done(self) -> None:
+        """Count the jobs that this start did not come to, but an earlier one has done: their results are valid."""
         if self._stop.at_once:
             return
+
         for job in self._waiting:
             if all(need in self.done for need in job.needs) and job.is_done():
                 self.done.add(job.name)
 
 
 def search_path() -> str:
-    """Return PATH behind the interpreter's folder, so that DeepSpeed finds ninja if no environment is activated."""
+    """Return PATH with the interpreter's folder in front: DeepSpeed finds ninja there if no environment is active."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -210,42 +220,5 @@ def last_error(path: Path) -> str | None:
         file.seek(max(0, file.tell() - END_OF_LOG))
         lines = file.read().decode(errors="replace").splitlines()
 
-    told = [line for line in lines if line.startswith(PREFIX)]
-    return told[-1].removeprefix(PREFIX) if told else None
-
-
-def slots(workers: int | None) -> list[Slot]:
-    """Return the slots of this machine.
-
-    On GPUs there is one for each, otherwise one for each core. More `workers` than GPUs share them in turn. Each
-    process computes with one thread on the CPU, unless OMP_NUM_THREADS says otherwise: with fewer cores than threads
-    all of them would wait for each other, and sums over several threads depend on their number.
-    """
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    environment = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads)}
-
-    devices = gpus()
-    if not devices:
-        return [Slot(environment) for _ in range(workers or available_cores())]
-    return [
-        Slot(environment | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]})
-        for number in range(workers or len(devices))
-    ]
-
-
-def gpus() -> list[str]:
-    """Return the NVIDIA GPUs that processes may use, as CUDA_VISIBLE_DEVICES names them. Loads no CUDA."""
-    if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name not in ("", "-1")]
-    names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(names, key=int)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
+    return errors[-1].removeprefix(ERROR_PREFIX) if errors else None

@@ -1,6 +1,6 @@
-"""The suite file: which tasks it has, which of them begin from another one's encoder, and what is averaged.
+"""The suite file: its tasks, which of them start from the encoder of another one, and what is averaged.
 
-suite_file.py reads it. Tasks have files of their own, beside the suite's (trainer/finetune/task.py).
+suite_file.py reads it. Each task has a file of its own (trainer/finetune/task.py).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
 RESERVED_NAMES = ("probe", "export")
 RESERVED_ENDING = "-encoder"
-"""What a suite calls jobs and folders of its own: LABEL/probe, step-N/export, and LABEL/TASK-encoder."""
+"""Names of the suite's own jobs: LABEL/probe, step-N/export and LABEL/TASK-encoder."""
 
 Variant = Literal["word_l2r", "token"]
 
 
 class SuiteTask(Section):
-    """A task of a suite that encoders are fine-tuned on."""
+    """A task that encoders are fine-tuned on."""
 
     name: str = Field(pattern=f"^{NAME}$", description="The name of the task in tables, and of its folder.")
     file: str = Field(min_length=1, description="The task file, relative to the suite file.")
     metric: str | None = Field(
-        default=None, description="The metric that counts, one of the task's own. If unset, the first one."
+        default=None, description="The metric to report, one of the task's own. If unset, the first one."
     )
     sets: tuple[str, ...] = Field(
         default=("dev",),
@@ -37,23 +37,25 @@ class SuiteTask(Section):
     )
     starts_from: str | None = Field(
         default=None,
-        description="An earlier task of the suite. Its best fine-tuned encoder, with a new head, is where this task "
-        "begins. If unset, this task begins from the folder that is measured.",
+        description="An earlier task of the suite, whose best fine-tuned encoder this task starts from, with a new "
+        "head. If unset, this task starts from the folder that is measured.",
     )
     in_average: bool = Field(default=True, description="Whether the score counts in the average over tasks.")
 
 
 class MinimalPairs(Section):
-    """Pairs of sentences of which an encoder should find one more likely, without any fine-tuning."""
+    """Pairs of an acceptable and an unacceptable sentence, scored without fine-tuning."""
 
     name: str = Field(pattern=f"^{NAME}$", description="The name in tables, and of its folder.")
-    files: str = Field(min_length=1, description="The files, relative to --data; * stands for any name.")
+    files: str = Field(
+        min_length=1, description="The files, relative to --data. The last part of the path may have wildcards."
+    )
     source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")
     variant: Variant = Field(
         default="word_l2r",
-        description='"word_l2r": with each token, those after it in its word are masked too. "token": it alone.',
+        description='What is masked to score a token. "word_l2r": it and what follows in its word. "token": only it.',
     )
-    optional: bool = Field(default=False, description="Whether the suite is whole without these files.")
+    optional: bool = Field(default=False, description="Whether the suite runs without these files.")
     in_average: bool = Field(default=False, description="Whether the score counts in the average over tasks.")
 
 
@@ -62,17 +64,19 @@ class Suite(Section):
 
     name: str = Field(min_length=1, description="The name of the suite in reports.")
     tasks: tuple[SuiteTask, ...] = Field(default=(), description="The tasks, in the order of the table.")
-    minimal_pairs: tuple[MinimalPairs, ...] = Field(default=(), description="Minimal pairs, after the tasks.")
+    minimal_pairs: tuple[MinimalPairs, ...] = Field(
+        default=(), description="Minimal pairs, which follow the tasks in the table."
+    )
 
     @field_validator("tasks")
     @classmethod
-    def _tasks_begin_from_earlier_ones(cls, tasks: tuple[SuiteTask, ...]) -> tuple[SuiteTask, ...]:
+    def _tasks_start_from_earlier_ones(cls, tasks: tuple[SuiteTask, ...]) -> tuple[SuiteTask, ...]:
         earlier: set[str] = set()
         for task in tasks:
             if task.starts_from is not None and task.starts_from not in earlier:
                 raise ValueError(
-                    f"{task.name} starts from {task.starts_from}, which is no earlier task of this suite; before it "
-                    f"are: {', '.join(sorted(earlier)) or 'none'}"
+                    f"{task.name} starts from {task.starts_from}, which is not an earlier task of this suite; earlier "
+                    f"tasks: {', '.join(sorted(earlier)) or 'none'}"
                 )
             earlier.add(task.name)
         return tasks

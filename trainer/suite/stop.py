@@ -1,7 +1,7 @@
-"""Notes the signals that ask a suite to stop: SIGTERM, SIGUSR1 and Ctrl-C.
+"""Records the signals that ask a suite to stop: SIGTERM, SIGUSR1 and Ctrl-C.
 
-The scheduler reads the note several times a second. It asks all its processes to save and end, waits for them, and the
-command ends with 75, or with 130 after Ctrl-C. A second Ctrl-C ends the processes at once.
+The scheduler checks several times a second. It asks all processes to save and end, and waits for them. The command then
+exits with 75, or with 130 after Ctrl-C. A second Ctrl-C kills the processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stop:
         self._interrupted_at: float | None = None
 
     def listen(self) -> Stop:
-        """From now on note the signals instead of ending the process. Call it from the main thread."""
+        """From now on, record the signals instead of ending the process. Call it from the main thread."""
         for number in LISTENED:
             signal.signal(number, self._note)
         return self

@@ -1,4 +1,4 @@
-"""Reads a suite: a file, or the name of one that ships with Clozeline, and the task files beside it."""
+"""Reads a suite, from a file or by the name of one that ships with Clozeline, and the files of its tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task of a suite with what its file says. path: of the file. changes: what --set changes in it."""
+    """A task of a suite, read from its file. path: of that file. changes: the --set flags that apply to it."""
 
     entry: SuiteTask
     path: Path
@@ -30,13 +30,13 @@ class OpenTask:
 
     @property
     def metric(self) -> str:
-        """The metric that counts."""
+        """The metric that the suite reports."""
         return self.entry.metric or self.task.metrics[0]
 
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite with its tasks. entry: the suite's own file."""
+    """A suite and its tasks. entry: the content of the suite file."""
 
     entry: Suite
     tasks: tuple[OpenTask, ...]
@@ -54,8 +54,8 @@ def suite_names() -> list[str]:
 def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSuite:
     """Return a suite with its tasks.
 
-    name: of a shipped suite, or the path of a file. only: the parts to keep, all if there are none. changes: what --set
-    gives; "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them.
+    name: of a shipped suite, or the path of a file. only: the parts to keep; if empty, all of them.
+    changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them.
     Raises UsageError that names each wrong key.
     """
     path = path_of(name)
@@ -63,8 +63,8 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
     for part in only:
         if part not in suite.names:
             raise UsageError(
-                f"--only {part}: the suite {suite.name} has no such task.{nearest_name(part, suite.names)} It has "
-                f"{', '.join(suite.names)}."
+                f"--only {part}: the suite {suite.name} has no such task.{nearest_name(part, suite.names)} Its tasks "
+                f"are {', '.join(suite.names)}."
             )
     check_changes(suite, changes)
 
@@ -81,7 +81,7 @@ def path_of(name: str) -> Path:
 
     hint = nearest_name(name, suite_names())
     raise UsageError(
-        f"--suite {name}: there is no such file, and no suite of this name.{hint} These ship with Clozeline: "
+        f"--suite {name}: there is no such file, and no suite of that name.{hint} These ship with Clozeline: "
         f"{', '.join(suite_names())}."
     )
 
@@ -96,7 +96,7 @@ def _shipped_folder() -> Path:
 
 
 def read_suite(path: Path) -> Suite:
-    """Return what a suite's file says, without its tasks. Raises UsageError."""
+    """Return the content of a suite file. The files of its tasks are not read. Raises UsageError."""
     try:
         return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -109,7 +109,7 @@ def read_suite(path: Path) -> Suite:
 
 
 def _explain(fault: Any) -> str:
-    """Return one of pydantic's findings as a sentence: ("tasks", 1, "file") is the key tasks[1].file."""
+    """Return one of pydantic's errors as a sentence. The location ("tasks", 1, "file") is the key tasks[1].file."""
     key = ""
     for part in fault["loc"]:
         key += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -136,7 +136,7 @@ def _shortened(text: str) -> str:
 
 
 def with_sources(suite: Suite, names: Sequence[str]) -> list[str]:
-    """Return names with those of the tasks that they start from: without these they would be other tasks."""
+    """Return the names, and those of all tasks that they start from, directly or not: they need their encoders."""
     kept = set(names)
     for task in reversed(suite.tasks):
         if task.name in kept and task.starts_from is not None:
@@ -145,32 +145,32 @@ def with_sources(suite: Suite, names: Sequence[str]) -> list[str]:
 
 
 def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> OpenTask:
-    """Return a task of a suite with what its file says after --set. Raises UsageError."""
+    """Return a task of a suite, read from its file and changed by --set. Raises UsageError."""
     path = suite_path.parent / entry.file
     own = changes_of(entry.name, changes)
     task = read_task(str(path), list(own))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(
-            f"{suite_path}: {entry.name} counts {entry.metric}, but {path} has the metrics {', '.join(task.metrics)}."
+            f"{suite_path}: {entry.name} reports {entry.metric}, but {path} has the metrics {', '.join(task.metrics)}."
         )
     unknown = [name for name in entry.sets if name != "dev" and name not in task.data.extra]
     if unknown:
         raise UsageError(
-            f"{suite_path}: {entry.name} counts the set {unknown[0]}, but {path} has only "
+            f"{suite_path}: {entry.name} reports the set {unknown[0]}, but {path} has only "
             f"{', '.join(['dev', *task.data.extra])}."
         )
     return OpenTask(entry, path, task, own)
 
 
 def changes_of(name: str, changes: Sequence[str]) -> tuple[str, ...]:
-    """Return the changes that concern a task, without its name; those for all tasks first."""
+    """Return the changes that apply to a task, without its name: first those for all tasks, then its own."""
     own = [change.removeprefix(f"{name}:") for change in changes if change.startswith(f"{name}:")]
     return (*changes_for_all(changes), *own)
 
 
 def changes_for_all(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return the changes that concern every task. A colon counts in the key alone: a value may be a URL."""
+    """Return the changes that apply to every task. Only a colon in the key names a task: a value may be a URL."""
     return tuple(change for change in changes if ":" not in change.partition("=")[0])
 
 

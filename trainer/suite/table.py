@@ -1,6 +1,6 @@
 """The rows of a suite's tables as texts, and OUTPUT/table.md.
 
-The first table has the mean and its interval of each encoder side by side; the second one everything else. Nothing but
+The first table has the means and intervals of all encoders side by side, and the second one all other statistics. Only
 the column of hours depends on when and where a suite ran.
 """
 
@@ -19,7 +19,7 @@ DETAIL_COLUMNS = ["task", "encoder", "median", "lower quartile", "upper quartile
 
 @dataclass(frozen=True)
 class Score:
-    """A score in the first table. best: whether its interval lies above those of all others."""
+    """A score in the first table. best: whether its interval lies above the intervals of all other encoders."""
 
     text: str
     best: bool = False
@@ -58,8 +58,11 @@ def text_of(cell: Cell | None) -> str:
     """Return a mean, with half of its interval if there are several values."""
     if cell is None or cell["spread"] is None:
         return DASH
-    found = cell["spread"]
-    return f"{found['mean']:.4f}" if len(cell["values"]) == 1 else f"{found['mean']:.4f} ± {found['interval']:.4f}"
+
+    mean = f"{cell['spread']['mean']:.4f}"
+    if len(cell["values"]) == 1:
+        return mean
+    return f"{mean} ± {cell['spread']['interval']:.4f}"
 
 
 def detail_rows(content: dict[str, Any]) -> list[list[str]]:
@@ -133,8 +136,10 @@ def probe_rows(content: dict[str, Any]) -> list[list[str]]:
 
 def probe_title(content: dict[str, Any]) -> str:
     """Return the heading of the probes' table."""
-    told = next((probe for probe in content["probes"].values() if probe["error"] is None), None)
-    return f"Linear probe of each layer: {told['task']}, {told['metric']}" if told else "Linear probe of each layer"
+    for probe in content["probes"].values():
+        if probe["error"] is None:
+            return f"Linear probe of each layer: {probe['task']}, {probe['metric']}"
+    return "Linear probe of each layer"
 
 
 def labels_of(content: dict[str, Any]) -> list[str]:
@@ -169,7 +174,7 @@ def legend(content: dict[str, Any]) -> str:
     """Return what the first table shows, in a sentence or two."""
     seeds = content["seeds"]
     if seeds == 1:
-        return "Scores of one seed, which say nothing about the next."
+        return "Scores of a single seed. They say nothing about how much scores differ between seeds."
     text = f"Mean of {seeds} seeds ± half of its 95% interval."
     if len(labels_of(content)) > 1:
         text += " A score is bold where its interval lies above those of all others."
@@ -177,15 +182,15 @@ def legend(content: dict[str, Any]) -> str:
 
 
 def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each task whose best encoder others start from: their values are not independent."""
+    """Return a sentence for each task whose best encoder others start from, since their values are not independent."""
     followers: dict[str, list[str]] = {}
     for row in rows:
         if row["starts_from"] is not None:
             followers.setdefault(row["starts_from"], []).append(row["name"])
 
     return [
-        f"All seeds of {', '.join(names)} begin from one encoder, the best of {source}: their intervals, and that of "
-        f"an average with them, leave out how much the encoders of {source} differ, and are too narrow."
+        f"All seeds of {', '.join(names)} start from one encoder, the best of {source}. Their intervals, and that of "
+        f"an average with them, leave out how much the encoders of {source} differ, and so are too narrow."
         for source, names in followers.items()
     ]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.suite.conftest import subject_lines, write_task
+from trainer.checkpoint.output_folder import held
 from trainer.suite.cli import main
 
 
@@ -30,8 +32,47 @@ def test_an_output_that_is_a_url_is_refused(
     assert list(empty.iterdir()) == []
 
 
-def test_a_change_for_a_task_needs_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["encoder", "--probe", "task.toml", "--set", "rte:training.epochs=2", "--output", str(tmp_path / "out")]
-    assert main(words) == 2
+@pytest.mark.parametrize(("flag", "value"), [("--seeds", "0"), ("--seeds", "three"), ("--workers", "-1")])
+def test_a_number_of_jobs_is_a_whole_number(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["folder", "--suite", "glue", "--output", "out", f"{flag}={value}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "--set rte:training.epochs=2: without --suite there is no task rte" in line
+    assert f"{flag}: {value!r} is not a whole number of 1 or more" in line
+
+
+def test_a_folder_in_use_is_named_with_its_flag(
+    masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    words = [str(masked_lm(0)), "--suite", str(suite_file), "--only", "order", "--output", str(output)]
+    with held(output):
+        assert main(words) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
+    assert "is in use by a live run" in line
+    assert line.endswith("choose another --output.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--set", "task:training.max_length=64"],
+            "--set task:training.max_length=64: without --suite there is only the probe's task. Write "
+            "--set training.max_length=64.",
+        ),
+        (["--only", "task"], "--only chooses tasks of a suite. Give --suite, or leave it out."),
+    ],
+)
+def test_a_flag_for_a_suites_tasks_is_refused_without_a_suite(
+    words: list[str],
+    message: str,
+    masked_lm: Callable[[int], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It would change nothing, and nobody would notice."""
+    write_task(tmp_path, "task", "sentence", subject_lines)
+    output = tmp_path / "out"
+    probe = ["--probe", str(tmp_path / "task.toml"), "--output", str(output)]
+    assert main([str(masked_lm(0)), *probe, *words]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"clozeline: {message}"]
+    assert not output.exists()

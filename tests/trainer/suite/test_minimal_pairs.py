@@ -15,7 +15,7 @@ from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
 from trainer.suite.child import device_of_job
 from trainer.suite.minimal_pairs.command import main
-from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods, longest_row
+from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods, max_tokens
 from trainer.suite.minimal_pairs.model import open_masked_lm
 from trainer.suite.minimal_pairs.pairs_file import read_pairs
 from trainer.suite.probe.command import open_encoder
@@ -58,7 +58,7 @@ def test_a_sentence_that_does_not_fit_is_named(family: str, vocab: Path, byte_vo
     write_encoder(family, byte_vocab if family == "roberta" else vocab, tmp_path)
     model, tokenizer = open_masked_lm(str(tmp_path), random_weights=True)
     tokenizer.model_max_length = 10**6
-    longest = longest_row(model, tokenizer)
+    longest = max_tokens(model.config, tokenizer)
     assert longest == (96 - tokenizer.pad_token_id - 1 if family == "roberta" else 96)
 
     # Each further dot is one more token.
@@ -71,7 +71,7 @@ def test_a_sentence_that_does_not_fit_is_named(family: str, vocab: Path, byte_vo
         log_likelihoods(model, tokenizer, ["Go.", "." * (dots + 1)], within_words=False)
 
     tokenizer.model_max_length = 20
-    assert longest_row(model, tokenizer) == 20
+    assert max_tokens(model.config, tokenizer) == 20
 
 
 def test_a_file_with_a_sentence_that_does_not_fit_is_named(
@@ -126,7 +126,7 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
     ("line", "message"),
     [
         ("{", "line 2: '{' is not JSON"),
-        ("[1]", r"line 2: '\[1\]' is no object"),
+        ("[1]", r"line 2: '\[1\]' is not an object"),
         ('{"sentence_good": "A."}', "line 2: sentence_bad is None"),
         ('{"sentence_good": " ", "sentence_bad": "A."}', "line 2: sentence_good is ' '"),
     ],

@@ -73,7 +73,7 @@ def test_a_set_without_labels_is_a_line_and_not_a_traceback(plan: Plan) -> None:
     found = outcome(replace(plan, suite=suite), JobStates(ALL, {}), [])
     assert found["scores"]["first"]["tags"]["values"] == []
     assert error_lines(found) == [
-        "first/tags: the set hidden has no labels, so it has no score. Take it out of the task's sets."
+        "first/tags: the set hidden has no labels, so it has no score. Remove it from the task's sets."
     ]
     assert count_without_score(found) == 1
     assert "| tags | chunk_f1 | - |" in markdown(found)

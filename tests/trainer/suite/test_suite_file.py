@@ -55,13 +55,16 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
         ({"tasks": [{"name": "a/b", "file": "tags.toml"}]}, r"tasks\[0\]\.name: .*found 'a/b'"),
         (
             {"tasks": [{"name": "a", "file": "tags.toml", "metric": "f2"}]},
-            "a counts f2, but .* has the metrics chunk_f1",
+            "a reports f2, but .* has the metrics chunk_f1",
         ),
-        ({"tasks": [{"name": "a", "file": "tags.toml", "sets": ["hard"]}]}, "counts the set hard, but .* has only dev"),
+        (
+            {"tasks": [{"name": "a", "file": "tags.toml", "sets": ["hard"]}]},
+            "the set hard, but .* has only dev",
+        ),
         ({"tasks": [{"name": "a", "file": "none.toml"}]}, "none.toml does not exist"),
         (
             {"tasks": [{"name": "a", "file": "tags.toml", "starts_from": "b"}]},
-            "a starts from b, which is no earlier task",
+            "a starts from b, which is not an earlier task",
         ),
         ({"tasks": [{"name": "order", "file": "tags.toml"}]}, "two parts of the suite have the name order"),
         ({"tasks": [{"name": "probe", "file": "tags.toml"}]}, "has the name probe, which is reserved"),

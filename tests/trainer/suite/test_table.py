@@ -99,7 +99,7 @@ def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
     rows = content()["rows"]
     assert "too narrow" not in markdown(content())
     shared = content(rows=[{**row, "starts_from": "mnli" if row["name"] != "blimp" else None} for row in rows])
-    sentence = "All seeds of rte, cola begin from one encoder, the best of mnli: their intervals, and that of an"
+    sentence = "All seeds of rte, cola start from one encoder, the best of mnli. Their intervals, and that of an"
     assert sentence in markdown(shared)
     assert sentence in report(shared)
     assert "too narrow" not in markdown(shared | {"seeds": 1})

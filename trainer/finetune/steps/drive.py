@@ -21,6 +21,7 @@ from typing import Any
 
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from trainer.checkpoint.output_folder import held
 from trainer.config.load import load_recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -28,7 +29,6 @@ from trainer.distributed.process_group import start_distributed
 from trainer.finetune.agreement import agreed, read_on_all_ranks
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.held_folder import held
 from trainer.finetune.model import check_folder, open_tokenizer
 from trainer.finetune.output import IDENTITY_FILE
 from trainer.finetune.run import Order, finetune

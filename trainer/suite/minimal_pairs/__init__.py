@@ -1,1 +1,1 @@
-"""Minimal pairs: does a masked language model find the acceptable one of two sentences more likely?"""
+"""Minimal pairs: how often does a masked language model prefer the acceptable sentence of two?"""

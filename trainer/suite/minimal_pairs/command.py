@@ -1,18 +1,20 @@
 """Scores files of minimal pairs: `python -m trainer.suite.child minimal_pairs FOLDER --files "blimp/*.jsonl"`.
 
-    OUTPUT/files/NAME.json   the scores of one file, written when all its pairs are judged
+    OUTPUT/files/NAME.json   the scores of one file, written when all its pairs are scored
     OUTPUT/results.json      the mean accuracy over paradigms, and the accuracy of each phenomenon and paradigm
 
-A file that is finished is kept, so the same command continues what was stopped.
+A finished file is kept, so the same command continues after a stop.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -20,10 +22,12 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from trainer.command_line import CommandParser, exit_code_of
+from trainer.command_line import exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
+from trainer.suite.job_command import job_parser, publish_results
+from trainer.suite.minimal_pairs.likelihood import log_likelihoods
+from trainer.suite.minimal_pairs.model import open_masked_lm
 from trainer.suite.minimal_pairs.pairs_file import Pair, read_pairs
 from trainer.suite.needed_files import joined, matching
 from trainer.suite.plan import read_json
@@ -34,46 +38,53 @@ SENTENCES_AT_ONCE = 512
 
 def main(arguments: list[str], prog: str) -> int:
     """Run the command line and return the exit code."""
-    flags = CommandParser(prog=prog)
-    flags.add_argument("folder")
-    for name in ("--data", "--files", "--output"):
-        flags.add_argument(name, required=True)
+    flags = job_parser(prog, required=("--data", "--files", "--output"))
     flags.add_argument("--variant", choices=("word_l2r", "token"), default="word_l2r")
-    flags.add_argument("--random_weights", action="store_true")
     return exit_code_of(lambda: score_files(flags.parse_args(arguments)))
 
 
-def score_files(options: Any) -> None:
+def score_files(options: argparse.Namespace) -> None:
     """Score all files that are not scored yet, and write results.json. Raises DataError and UsageError."""
     paths = [joined(options.data, name) for name in matching(options.data, options.files)]
     if not paths:
         raise DataError(f"{options.data} has no files {options.files}.")
+    # Read all of them first, so that an error in the last one does not come after hours of scoring.
     pairs_of = {path: read_pairs(path) for path in paths}
 
-    output = Path(options.output)
     encoder = fingerprint_of(options.folder)
     identity = {"encoder": encoder, "variant": options.variant, "random_weights": options.random_weights}
-    open_model = _once(options)
 
-    counted = []
+    @cache
+    def opened() -> tuple[Any, Any]:
+        return open_masked_lm(options.folder, options.random_weights)
+
+    output = Path(options.output)
+    files = []
     for path in paths:
         name = posixpath.basename(path)
         file = output / "files" / f"{name}.json"
-        own = identity | {"file": storage.sha256(storage.read(path))}
-        found = read_json(file)
-        if found and any(found.get(key) != value for key, value in own.items()):
-            raise UsageError(
-                f"--output {output} holds scores of another encoder or of other pairs. Choose another one."
-            )
-        if not found:
-            opened = open_model()
+        identity_of_file = identity | {"file": storage.sha256(storage.read(path))}
+        scores = _scored_before(file, identity_of_file, output)
+        if scores is None:
+            # The model is opened here, at the first file that needs it: a finished folder needs none.
+            model, tokenizer = opened()
             with naming(path):
-                found = own | judged(opened, pairs_of[path], options.variant)
-            storage.publish(str(file), (json.dumps(found) + "\n").encode())
-            logger.info("%s: accuracy %.4f", name, found["accuracy"])
-        counted.append(found)
+                scores = identity_of_file | scores_of(model, tokenizer, pairs_of[path], options.variant)
+            storage.publish(str(file), (json.dumps(scores) + "\n").encode())
+            logger.info("%s: accuracy %.4f", name, scores["accuracy"])
+        files.append(scores)
 
-    storage.publish(str(output / RESULTS_FILE), (json.dumps(results(identity, counted), indent=1) + "\n").encode())
+    publish_results(output, results(identity, files))
+
+
+def _scored_before(file: Path, identity: Mapping[str, Any], output: Path) -> dict[str, Any] | None:
+    """Return what an earlier start wrote, None if there is nothing. Raises UsageError if it is of something else."""
+    scores = read_json(file)
+    if not scores:
+        return None
+    if any(scores.get(key) != value for key, value in identity.items()):
+        raise UsageError(f"--output {output} holds scores of another encoder or of other pairs. Choose another one.")
+    return scores
 
 
 @contextlib.contextmanager
@@ -85,45 +96,27 @@ def naming(path: str) -> Iterator[None]:
         raise DataError(f"{path}: {error}") from error
 
 
-def _once(options: Any) -> Any:
-    """Return a function that opens the model at its first call: a finished folder needs none."""
-    opened: list[tuple[Any, Any]] = []
+def scores_of(model: Any, tokenizer: Any, pairs: Sequence[Pair], variant: str) -> dict[str, Any]:
+    """Return how many pairs of each paradigm a model gets right, and the seconds that took.
 
-    def open_model() -> tuple[Any, Any]:
-        from trainer.suite.minimal_pairs.model import open_masked_lm
-
-        if not opened:
-            opened.append(open_masked_lm(options.folder, options.random_weights))
-        return opened[0]
-
-    return open_model
-
-
-def judged(opened: tuple[Any, Any], pairs: Sequence[Pair], variant: str) -> dict[str, Any]:
-    """Return how many pairs of each paradigm a model judges rightly, and the seconds that took.
-
-    A pair counts if the acceptable sentence is the more likely one; two equal sentences count as wrong.
+    A pair is right if the acceptable sentence is the more likely one; two equal sentences count as wrong.
     """
-    from trainer.suite.minimal_pairs.likelihood import log_likelihoods
-
     started = perf_counter()
-    model, tokenizer = opened
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-    scores: list[float] = []
+    likelihoods: list[float] = []
     for start in range(0, len(sentences), SENTENCES_AT_ONCE):
         part = sentences[start : start + SENTENCES_AT_ONCE]
-        scores += log_likelihoods(model, tokenizer, part, within_words=variant == "word_l2r")
+        likelihoods += log_likelihoods(model, tokenizer, part, within_words=variant == "word_l2r")
 
     right: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for pair, good, bad in zip(pairs, scores[::2], scores[1::2], strict=True):
+    for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
         right[pair.phenomenon, pair.paradigm].append(good > bad)
 
-    paradigms = [
-        {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": len(found), "right": sum(found)}
-        for (phenomenon, paradigm), found in sorted(right.items())
-    ]
-    accuracy = sum(row["right"] for row in paradigms) / len(pairs)
-    return {"accuracy": accuracy, "paradigms": paradigms, "seconds": perf_counter() - started}
+    paradigms = []
+    for (phenomenon, paradigm), of_pairs in sorted(right.items()):
+        row = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": len(of_pairs), "right": sum(of_pairs)}
+        paradigms.append(row)
+    return {"accuracy": share_right(paradigms), "paradigms": paradigms, "seconds": perf_counter() - started}
 
 
 def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -153,4 +146,5 @@ def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> 
 
 
 def share_right(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return which share of the pairs of some paradigms is right."""
     return sum(row["right"] for row in rows) / sum(row["pairs"] for row in rows)

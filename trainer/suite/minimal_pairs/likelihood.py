@@ -1,8 +1,8 @@
 """The pseudo-log-likelihood of a sentence under a masked language model.
 
-Each token in turn is masked, and the logarithms of the probabilities that the model gives it are added up (Salazar et
-al., Masked Language Model Scoring, arXiv:1910.14659). A word of several pieces then gets too high a score, since its
-other pieces give each piece away. So by default the pieces after it in its word are masked together with it (Kauf and
+Each token is masked in turn, and the log-probabilities that the model gives the masked tokens are added up (Salazar et
+al., Masked Language Model Scoring, arXiv:1910.14659). A word of several tokens then scores too high, because its other
+tokens give the masked one away. By default, the later tokens of the same word are therefore masked as well (Kauf and
 Ivanova, A Better Way to Do Masked Language Model Scoring, arXiv:2305.10588, "PLL-word-l2r").
 
 Shape suffixes: R rows of a batch, T tokens of a row, H width, V tokens of the vocabulary.
@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from schemas.errors import DataError
+from trainer.finetune.model import longest_row
 
 TOKENS_AT_ONCE = 8192
-"""Tokens of a batch, padding included."""
+"""Tokens of a batch."""
 
 ROWS_AT_ONCE = 512
 """Rows of a batch at most: each has logits over the vocabulary, in float32."""
@@ -29,7 +30,7 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class MaskedRow:
-    """A sentence with some tokens masked. sentence: its number. place: of the token to predict. target: that token."""
+    """A sentence with some tokens masked. sentence: its number. place: the position to predict. target: its token."""
 
     sentence: int
     ids: tuple[int, ...]
@@ -37,31 +38,18 @@ class MaskedRow:
     target: int
 
 
-def longest_row(model: Any, tokenizer: Any) -> int:
-    """Return the most tokens that a row may have, by the tokenizer and by the encoder's positions.
-
-    RoBERTa and its relatives count positions from behind the padding token's id, so that their tables have some that no
-    token ever gets.
-    """
-    longest = tokenizer.model_max_length
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and positions > 0:
-        longest = min(longest, positions)
-
-    for name, module in model.named_modules():
-        is_table = name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding)
-        if is_table:
-            unused = 0 if module.padding_idx is None else module.padding_idx + 1
-            longest = min(longest, module.num_embeddings - unused)
-    return longest
+def max_tokens(config: Any, tokenizer: Any) -> int:
+    """Return the most tokens that a sentence may have, by the tokenizer and by the encoder's positions."""
+    positions = longest_row(config)
+    return tokenizer.model_max_length if positions is None else min(tokenizer.model_max_length, positions)
 
 
 def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, longest: int) -> list[MaskedRow]:
     """Return a row for each token of each sentence, special tokens excepted.
 
-    within_words: mask the tokens that follow in the same word as well. Which tokens are a word is what the tokenizer's
-    own cutting before the pieces says. longest: the most tokens of a row.
-    Raises DataError for a sentence that is longer: without its end it could not be compared with another one.
+    within_words: also mask the later tokens of the same word. A word is what the tokenizer's pre-tokenization makes.
+    longest: the most tokens of a row.
+    Raises DataError for a longer sentence: cut off, it could not be compared with its counterpart.
     """
     encoding = tokenizer(list(sentences), return_special_tokens_mask=True, truncation=False)
     rows = []
@@ -85,7 +73,7 @@ def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, lo
 
 
 def end_of_word(words: Sequence[int | None], place: int) -> int:
-    """Return the place of the last token of a token's word. words: the number of each token's word."""
+    """Return the position of the last token of a token's word. words: the number of each token's word."""
     last = place
     while last + 1 < len(words) and words[last + 1] is not None and words[last + 1] == words[place]:
         last += 1
@@ -93,7 +81,7 @@ def end_of_word(words: Sequence[int | None], place: int) -> int:
 
 
 def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:
-    """Yield the numbers of rows that are computed together: all of one length, so that there is no padding."""
+    """Yield the numbers of the rows of each batch. Rows of a batch have the same length, so there is no padding."""
     by_length: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         by_length.setdefault(len(row.ids), []).append(number)
@@ -110,7 +98,7 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
 
     Raises DataError for a sentence that is longer than the encoder's positions.
     """
-    rows = masked_rows(sentences, tokenizer, within_words, longest_row(model, tokenizer))
+    rows = masked_rows(sentences, tokenizer, within_words, max_tokens(model.config, tokenizer))
     device = next(model.parameters()).device
 
     found = [0.0] * len(rows)
@@ -124,7 +112,7 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
         for number, value in zip(numbers, log_probabilities_R.tolist(), strict=True):
             found[number] = value
 
-    # Added up in the order of tokens, so that a sum does not depend on which rows were computed together.
+    # Summed in the order of tokens, so that a sum does not depend on how rows were batched.
     sums = [0.0] * len(sentences)
     for row, value in zip(rows, found, strict=True):
         sums[row.sentence] += value
@@ -143,10 +131,10 @@ def logits_at(model: Any, ids_RT: Tensor, places_R: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def only_at(model: Any, places_R: Tensor) -> Iterator[bool]:
-    """Have the model compute the vocabulary's logits only at one place of each row; yields whether it will.
+    """Have the model compute logits over the vocabulary at one position of each row only. Yields whether it will.
 
-    Logits at all places would be most of the memory, and of a small model most of the time. The last layer of the heads
-    of transformers is the one that `get_output_embeddings` returns; the hook gives it the rows (R, H) that count.
+    Logits at all positions would take most of the memory, and most of the time of a small model. The last layer of a
+    head in transformers is what `get_output_embeddings` returns; the hook passes it only the vectors (R, H) needed.
     """
     decoder = model.get_output_embeddings()
     if not isinstance(decoder, torch.nn.Linear):

@@ -13,12 +13,12 @@ from schemas.errors import DataError
 GOOD = "sentence_good"
 BAD = "sentence_bad"
 NAMES = ("UID", "linguistics_term")
-"""Keys for what a pair is about. A file without them is about what its own name says."""
+"""Keys for the paradigm and the phenomenon of a pair. Without them, the name of the file stands for both."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An acceptable sentence, one that is not, and what they are about: the paradigm, and the phenomenon it is of."""
+    """An acceptable and an unacceptable sentence, with their paradigm and the phenomenon that it belongs to."""
 
     good: str
     bad: str
@@ -46,7 +46,7 @@ def _pair(line: str, name: str, place: str) -> Pair:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: {line.strip()[:60]!r} is not JSON. Expected an object on each line.") from error
     if not isinstance(content, dict):
-        raise DataError(f"{place}: {line.strip()[:60]!r} is no object. Expected one with {GOOD} and {BAD}.")
+        raise DataError(f"{place}: {line.strip()[:60]!r} is not an object. Expected one with {GOOD} and {BAD}.")
 
     for key in (GOOD, BAD):
         if not isinstance(content.get(key), str) or not content[key].strip():

@@ -1,1 +1,1 @@
-"""Linear probes: how much of a task can be read off each layer's vectors without changing them?"""
+"""Linear probes: how well can a linear classifier solve a task from the frozen vectors of each layer?"""

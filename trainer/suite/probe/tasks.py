@@ -17,7 +17,7 @@ KINDS = ("sentence", "pair", "tags")
 
 @dataclass(frozen=True)
 class OpenProbe:
-    """A task to probe. path: of its file. data: the folder of its files, which may be a URL. changes: of --set."""
+    """A task to probe. path: of its file. data: the folder of its files, which may be a URL. changes: by --set."""
 
     path: str
     task: Task
@@ -26,9 +26,9 @@ class OpenProbe:
 
 
 def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
-    """Return the task to probe. changes: what --set gives; those for one task of a suite are not the probe's.
+    """Return the task to probe. changes: the values of --set; those for a task of the suite do not apply to the probe.
 
-    Raises UsageError if the task is none or cannot be probed, and DataError that names all files that are missing.
+    Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
     own = changes_for_all(changes)
     task = read_task(path, list(own))
@@ -42,16 +42,6 @@ def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
             "them there, or change data.train and the other paths."
         )
     return OpenProbe(path, task, data, own)
-
-
-def check_changes_of_probe(changes: Sequence[str]) -> None:
-    """Raise UsageError if a change is for one task of a suite, and only a probe was asked for."""
-    others = [change for change in changes if change not in changes_for_all(changes)]
-    if others:
-        raise UsageError(
-            f"--set {others[0]}: without --suite there is no task {others[0].partition(':')[0]}. Write KEY=VALUE for "
-            "the task of --probe, as in training.max_length=64."
-        )
 
 
 def check_probed(task: Task) -> None:

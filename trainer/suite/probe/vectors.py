@@ -1,6 +1,7 @@
-"""The vectors of an encoder's layers: of a text the mean over its tokens, of a word that of its first piece.
+"""The vectors that a probe reads from each layer of an encoder.
 
-Layer 0 is the embeddings, and the last one what a head would read.
+A text's vector is the mean over its tokens, and a word's is that of its first token. Layer 0 is the embeddings; the
+last layer is what the head of a fine-tuned model reads.
 
 Shape suffixes: B features of a batch, T tokens of a row, H width, N vectors, L layers.
 """
@@ -19,32 +20,40 @@ from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.kinds.tags import Words
 
 FEATURES_AT_ONCE = 64
+"""Features of a batch."""
 
 Vectors = NDArray[np.float32]
 
 
 @torch.inference_mode()
 def layer_vectors(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> Iterator[tuple[list[int], Vectors]]:
-    """Yield batches: the numbers of their features, and their vectors (L, N, H), in the order of the numbers.
+    """Yield, batch by batch, the positions of its features in `features`, and their vectors (L, N, H) in that order.
 
-    N is one for each feature, or one for each word that a feature has.
+    A feature has one vector, or one for each of its words.
     """
     device = next(model.parameters()).device
     for numbers in evaluation_batches(features, FEATURES_AT_ONCE):
         batch = [features[number] for number in numbers]
         columns = {name: values.to(device) for name, values in kind.batch(batch).items()}
-        hidden = model(**columns, output_hidden_states=True).hidden_states
-        hidden_LBTH = torch.stack([layer.float() for layer in hidden]).cpu().numpy()
-        yield numbers, pooled(hidden_LBTH, columns["attention_mask"].cpu().numpy(), batch)
+        layers = model(**columns, output_hidden_states=True).hidden_states
+
+        # All layers of a batch go to the host together, as one array: 330 MB for a base model and rows of 128 tokens.
+        hidden_LBTH = torch.stack([layer.float() for layer in layers]).cpu().numpy()
+        attention_BT = columns["attention_mask"].cpu().numpy().astype(bool)
+        yield numbers, pooled(hidden_LBTH, attention_BT, batch)
 
 
-def pooled(hidden_LBTH: Vectors, attention_BT: NDArray[Any], batch: Sequence[Feature]) -> Vectors:
-    """Return the vectors (L, N, H) that stand for texts or for words."""
-    pieces = []
-    for place, feature in enumerate(batch):
-        hidden_LTH = hidden_LBTH[:, place, attention_BT[place].astype(bool)]
+def pooled(hidden_LBTH: Vectors, attention_BT: NDArray[np.bool_], batch: Sequence[Feature]) -> Vectors:
+    """Return the vectors (L, N, H) that stand for texts or for words. attention_BT: False at padding."""
+    found = []
+    for row, feature in enumerate(batch):
+        # Padding may be on either side, so it is taken out before positions are counted.
+        hidden_LTH = hidden_LBTH[:, row, attention_BT[row]]
+
         if isinstance(feature.part, Words):
-            pieces.append(hidden_LTH[:, list(feature.part.places)])
+            first_tokens = list(feature.part.places)
+            vectors_LNH = hidden_LTH[:, first_tokens]
         else:
-            pieces.append(hidden_LTH.mean(axis=1, keepdims=True))
-    return np.concatenate(pieces, axis=1)
+            vectors_LNH = hidden_LTH.mean(axis=1, keepdims=True)
+        found.append(vectors_LNH)
+    return np.concatenate(found, axis=1)

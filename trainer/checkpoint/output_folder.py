@@ -1,4 +1,4 @@
-"""Holds the folder that a command writes, so that no other process writes there at the same time."""
+"""The local folder that --output names: created, and held so that no other process writes into it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas.errors import StorageError, UsageError
-from trainer.checkpoint.run_lock import hold
+from trainer.checkpoint.run_lock import RunLock, hold
 
 
 @contextlib.contextmanager
 def held(output: Path) -> Iterator[None]:
-    """Create a folder if there is none, and hold it while the block lasts.
+    """Create a folder if there is none, and hold it for this process until the block ends.
 
-    Raises UsageError if a live process holds it or if its path is a file, and StorageError if it cannot be written.
+    Raises UsageError if a live process holds it or if it cannot be a folder, and StorageError if nothing can be written
+    there.
     """
+    with contextlib.closing(_lock(output)):
+        yield
+
+
+def _lock(output: Path) -> RunLock:
     try:
         output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(output), "--output")
+        return hold(str(output), "--output")
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--output {output} cannot be a folder: {error.strerror}. Choose another path.") from error
     except OSError as error:
@@ -26,6 +32,3 @@ def held(output: Path) -> Iterator[None]:
             f"--output {output} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
             "another folder."
         ) from error
-
-    with contextlib.closing(lock):
-        yield

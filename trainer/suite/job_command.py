@@ -1,0 +1,63 @@
+"""What the jobs share that measure an encoder without training it: minimal pairs and linear probes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas import storage
+from schemas.errors import DataError
+from schemas.randomness import key
+from trainer.command_line import CommandParser
+from trainer.finetune.model import first_line, quiet_transformers, read_config
+from trainer.finetune.results import RESULTS_FILE
+from trainer.suite.child import device_of_job
+
+
+def job_parser(prog: str, required: tuple[str, ...]) -> CommandParser:
+    """Return the parser of a job: FOLDER, some flags that it cannot do without, and --random_weights."""
+    flags = CommandParser(prog=prog)
+    flags.add_argument("folder")
+    for name in required:
+        flags.add_argument(name, required=True)
+    flags.add_argument("--random_weights", action="store_true")
+    return flags
+
+
+def publish_results(output: Path, content: Mapping[str, Any]) -> None:
+    """Write results.json, by which the suite sees that the job is done."""
+    storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+
+
+def open_model(auto_class: Any, folder: str, random_weights: bool) -> tuple[Any, list[str]]:
+    """Return a folder's model, and the names of the weights that the folder lacks.
+
+    auto_class: of transformers, such as AutoModel. The model is in float32, in evaluation mode and on the job's device.
+    random_weights: draw all weights, always the same ones, and read nothing but the shape.
+    Raises UsageError if transformers does not know the folder, and DataError if its weights are damaged.
+    """
+    config = read_config(folder)
+    # Weights that the folder lacks are drawn, too.
+    torch.manual_seed(key("suite", "weights") >> 1)
+    if random_weights:
+        model, missing = auto_class.from_config(config), []
+    else:
+        model, missing = _with_its_weights(auto_class, folder)
+    return model.float().eval().to(device_of_job()), missing
+
+
+def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
+    with quiet_transformers():
+        try:
+            model, loading = auto_class.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            )
+        except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
+            raise DataError(
+                f"The weights in {folder} cannot be read: {first_line(error)}. Export or download them again."
+            ) from error
+    return model, sorted(loading["missing_keys"])
