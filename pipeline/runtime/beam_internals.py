@@ -15,7 +15,8 @@ import contextlib
 import functools
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,6 +43,9 @@ FINISHED_STATES = ("DONE", "UPDATED", "DRAINED")
 ENDED_STATES = (*FINISHED_STATES, "FAILED", "CANCELLED")
 """The states that no job leaves any more."""
 
+CLOSING_SECONDS = 1.0
+"""How long a worker that met an error waits to see whether the cause is that its launcher closes the connection."""
+
 _LOST_WORKER = "Channel closed prematurely"
 
 
@@ -60,9 +64,36 @@ def runner_with_workers(command: str) -> FnApiRunner:
 
 
 def run_worker(arguments: list[str]) -> None:
-    """Work for the launcher in this process until no work is left. Beam logs warnings while it is imported."""
-    from apache_beam.runners.worker import sdk_worker_main
+    """Work for the launcher in this process until no work is left. Beam logs warnings while it is imported.
 
+    Prints no traceback of work that fails because the launcher has closed the connection: when a command is stopped,
+    Beam tears down what its unfinished bundles use while they still run.
+    """
+    from apache_beam.portability.api import beam_fn_api_pb2
+    from apache_beam.runners.worker import sdk_worker, sdk_worker_main
+
+    class Harness(sdk_worker.SdkHarness):
+        """Beam's worker, which gives an empty answer for work that nobody waits for."""
+
+        def _execute(self, task: Callable[[], Any], request: Any) -> None:
+            def task_until_closed() -> Any:
+                try:
+                    return task()
+                except Exception:
+                    if not self._is_closed_soon():
+                        raise
+                    return beam_fn_api_pb2.InstructionResponse(instruction_id=request.instruction_id)
+
+            super()._execute(task_until_closed, request)
+
+        def _is_closed_soon(self) -> bool:
+            """Whether the launcher closes the connection within CLOSING_SECONDS."""
+            deadline = time.monotonic() + CLOSING_SECONDS
+            while self._alive and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return not self._alive
+
+    sdk_worker_main.SdkHarness = Harness  # pyright: ignore[reportPrivateImportUsage]
     sdk_worker_main.main(arguments)
 
 

@@ -1,0 +1,129 @@
+"""A worker whose launcher ends the connection says nothing of the work that fails for it, and ends."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_provision_api_pb2,
+    beam_provision_api_pb2_grpc,
+    endpoints_pb2,
+)
+
+from pipeline.runtime import local_workers
+
+SECONDS = 120
+
+
+class Launcher(beam_fn_api_pb2_grpc.BeamFnControlServicer):
+    """Gives out one bundle. Its descriptor is refused once `refuses` is set; the work ends when `ends` is set."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.refuses = threading.Event()
+        self.ends = threading.Event()
+        self.answers: queue.Queue[beam_fn_api_pb2.InstructionResponse] = queue.Queue()
+
+    def Control(self, request_iterator, context):
+        threading.Thread(target=self._read, args=(request_iterator,), daemon=True).start()
+        bundle = beam_fn_api_pb2.ProcessBundleRequest(process_bundle_descriptor_id="unknown")
+        yield beam_fn_api_pb2.InstructionRequest(instruction_id="bundle_1", process_bundle=bundle)
+        self.ends.wait(SECONDS)
+
+    def GetProcessBundleDescriptor(self, request, context):
+        self.asked.set()
+        self.refuses.wait(SECONDS)
+        context.abort(grpc.StatusCode.NOT_FOUND, "there is no such descriptor")
+
+    def _read(self, answers) -> None:
+        try:
+            for answer in answers:
+                self.answers.put(answer)
+        except grpc.RpcError:
+            pass  # the worker is gone
+
+
+class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):
+    """Tells a worker of an engine where its work is."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def GetProvisionInfo(self, request, context):
+        endpoint = endpoints_pb2.ApiServiceDescriptor(url=self.address)
+        info = beam_provision_api_pb2.ProvisionInfo(control_endpoint=endpoint, logging_endpoint=endpoint)
+        return beam_provision_api_pb2.GetProvisionInfoResponse(info=info)
+
+
+@pytest.fixture
+def launcher() -> Iterator[tuple[Launcher, str]]:
+    """A launcher and its address."""
+    service = Launcher()
+    server = grpc.server(ThreadPoolExecutor(8))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(service, server)
+    beam_provision_api_pb2_grpc.add_ProvisionServiceServicer_to_server(Provision(address), server)
+    server.start()
+    try:
+        yield service, address
+    finally:
+        service.refuses.set()
+        service.ends.set()
+        server.stop(0)
+
+
+def start_worker(kind: str, address: str) -> subprocess.Popen[str]:
+    """A worker of the local runner, or of an engine."""
+    if kind == "local":
+        variables = {
+            local_workers.LAUNCHER: str(os.getpid()),
+            "CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"',
+            "WORKER_ID": "1",
+        }
+        words = ["pipeline.runtime.worker"]
+    else:
+        variables = {}
+        words = ["pipeline.worker", "--id=1", f"--provision_endpoint={address}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["local", "engine"])
+def test_work_that_fails_after_its_end_is_not_told(kind: str, launcher: tuple[Launcher, str]) -> None:
+    service, address = launcher
+    worker = start_worker(kind, address)
+    assert service.asked.wait(SECONDS)
+
+    service.ends.set()
+    service.refuses.set()
+    told, _ = worker.communicate(timeout=SECONDS)
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("kind", ["local", "engine"])
+def test_work_that_fails_before_its_end_is_told(kind: str, launcher: tuple[Launcher, str]) -> None:
+    service, address = launcher
+    worker = start_worker(kind, address)
+    assert service.asked.wait(SECONDS)
+
+    service.refuses.set()
+    answer = service.answers.get(timeout=SECONDS)
+    assert "there is no such descriptor" in answer.error
+    service.ends.set()
+    told, _ = worker.communicate(timeout=SECONDS)
+    assert "there is no such descriptor" in told
