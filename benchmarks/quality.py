@@ -214,7 +214,7 @@ def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "clozeline"
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     names = list(dict.fromkeys(name for name, _, _ in outcomes))
@@ -227,9 +227,13 @@ def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
 
     axes.axhline(plateau, color="gray", linestyle="--", label="word frequencies alone")
     axes.set(xscale="log", xlabel="minutes of one core", ylabel="held-out loss at [MASK], nats")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     handles, labels = axes.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
     axes.legend(by_label.values(), by_label.keys())
+    figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 
