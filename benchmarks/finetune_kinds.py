@@ -1,6 +1,6 @@
 """Fine-tuning of a pretrained encoder beside random weights of its shape, on a task of each kind.
 
-    python benchmarks/finetune_kinds.py --output OUT [--minutes 10] [--seeds 5] [--only sentence tags]
+    PYTHONPATH=. python benchmarks/finetune_kinds.py --output OUT [--minutes 10] [--seeds 5] [--only sentence tags]
 
 Makes the tasks and a corpus from the documentation of installed packages (documentation_tasks.py), pretrains the recipe
 cpu_minutes on the corpus for a few minutes, exports it, and fine-tunes it by the command that a user types, with the
