@@ -9,7 +9,8 @@ turns. A run is as long as fits into the minutes, which are those of the process
     run_mlm, defaults   transformers' BertForMaskedLM and collator with run_mlm.py's values
     run_mlm, LR, ROWS   the same, tuned: this rate and batch, no dropout, larger first weights and warm-up
     tiny as it was      the recipe that shipped as `tiny` before (small_bert.toml)
-    NAME                a recipe of ours. With +KEY=VALUE behind it, that key differs: the parts of a recipe
+    NAME                a recipe of ours. With +KEY=VALUE behind it, that key differs; +4x256 and +6x384 are shapes,
+                        and +drawn_embeddings, +drawn_attention and so on leave out one part of the starting weights
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
 Scores are those of quality_measure.py: nats at [MASK], at the same places for everyone. A run that is finished is kept,
@@ -31,7 +32,7 @@ from typing import Any
 import small_runs
 import torch
 from quality_measure import HeldOut, read_held_out
-from quality_ours import HERE, SMALL_BERT, Settings, export_untrained, one_thread, train_ours
+from quality_ours import HERE, PARTS, SMALL_BERT, Settings, export_untrained, one_thread, train_ours
 from quality_probes import Task, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
@@ -42,15 +43,6 @@ HELD_OUT_EVERY = 50
 
 CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
 """Whom the recipe of this time is compared with. docs/measurements.md has the rates and batches that were tried."""
-
-DRAWN = {
-    "model.initial_embeddings": "none",
-    "model.initial_embedding_std": "none",
-    "model.initial_output_bias": "none",
-    "model.initial_attention": "none",
-    "model.initial_head": "none",
-}
-"""What makes all starting weights of a recipe random ones."""
 
 STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5% quantile of Student's t, by the number of values."""
@@ -154,10 +146,11 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
     }
     if recipe != SMALL_BERT:
         settings["data.statistics"] = options.output / "statistics"
-    settings |= dict(part.split("=", 1) for part in parts)
+    for part in parts:
+        settings |= PARTS[part] if part in PARTS else dict([part.split("=", 1)])
 
     if start:
-        export_untrained(recipe, folder, settings | (DRAWN if start == "random" else {}), options.device)
+        export_untrained(recipe, folder, settings | (PARTS["drawn"] if start == "random" else {}), options.device)
         return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
     return train_ours(recipe, minutes * 60, folder, settings, options.device)
 

@@ -37,6 +37,38 @@ NEVER = 10**9
 
 Settings = dict[str, Any]
 
+DRAWN: Settings = {
+    "model.initial_embeddings": "none",
+    "model.initial_embedding_std": "none",
+    "model.initial_output_bias": "none",
+    "model.initial_attention": "none",
+    "model.initial_head": "none",
+}
+"""What makes all starting weights of a recipe random ones."""
+
+PARTS: dict[str, Settings] = {
+    "4x256": {
+        "model.num_hidden_layers": "4",
+        "model.hidden_size": "256",
+        "model.num_attention_heads": "8",
+        "model.intermediate_size": "688",
+        "optimizer.lr": "2e-3",
+    },
+    "6x384": {
+        "model.num_hidden_layers": "6",
+        "model.hidden_size": "384",
+        "model.num_attention_heads": "12",
+        "model.intermediate_size": "1024",
+        "optimizer.lr": "1.5e-3",
+    },
+    "drawn": DRAWN,
+    "drawn_embeddings": {"model.initial_embeddings": "none", "model.initial_embedding_std": "none"},
+    "drawn_attention": {"model.initial_attention": "none"},
+    "drawn_head": {"model.initial_head": "none"},
+    "no_bias": {"model.initial_output_bias": "none"},
+}
+"""What may stand behind a name and a plus instead of KEY=VALUE. Wider models need lower learning rates."""
+
 
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
     """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count.

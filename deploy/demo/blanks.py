@@ -23,10 +23,10 @@ from transformers.utils import logging
 BLANKS = (
     "If the key is not found, a [MASK] is raised.",
     "Return [MASK] if the object is a string, false otherwise.",
-    "The file is opened for reading and [MASK].",
     "The default [MASK] is used if the argument is omitted.",
-    "Changed in [MASK] 3.8.",
-    "Returns a list of all [MASK] in the directory.",
+    "For more [MASK], see the documentation.",
+    "Wait until the [MASK] has finished.",
+    "The start and [MASK] of the slice.",
 )
 WORDS_SHOWN = 4
 

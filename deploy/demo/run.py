@@ -84,7 +84,7 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     """Train on two ranks, kill them all, let the same command finish, and compare the steps that were taken twice."""
     run = out / "run"
     settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
-    settings += ["evaluation.every=500", *changes]
+    settings += ["evaluation.every=300", *changes]
     sets = " ".join(f"--set {setting}" for setting in settings)
     training = f"deepspeed --quiet --num_gpus 2 --module trainer --config {config} {sets}"
 
