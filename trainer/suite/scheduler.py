@@ -212,7 +212,7 @@ class Scheduler:
 
 
 def search_path() -> str:
-    """Return PATH with the interpreter's folder in front, where DeepSpeed finds ninja even without an activated venv."""
+    """Return PATH with the interpreter's folder in front: DeepSpeed finds ninja there without an activated venv."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

@@ -74,7 +74,7 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
 
 
 def path_of(name: str) -> Path:
-    """Return the path of a suite's file. Shipped names take precedence over files. Raises UsageError if there is none."""
+    """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
     if is_shipped(name):
         return _shipped_folder() / f"{name}{SUFFIX}"
     if Path(name).is_file():
