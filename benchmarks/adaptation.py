@@ -1,15 +1,15 @@
-"""What adaptation is worth: fine-tuning alone, after the task's text, after the domain's text, and after both.
+"""Measures what adaptation gains: fine-tuning alone, after the task's text, after the domain's text, and after both.
 
     python benchmarks/adaptation.py FOLDER --task TASK.toml --corpus 'DOMAIN/*.jsonl' --output OUT [--seeds 5]
 
-FOLDER is any encoder that `clozeline finetune` continues. Each way is `clozeline finetune --steps` with the same seeds
-of fine-tuning, so the encoder before it is the only difference. Interrupted, the same command continues. The task's
-test set is scored, or its dev set if there is no test set with labels.
+FOLDER is any encoder that `clozeline finetune` accepts. Each variant is a run of `clozeline finetune --steps` with the
+same fine-tuning seeds, so variants differ only in the encoder that fine-tuning starts from. After an interruption the
+same command continues. Scores are on the task's test set, or on its dev set if no test set has labels.
 
-The table has the mean of the seeds with the 95% interval of Student's t, and the mean difference from fine-tuning alone
-with the interval of the paired differences: a seed draws the same head and the same batches in each way.
+The table shows the mean over seeds with the 95% interval of Student's t, and the mean difference from fine-tuning alone
+with the interval of the paired differences: a seed gives the same head and the same batches in each variant.
 
-Continued pretraining itself has one seed, so the intervals say nothing about its draws.
+Continued pretraining itself has a single seed, so the intervals do not include its randomness.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WAYS: dict[str, tuple[str, ...]] = {
     "domain -> fine-tuning": ("domain",),
     "domain -> task -> fine-tuning": ("domain", "task"),
 }
-"""The ways to the task, and the steps of continued pretraining in each."""
+"""The variants, and the steps of continued pretraining in each."""
 
 
 def main() -> None:
-    """Run all ways and print the table."""
+    """Run all variants and print the table."""
     options = parser().parse_args()
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def fine_tuned(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Go one way, or what is left of it, and return its results."""
+    """Run one variant, or what is left of it, and return the content of its results.json."""
     folder = Path(options.output) / name.replace(" -> ", "_").replace(" ", "_")
     folder.mkdir(exist_ok=True)
     steps = folder / "steps.toml"
@@ -77,7 +77,7 @@ def fine_tuned(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def content_of(way: tuple[str, ...], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the content of a way's steps file. Paths are absolute, because the file lies elsewhere."""
+    """Return the content of a variant's steps file, with absolute paths: relative ones start at the file's folder."""
     task = Path(options.task)
     corpus = ",".join(str(Path(pattern).absolute()) for pattern in options.corpus.split(","))
     fine_tuning: dict[str, Any] = {

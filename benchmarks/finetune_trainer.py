@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder on sentences by transformers' own Trainer, with several seeds: the rival of finetune_rival.py.
+"""Fine-tunes an encoder on sentences with transformers' Trainer and several seeds, for finetune_rival.py.
 
     python benchmarks/finetune_trainer.py MODEL --data FOLDER --output OUT.json --seeds 3 ...
 
@@ -54,7 +54,7 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def encoded(lines: list[dict[str, str]], names: list[str], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    """Return the examples as Trainer takes them."""
+    """Return the examples in the form that Trainer takes: token ids and a label id."""
     examples = []
     for line in lines:
         example = dict(tokenizer(line["text"], truncation=True, max_length=max_length))
@@ -63,7 +63,7 @@ def encoded(lines: list[dict[str, str]], names: list[str], tokenizer: Any, max_l
 
 
 def fine_tuned(seed: int, names: list[str], tokenizer: Any, sets: list[Any], options: argparse.Namespace) -> float:
-    """Train one seed and return its best accuracy."""
+    """Train one seed and return the best accuracy of its epochs."""
     train, dev = sets
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=len(names))
     steps = -(-len(train) // options.batch) * options.epochs

@@ -1,13 +1,13 @@
-"""`make bench_gpu`: training steps of every recipe that fits on this machine's GPU, compared with transformers' models.
+"""`make bench_gpu`: times training steps of every recipe that fits on this machine's GPU, and of transformers' models.
 
     python benchmarks/gpu.py [--recipes bert_large ...] [--output figures.jsonl]
 
-Needs torch 2.11 or newer and this source tree; where transformers is not installed its columns stay empty. A step is
-forward, backward and AdamW: bf16 weights and gradients, float32 moments and a float32 copy of the weights, as DeepSpeed
-keeps them, one rank, no ZeRO. Dropout is the recipe's, in attention 0 for both. Tokens are real ones, rows are random.
+Needs torch 2.11 or newer and this source tree; without transformers, its lines are left out. A step is forward,
+backward and AdamW: bf16 weights and gradients, float32 moments and a float32 copy of the weights, as in DeepSpeed, on
+one rank without ZeRO. Dropout is the recipe's, but 0 in attention for both. Speeds count tokens without padding.
 
-Three kinds of rows: full ones of 128 and of 512 tokens, and rows of 1 to 507 tokens, evenly spread, whose mean of 254
-is Wikipedia's at 512 (MLPerf's packing of it). Ours are packed; theirs are filled up to the longest.
+Three kinds of rows: full rows of 128 and of 512 tokens, and rows of evenly spread lengths from 1 to 507 tokens, whose
+mean of 254 is that of Wikipedia at 512 (as MLPerf packs it). Our rows are packed; theirs are padded to the longest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Loss = Callable[[], Tensor]
 
 @dataclass
 class Figures:
-    """What one model did on one kind of rows. mfu: None where the device's peak is not known."""
+    """The figures of one model on one kind of rows. mfu: None if the device's peak is unknown. gigabytes: the peak."""
 
     recipe: str
     rows: str
@@ -85,14 +85,14 @@ def main(arguments: list[str] | None = None) -> list[Figures]:
 
 
 class PlainSection(SimpleNamespace):
-    """A recipe's [model] as it is written: a key that is not there is None."""
+    """A recipe's [model] as it is in the file. A missing key is None."""
 
     def __getattr__(self, name: str) -> None:
         return None
 
 
 def shape_of(recipe: str) -> EncoderShape:
-    """Read without the recipe's own checks, which need packages that may be absent here."""
+    """Return a recipe's model shape. Skips the recipe's validation, which needs packages that may be missing here."""
     path = Path(recipe) if recipe.endswith(".toml") else ROOT / f"trainer/recipes/{recipe}.toml"
     model = tomllib.loads(path.read_text())["model"]
     settings = model | {"attention_probs_dropout_prob": 0.0}
@@ -112,7 +112,7 @@ def show(figures: Figures, output: str | None) -> None:
 
 
 def largest_that_fits(name: str, shape: EncoderShape, rows: str, who: str, options: Any) -> Figures | None:
-    """Halve the micro-batch until it fits; None when not even 2,048 tokens do, or when transformers is absent."""
+    """Halve the micro-batch until it fits. Returns None if 2,048 tokens do not fit, or without transformers."""
     tokens = options.tokens
     while True:
         try:
@@ -139,7 +139,7 @@ class Case:
 
 
 def measure(case: Case, tokens: int, options: Any) -> Figures:
-    """Time `options.steps` training steps on one batch of about `tokens` real tokens."""
+    """Time `options.steps` training steps on one batch of about `tokens` tokens without padding."""
     shape = case.shape
     device = torch.device(options.device)
     torch.compiler.reset()
@@ -182,7 +182,7 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> float:
 
 
 def lengths_of(rows: str, tokens: int, longest: int) -> Tensor:
-    """Row lengths of one kind that add up to about `tokens`, one row at least, none above `longest`."""
+    """Return row lengths of one kind that add up to about `tokens`: at least one row, and none above `longest`."""
     low, high = (min(length, longest) for length in ROWS[rows])
     count = max(1, round(tokens / ((low + high) / 2)))
     lengths = torch.linspace(low, high, count).round().long()
@@ -190,7 +190,7 @@ def lengths_of(rows: str, tokens: int, longest: int) -> Tensor:
 
 
 def random_batch(shape: EncoderShape, lengths_S: Tensor, device: torch.device) -> PackedBatch:
-    """Rows of random tokens, the second half of each segment B, 15% of all places to predict."""
+    """Return rows of random tokens. The second half of each is segment B, and 15% of all positions are predicted."""
     generator = torch.Generator().manual_seed(1)
     tokens = int(lengths_S.sum())
     count = len(lengths_S)
@@ -236,7 +236,7 @@ def our_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, comp
 
 
 def their_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, compiled: bool) -> tuple[nn.Module, Loss]:
-    """Raises ImportError where transformers is not installed."""
+    """Return transformers' model and its loss on the batch. Raises ImportError if transformers is not installed."""
     from transformers import AutoConfig, AutoModelForPreTraining
 
     kind = "bytebpe" if shape.family == "roberta" else "wordpiece"
@@ -257,7 +257,7 @@ def their_loss(shape: EncoderShape, batch: PackedBatch, device: torch.device, co
 
 
 def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
-    """The same rows as transformers takes them."""
+    """Return the same rows as transformers' arguments: int64 (rows, longest), padded."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), 1 if shape.family == "roberta" else 0).to(
         batch.ids_T.device
@@ -275,7 +275,7 @@ def padded(batch: PackedBatch, shape: EncoderShape) -> dict[str, Tensor]:
 
 
 def training_step(model: nn.Module, loss: Loss) -> Callable[[], None]:
-    """Forward, backward, AdamW on float32 copies of the weights, and the copies back."""
+    """Return a step: forward, backward, AdamW on float32 copies of the weights, and copying these back."""
     weights: list[Tensor] = list(model.parameters())
     copies = [weight.detach().float().clone() for weight in weights]
     optimizer = torch.optim.AdamW(copies, lr=1e-4, fused=True)

@@ -1,8 +1,8 @@
-"""Runs each side of a case of `make gpu`: as a process that trains on pairs.
+"""Runs each side of a case of `make gpu` as a process that trains on pairs.
 
-All sides take the same rows in the same optimizer steps, and the same steps are timed. Each chooses by itself how many
-rows it computes at once: the trainer by its own formulas and a trial (batch.micro_tokens = "auto"), a rival by halving
-until it fits. What is left of a step is accumulated.
+All sides train on the same rows in the same optimizer steps, and the same steps are timed. Each side chooses its own
+micro-batch: the trainer with its formulas and a trial (batch.micro_tokens = "auto"), a rival by halving until it fits.
+Gradients of the micro-batches of a step are accumulated.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ DOES_NOT_FIT = 3
 
 @dataclass
 class Figures:
-    """What one side did in one case. note: why there are no figures; empty if there are.
+    """The figures of one side in one case. note: why there are no figures; empty if there are.
 
-    step_tokens: of an optimizer step, the mean of the timed ones, without padding. micro_batch_tokens: with padding.
-    gigabytes: the most that its tensors took on the GPU; on a CPU, its process.
+    step_tokens: mean tokens of the timed optimizer steps, without padding. micro_batch_tokens: with padding.
+    gigabytes: peak memory of its tensors on the GPU; on a CPU, of its process.
     """
 
     recipe: str
@@ -66,7 +66,7 @@ class Figures:
 
 
 def environment(bench: Bench) -> dict[str, str]:
-    """Return the environment of every process: our packages, no network, one cache of compiled code."""
+    """Return the environment of every process: our packages, no network, and a shared cache of compiled code."""
     paths = [str(path) for path in (ROOT, SITE) if path.exists()]
     ours = {
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
@@ -78,7 +78,7 @@ def environment(bench: Bench) -> dict[str, str]:
 
 
 def measure(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
-    """Run one side of a case in a process of its own."""
+    """Run one side of a case in its own process. If it fails or there is no time left, `note` says so."""
     nothing = Figures(case.recipe, case.rows, side)
     if bench.seconds_left < 30:
         nothing.note = "not run: no time left"
@@ -96,7 +96,7 @@ def measure(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
 
 
 def run_process(bench: Bench, words: list[str], log: str) -> int:
-    """Run a program and return its exit code; its output goes to a file."""
+    """Run a program with its output in a log file, and return its exit code. Raises TimeoutExpired."""
     limit = max(30.0, min(MOST_SECONDS_OF_A_RUN, bench.seconds_left))
     with (bench.output / log).open("w") as file:
         done = subprocess.run(
@@ -106,7 +106,7 @@ def run_process(bench: Bench, words: list[str], log: str) -> int:
 
 
 def run_ours(bench: Bench, case: Case, pairs: Path) -> Figures:
-    """Train by the recipe, except for the size of a step, and read the run's metrics."""
+    """Train with the recipe, apart from the size of a step, and read the run's metrics. Raises RuntimeError."""
     run = bench.output / "run"
     shutil.rmtree(run, ignore_errors=True)
     values = {
@@ -142,19 +142,19 @@ def run_ours(bench: Bench, case: Case, pairs: Path) -> Figures:
 
 
 def batch_of(step: StepSize) -> dict[str, Any]:
-    """Return the [batch] of a recipe with steps of a size."""
+    """Return the settings of a recipe's [batch] for a step size."""
     if step.by_tokens:
         return {"batch.global_batch": "none", "batch.global_tokens": step.size}
     return {"batch.global_batch": step.size}
 
 
 def run_rival(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
-    """Run one of gpu_rivals.py, with half the micro-batch as often as it does not fit."""
+    """Run a side of gpu_rivals.py, and halve the micro-batch until it fits. Raises RuntimeError."""
     shape = shape_of(bench, case)
     config = bench.output / "config.json"
     config.write_text(json.dumps(hf_config(shape, read_vocabulary(str(pairs / VOCABULARY_FOLDER)))))
 
-    # In a dry run a step has several micro-batches.
+    # A dry run uses a small micro-batch, so that a step has several of them.
     longest = longest_of(bench, case)
     most_rows = 8 if bench.dry else STEP_TOKENS // longest
     step = step_size(bench, case)
@@ -178,7 +178,7 @@ def run_rival(bench: Bench, case: Case, side: str, pairs: Path) -> Figures:
 
 
 def with_speed(figures: Figures, tokens_per_second: float, pairs: Path, shape: EncoderShape, masked: float) -> Figures:
-    """Add rows per second and MFU to a speed. Tokens are real ones, without padding, on every side."""
+    """Add the speed, rows per second and MFU to figures. Tokens are counted without padding on every side."""
     manifest = read_manifest(str(pairs), "pairs")
     tokens = manifest.totals["tokens"]
     squares = sum(length * length * rows for length, rows in enumerate(manifest.statistics["lengths"]))

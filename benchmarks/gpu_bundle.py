@@ -2,13 +2,13 @@
 
     python benchmarks/gpu_bundle.py [--output out/gpu_bundle.tar.xz] [--python 3.12]
 
-There:
+On that machine:
 
     tar xf gpu_bundle.tar.xz && cd gpu_bundle && make gpu        (or: python benchmarks/gpu_run.py)
 
-The file holds this source tree and a folder `site` with DeepSpeed, transformers, pytest and what they import: the
-installed versions, copied. PyTorch, its own requirements and numpy are the image's. Packages that are compiled for one
-version of Python are downloaded for another one if `--python` says so.
+The file holds this source tree and a folder `site` with copies of the installed DeepSpeed, transformers and pytest and
+of what they import. PyTorch, its requirements and numpy come from the machine's image. With `--python`, packages that
+are compiled for the Python version of this machine are downloaded for that version instead.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ TREE = (
     "LICENSE",
     "README.md",
 )
-"""What is packed of this tree. Of the tests only those marked gpu: the others need Beam."""
+"""The parts of this source tree to pack. Of the tests only those marked gpu, because the others need Beam."""
 
 WANTED = ("deepspeed", "transformers", "pytest", "pytest-timeout", "pydantic", "pyarrow", "safetensors", "fsspec")
 WANTED_FOR_RUNS = ("jinja2", "tomli-w", "psutil", "scipy", "tqdm")
-"""What the trainer imports of its own. TensorBoard is left out: a run works without it and says so."""
+"""Further packages that the trainer imports. TensorBoard is left out: a run works without it and says so."""
 
 OF_THE_IMAGE = {"torch", "triton", "numpy", "setuptools", "wheel", "pip"}
-"""Not packed. PyTorch's images have them."""
+"""Packages that are not packed, because PyTorch's images have them."""
 
 NOT_IMPORTED = {"hf-xet", "typer", "rich", "shellingham"}
-"""Requirements of huggingface_hub and transformers that only downloads and command lines import."""
+"""Requirements of huggingface_hub and transformers that only their downloads and command lines import."""
 
 LEFT_OUT = (
     r"deepspeed/(autotuning|nebula|inference)/.*\.(json|md)$",
@@ -59,14 +59,14 @@ LEFT_OUT = (
     r"__pycache__/",
     r"\.(md|rst|txt)$",
 )
-"""Files of packages that nothing here imports; half of pyarrow."""
+"""Patterns of package files that nothing here imports, which include half of pyarrow."""
 
 PLATFORM = "manylinux_2_28_x86_64"
 MOST_BYTES = 60_000_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the bundle. Returns 1 if it would be larger than MOST_BYTES."""
+    """Write the bundle. Returns 1 if it is larger than MOST_BYTES, otherwise 0."""
     flags = argparse.ArgumentParser(description="Packs what `make gpu` needs on a machine without network.")
     flags.add_argument("--output", default=str(ROOT / "out/gpu_bundle.tar.xz"))
     flags.add_argument("--python", default=sysconfig.get_python_version(), help="version on the other machine")
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pack(folder: Path, python: str) -> list[Distribution]:
-    """Copy this source tree and all packages into a folder. Returns the packages."""
+    """Copy this source tree and all packages into a folder, and return the packages."""
     copy_tree(folder)
     packages = closure((*WANTED, *WANTED_FOR_RUNS))
     for package in packages:
@@ -98,7 +98,7 @@ def pack(folder: Path, python: str) -> list[Distribution]:
 
 
 def copy_tree(folder: Path) -> None:
-    """Copy this source tree, without what runs and tests have left in it."""
+    """Copy this source tree, without files that runs and tests have left in it."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "golden")
     folder.mkdir(parents=True)
     for name in TREE:
@@ -111,7 +111,7 @@ def copy_tree(folder: Path) -> None:
 
 
 def closure(wanted: tuple[str, ...]) -> list[Distribution]:
-    """Return the installed packages of these names and all that they require, without those of the image."""
+    """Return the installed packages of these names and all their requirements, without those of the image."""
     found: dict[str, Distribution] = {}
     pending = list(wanted)
     while pending:
@@ -129,18 +129,18 @@ def closure(wanted: tuple[str, ...]) -> list[Distribution]:
 
 
 def required_by(package: Distribution) -> list[str]:
-    """Return the names of the packages that one requires, on any platform, without those of its extras."""
+    """Return the names of the packages that a package requires on any platform, without those of its extras."""
     required = [requirement for requirement in package.requires or [] if "extra ==" not in requirement]
     return [re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in required]
 
 
 def normalized(name: str) -> str:
-    """Return a package's name as PyPI compares it."""
+    """Return a package's name in PyPI's normalized form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def copy_package(package: Distribution, site: Path, python: str) -> None:
-    """Copy a package's files, or download them where they are compiled for another version of Python."""
+    """Copy a package's files, or download them if the installed ones are compiled for another version of Python."""
     files = [file for file in package.files or [] if ".." not in file.parts]
     has_own_version = any(f"cpython-{''.join(python.split('.'))}" in file.name for file in files)
     is_compiled = any(re.search(r"\.cpython-\d+-.*\.so$", file.name) for file in files)
@@ -156,7 +156,7 @@ def copy_package(package: Distribution, site: Path, python: str) -> None:
 
 
 def is_left_out(path: str) -> bool:
-    """Return whether a file is not needed. Metadata stays: transformers asks for versions."""
+    """Return whether a file is not needed. Metadata stays, because transformers reads the versions of packages."""
     return ".dist-info/" not in path and any(re.search(pattern, path) for pattern in LEFT_OUT)
 
 

@@ -1,4 +1,4 @@
-"""The cases of the benchmark of `make gpu`: models, rows, and how many of them a step takes on every side."""
+"""The cases of the benchmark of `make gpu`: models, rows, and the size of a step, which all sides share."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from trainer.models.shape import EncoderShape
 ROOT = Path(__file__).resolve().parents[1]
 
 STEP_TOKENS = 65_536
-"""The tokens of a step whose rows have one length: the most that the trainer puts into one micro-batch."""
+"""The tokens of a step whose rows all have the same length: the most that the trainer puts into one micro-batch."""
 
 STEP_TOKENS_PACKED = 64_000
-"""The tokens of a step whose rows have many lengths. `batch.shape = "fixed"` pads them by 2%, to one micro-batch."""
+"""The tokens of a step whose rows differ in length. `batch.shape = "fixed"` pads them by 2%, to one micro-batch."""
 
 WARMUP_STEPS = 10
 TIMED_STEPS = 20
 
 LONGEST_DRY = 32
 SEED = 1
-"""The seed of the order of rows, for every contestant."""
+"""The seed of the order of rows, the same for every side."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table. low, high: the shortest and longest row; their lengths are evenly spread."""
+    """One line of the table. low, high: the lengths of the shortest and longest row; lengths are evenly spread."""
 
     recipe: str
     rows: str
@@ -38,7 +38,7 @@ class Case:
     high: int
 
 
-# The most important ones first. Rows of 1 to 507 tokens have Wikipedia's mean of 254 at a length of 512.
+# The most important cases first. Rows of 8 to 500 tokens have Wikipedia's mean length of 254 at a maximum of 512.
 CASES = (
     Case("bert_large", "128", 128, 128),
     Case("bert_large", "512", 512, 512),
@@ -62,7 +62,7 @@ TINY = {
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share."""
+    """Settings that all runs share. ends_at: of time.monotonic(). dry: whether to run tiny models on a CPU."""
 
     output: Path
     ends_at: float
@@ -87,14 +87,14 @@ class Bench:
 
 @dataclass(frozen=True)
 class StepSize:
-    """How much an optimizer step takes: `size` rows, or rows of about `size` tokens."""
+    """The size of an optimizer step: `size` rows, or rows of about `size` tokens."""
 
     size: int
     by_tokens: bool
 
 
 def step_size(bench: Bench, case: Case) -> StepSize:
-    """Return what an optimizer step of a case takes on every side."""
+    """Return the size of an optimizer step of a case, which all sides share."""
     if bench.dry:
         return StepSize(400, by_tokens=True)
     if case.low == case.high:
@@ -103,7 +103,7 @@ def step_size(bench: Bench, case: Case) -> StepSize:
 
 
 def write_case(bench: Bench, case: Case) -> Path:
-    """Write a case's pairs: enough rows that no side sees one twice. In a dry run lengths differ in every case."""
+    """Write a case's pairs: enough rows that no side sees one twice. In a dry run, every case has rows of 8 to 32."""
     low, high = (8, LONGEST_DRY) if bench.dry else (case.low, case.high)
     tokens = (bench.warmup_steps + bench.timed_steps + 2) * STEP_TOKENS
     count = 400 if bench.dry else 2 * tokens // (low + high)
@@ -117,7 +117,7 @@ def write_case(bench: Bench, case: Case) -> Path:
 
 
 def longest_of(bench: Bench, case: Case) -> int:
-    """Return what rows are padded to: 128 or 512."""
+    """Return the length that rows are padded to: 128 or 512, or 32 in a dry run."""
     if bench.dry:
         return LONGEST_DRY
     return 128 if case.high <= 128 else 512
@@ -130,5 +130,5 @@ def shape_of(bench: Bench, case: Case) -> EncoderShape:
 
 
 def changes(bench: Bench) -> list[str]:
-    """Return the changes to a recipe that make it small enough for a dry run."""
+    """Return the `--set` changes that make a recipe small enough for a dry run; none for a real run."""
     return [f"{key}={value}" for key, value in TINY.items()] if bench.dry else []

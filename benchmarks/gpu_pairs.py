@@ -1,7 +1,7 @@
 """Writes folders of pairs with random tokens, as `python -m pipeline pairs` would, but without Beam or a corpus.
 
-The trainer reads such a folder as any other. What a GPU does with a row depends on its length alone, so random tokens
-are as good as text for a benchmark; what a model learns from them is nothing.
+The trainer reads such a folder like any other. The work of a GPU on a row depends only on the row's length, so random
+tokens are as good as text for a speed benchmark, although a model learns nothing from them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from schemas.vocabulary import SPECIALS, TOKENIZER_FILE, VOCABULARY_FOLDER, Mode
 Ints = NDArray[np.int64]
 
 MODEL_TYPES = {"wordpiece": "WordPiece", "bytebpe": "BPE"}
-"""What tokenizer.json calls our kinds of vocabularies."""
+"""The names of our kinds of vocabularies in tokenizer.json."""
 
 ROWS_PER_SHARD = 4096
 
 
 def write_pairs(folder: Path, lengths_B: Ints, max_length: int, model: Model, vocabulary_size: int) -> None:
-    """Write one row for each of `lengths_B`: NSP pairs with a WordPiece vocabulary, one segment with a byte-level one.
+    """Write a folder of pairs: NSP pairs with a WordPiece vocabulary, or one segment per row with a byte-level one.
 
-    Rows hold at least 8 tokens. The same arguments write the same bytes.
+    lengths_B: the tokens of each row, int64, at least 8. The same arguments write the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = write_vocabulary(folder / VOCABULARY_FOLDER, model, vocabulary_size)
@@ -44,7 +44,7 @@ def write_pairs(folder: Path, lengths_B: Ints, max_length: int, model: Model, vo
 
 
 def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
-    """Write a shard of pairs, and return its entry in the manifest."""
+    """Write a shard of pairs, and return its entry for the manifest."""
     data = shards.encode_table(table)
     content = shards.ContentHash()
     for batch in shards.equal_batches(table):
@@ -72,9 +72,10 @@ def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
 def random_rows(
     lengths_B: Ints, vocabulary: Vocabulary, random: np.random.Generator, ids_T: Ints | None = None
 ) -> pa.Table:
-    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] in a byte-level vocabulary.
+    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] with a byte-level vocabulary.
 
-    ids_T: the tokens of all rows, some of which special tokens replace in place; drawn evenly by default.
+    ids_T: the token ids of all rows, concatenated; special tokens overwrite some of them in place. By default they are
+    drawn uniformly.
     """
     has_pairs = vocabulary.model == "wordpiece"
     ends_B = lengths_B.cumsum()
@@ -108,7 +109,7 @@ def random_rows(
 
 
 def manifest_of(written: list[Shard], lengths_B: Ints, max_length: int, vocabulary: Vocabulary) -> Manifest:
-    """Return the manifest of the folder."""
+    """Return the manifest of a folder of pairs. lengths_B: the lengths of all rows."""
     return Manifest(
         format_version=FORMAT_VERSION,
         kind="pairs",
@@ -129,6 +130,6 @@ def manifest_of(written: list[Shard], lengths_B: Ints, max_length: int, vocabula
 
 
 def spread_lengths(low: int, high: int, rows: int) -> Ints:
-    """Return `rows` lengths from `low` to `high`, evenly spread and shuffled, always the same."""
+    """Return `rows` lengths, evenly spread from `low` to `high` and shuffled with a fixed seed."""
     lengths_B = np.linspace(low, high, rows).round().astype(np.int64)
     return np.random.default_rng(0).permutation(lengths_B)

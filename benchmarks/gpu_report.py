@@ -1,4 +1,4 @@
-"""Writes what `make gpu` measured: gpu.json for programs, gpu.md for people."""
+"""Writes the results of `make gpu`: gpu.json for programs and gpu.md for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu_cases import Bench
 
 
 def device_facts() -> dict[str, Any]:
-    """Return what the figures were measured on."""
+    """Return a description of the device that the figures were measured on."""
     if not torch.cuda.is_available():
         return {"device": "CPU", "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(0)

@@ -1,14 +1,14 @@
-"""Trains a transformers model on a folder of pairs, for comparison with the trainer: a process that gpu_run.py starts.
+"""Trains a transformers model on a folder of pairs, for comparison with the trainer, as a process of gpu_run.py.
 
     python benchmarks/gpu_rivals.py deepspeed|plain --pairs DIR --config CONFIG.json --step_rows 512 --micro_batch 256
                                     --output FILE
 
-    deepspeed   transformers' model in DeepSpeed (ZeRO-1, bf16, fused AdamW), as both projects' examples set it up
-    plain       transformers' own way: its model under bf16 autocast, compiled, torch's fused AdamW, rows padded to the
-                longest
+    deepspeed   transformers' model in DeepSpeed (ZeRO-1, bf16, fused AdamW), set up as in both projects' examples
+    plain       transformers' model without DeepSpeed: bf16 autocast, torch.compile, torch's fused AdamW
 
-An optimizer step takes the rows of the trainer's global batch of the same number (gpu_rows.py), in as few micro-batches
-of at most `--micro_batch` rows as hold them. Attention is torch's scaled_dot_product_attention where the class has it.
+Rows are padded to the folder's maximum length. Step n takes the rows of the trainer's global batch n (gpu_rows.py), in
+the fewest micro-batches of at most `--micro_batch` rows. Attention is torch's scaled_dot_product_attention if the model
+class supports it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.gpu_rows import Form, Inputs, Step, cut, rows_of_steps, step_of 
 from trainer.data.dataset import PairFolder  # noqa: E402
 
 TakeStep = Callable[[list[Inputs]], None]
-"""Makes one update from the micro-batches of a step."""
+"""Makes one update of the weights from the micro-batches of a step."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train for a few steps and write the speed to `--output`. Returns 3 if not even one micro-batch fits."""
+    """Train for a few steps and write the speed to `--output`. Returns 3 if the GPU runs out of memory."""
     flags = argparse.ArgumentParser(description="Trains transformers' model on pairs, and times it.")
     flags.add_argument("kind", choices=["deepspeed", "plain"])
     flags.add_argument("--pairs", required=True)
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
-    """Return the speed in tokens without padding, the size of steps and micro-batches, and the peak of memory."""
+    """Return the speed in tokens without padding, the sizes of steps and micro-batches, and the peak memory."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
@@ -77,7 +77,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     else:
         take_step = plain_step(model, options.device)
 
-    # All batches lie ready in pinned memory: a slow collator is not what is compared.
+    # All batches are prepared in pinned memory, because the comparison should not depend on a slow collator.
     steps = [replace(step, micro_batches=[pinned(one, device) for one in step.micro_batches]) for step in steps]
     timed = steps[options.warmup :]
     for step in steps[: options.warmup]:
@@ -100,7 +100,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
 
 
 def steps_of(options: argparse.Namespace, model_type: str) -> list[Step]:
-    """Return the batches of all steps, on the host."""
+    """Return the batches of all steps, on the CPU."""
     folder = PairFolder(options.pairs)
     by_tokens = options.step_tokens is not None
     size = options.step_tokens if by_tokens else options.step_rows
@@ -126,7 +126,7 @@ def build(config: dict[str, Any], device: torch.device) -> Any:
 
 
 def deepspeed_step(model: Any, rows: int, micro_batches: int, device: str) -> TakeStep:
-    """Return a step of DeepSpeed's three calls, which it counts until a step has all its micro-batches."""
+    """Return a step of DeepSpeed: forward, backward and step for each micro-batch. DeepSpeed updates after the last."""
     import deepspeed
 
     from trainer.distributed.process_group import start_distributed
@@ -142,7 +142,7 @@ def deepspeed_step(model: Any, rows: int, micro_batches: int, device: str) -> Ta
     }
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
 
-    # BF16_Optimizer collects garbage for each figure of memory that it prints: seconds, before any step is timed.
+    # BF16_Optimizer runs the garbage collector for each memory figure that it prints. Freezing objects saves seconds.
     gc.freeze()
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     gc.unfreeze()
@@ -156,7 +156,7 @@ def deepspeed_step(model: Any, rows: int, micro_batches: int, device: str) -> Ta
 
 
 def plain_step(model: Any, device: str) -> TakeStep:
-    """Return a step of a plain loop: autocast, backward, clip, AdamW."""
+    """Return a step of a plain training loop: autocast, backward, gradient clipping and AdamW."""
     is_cuda = device == "cuda"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=is_cuda)
     called = torch.compile(model, dynamic=False) if is_cuda else model
@@ -185,7 +185,7 @@ def to_device(batch: Inputs, device: torch.device) -> Inputs:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most bytes held so far, as the trainer's peak_memory_bytes: tensors on a GPU, or the whole process."""
+    """Return the peak memory so far, like the trainer's peak_memory_bytes: of tensors on a GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

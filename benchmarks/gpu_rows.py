@@ -1,6 +1,6 @@
-"""The trainer's global batches as transformers takes them: the same rows in each step, padded and masked.
+"""Converts the trainer's global batches into transformers' inputs: the same rows in each step, padded and masked.
 
-Shape suffixes: B rows, T their tokens end to end.
+Shape suffixes: B rows, T their tokens, concatenated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Inputs = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step: its micro-batches, all of one shape, and how many rows and tokens they hold."""
+    """One optimizer step: its micro-batches, all of the same shape, and their total rows and tokens without padding."""
 
     micro_batches: list[Inputs]
     rows: int
@@ -34,10 +34,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Form:
-    """How rows become a micro-batch.
+    """The format of micro-batches.
 
-    rows: of every micro-batch, of which some may be fillers. longest: what rows are padded to. model_type: as in a
-    config.json.
+    rows: rows per micro-batch, some of which may be fillers. longest: the length that rows are padded to.
+    model_type: as in config.json.
     """
 
     rows: int
@@ -59,9 +59,10 @@ def rows_of_steps(folder: PairFolder, size: int, by_tokens: bool, seed: int, ste
 
 
 def cut(steps: list[PairRows], most_rows: int) -> tuple[int, int]:
-    """Return into how many micro-batches every step is cut, and how many rows each of them has room for.
+    """Return (micro-batches per step, rows per micro-batch), given a limit of `most_rows` rows per micro-batch.
 
-    The number is the same for all steps, as DeepSpeed wants it, and so is the room, as compiled code wants it.
+    Both are the same for all steps: DeepSpeed needs a constant number of micro-batches, and compiled code constant
+    shapes.
     """
     largest = max(len(rows.labels_B) for rows in steps)
     count = -(-largest // most_rows)
@@ -77,9 +78,9 @@ def step_of(rows: PairRows, count: int, form: Form) -> Step:
 
 
 def inputs_of(rows: PairRows, form: Form) -> Inputs:
-    """Return rows as transformers' pretraining classes take them, masked by 15%.
+    """Return rows as arguments of transformers' pretraining classes, with 15% of the tokens masked.
 
-    Fillers are rows of one padding token, of which nothing is predicted.
+    Fillers are rows of padding tokens without labels, which only keep the shape constant.
     """
     lengths_B = rows.lengths()
     row_T = torch.from_numpy(np.repeat(np.arange(len(lengths_B)), lengths_B))
@@ -97,7 +98,7 @@ def inputs_of(rows: PairRows, form: Form) -> Inputs:
     labels = torch.where(masked, ids, IGNORE_INDEX)
     ids[masked] = form.vocabulary.special_id("mask")
 
-    # Attention to nothing would be a division by zero.
+    # A filler attends to its first token: with nothing to attend to, the softmax would divide by zero.
     attention[len(lengths_B) :, 0] = 1
     inputs = {"input_ids": ids, "attention_mask": attention, "labels": labels}
     if form.model_type == "roberta":

@@ -1,17 +1,17 @@
-"""`make gpu`: on one GPU, first the tests marked gpu, then the speed of the trainer itself beside transformers.
+"""`make gpu`: runs the tests marked gpu on one GPU, and then compares the trainer's speed with transformers'.
 
     python benchmarks/gpu_run.py [--output out/gpu] [--minutes 20] [--dry]
 
-Every run is a process that trains on a folder of generated pairs (gpu_pairs.py) with the sizes of a published recipe:
+Every run is a process that trains on a folder of generated pairs (gpu_pairs.py) with the model of a published recipe:
 
-    ours           python -m trainer: loader, masks, DeepSpeed, anomaly guard, metrics, and all of the recipe
+    ours           python -m trainer: loader, masking, DeepSpeed, anomaly guard, metrics, and the rest of the recipe
     deepspeed      transformers' model in DeepSpeed
     plain          transformers' model under autocast, compiled
 
-Writes OUTPUT/gpu.json and OUTPUT/gpu.md, after each run anew, so that what was measured is there whatever happens. Runs
-for which no time is left are listed as such. `--dry` does the same with tiny models on a CPU, to show that it works.
+Writes OUTPUT/gpu.json and OUTPUT/gpu.md again after each run, so that results survive a crash. Runs for which no time
+is left are listed as such. `--dry` does the same with tiny models on a CPU, to test the script itself.
 
-Needs torch 2.10 or newer and numpy; everything else is in the folder that `make gpu_bundle` packs, and no network.
+Needs torch 2.10 or newer and numpy, but no network; `make gpu_bundle` packs everything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run tests and benchmark. Returns 1 if a test failed or a run broke, 2 if there is no GPU."""
+    """Run the tests and the benchmark. Returns 1 if a test or a run failed, 2 if this machine cannot run them."""
     flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
     flags.add_argument("--output", default=str(ROOT / "out/gpu"))
     flags.add_argument("--minutes", type=float, default=20.0)
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu_run: {fault}", file=sys.stderr)
         return 2
 
-    # These import torch and packages of the bundle, which are known to be there from here on.
+    # These modules import torch and packages of the bundle, so they are imported after the check above.
     from benchmarks.gpu_bench import SIDES, Figures, measure
     from benchmarks.gpu_cases import CASES, Bench, write_case
     from benchmarks.gpu_report import table_line, write_report
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def machine_fault(dry: bool) -> str | None:
-    """Return what this machine lacks, in one line, or None."""
+    """Return one line that says what this machine lacks, None if it lacks nothing."""
     try:
         import numpy  # noqa: F401
         import torch
@@ -89,7 +89,7 @@ def run_tests(bench: Bench) -> str:
     """Run the tests marked gpu. Returns "passed" or "failed" and pytest's last line."""
     from benchmarks.gpu_bench import environment
 
-    # The conftest.py of all tests loads the pipeline, which these tests do without, as a bundle does.
+    # tests/conftest.py loads the pipeline, which these tests do not need and a bundle does not contain.
     words = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     words += ["--confcutdir", "tests/gpu"]
     done = subprocess.run(words, cwd=ROOT, env=environment(bench), capture_output=True, text=True)

@@ -1,13 +1,13 @@
-"""What the loader costs one rank of a large run, and what the ranks of a node read together.
+"""Measures what the loader costs one rank of a large run, and how much the ranks of a node read in total.
 
     python benchmarks/loader.py [--folder FOLDER] [--world 512] [--ranks 8] [--steps 8]
 
-Makes a corpus in FOLDER, unless it holds one already: shards of 16,000 rows, as 8 MB of text give, with words as
-frequent as in English, so that a token has about 1.5 bytes on disk. Every rank takes 256 rows of up to 128 tokens a
-step, which are 0.04 s of BERT-base on an H100.
+Generates a corpus in FOLDER unless it holds one already: shards of 16,000 rows, as many as 8 MB of text gives, with
+word frequencies as in English, so that a token takes about 1.5 bytes on disk. Every rank takes 256 rows of up to 128
+tokens per step, which take BERT-base 0.04 s on an H100.
 
-Times are CPU seconds, which other work on the machine disturbs least. Ranks of a node are real processes and take each
-step together, as a gradient's all-reduce makes them.
+Times are CPU seconds, which other work on the machine disturbs least. The ranks of a node are real processes, and take
+each step at the same time, as the all-reduce of gradients would make them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def recipe_of(folder: Path, world: int) -> Recipe:
 
 
 def decoding(folder: Path) -> None:
-    """Print what it costs to read, check and convert a shard again, as in a later epoch."""
+    """Print the cost of reading, checking and converting a block of shards again, as in a later epoch."""
     pairs = PairFolder(str(folder))
     numbers = tuple(range(8))
     tokens = sum(shard.tokens for shard in pairs.manifest.shards[:8])
@@ -60,7 +60,7 @@ def decoding(folder: Path) -> None:
 
 
 def own_work(folder: Path, world: int, steps: int) -> None:
-    """Print what a step costs one rank when the blocks that it needs are in memory, by rows and by tokens."""
+    """Print the cost of a step for one rank when its blocks are in memory, for batches in rows and in tokens."""
     for by_tokens in (False, True):
         pairs = PairFolder(str(folder))
         per_step = world * ROWS_PER_RANK
@@ -76,12 +76,12 @@ def own_work(folder: Path, world: int, steps: int) -> None:
 
 
 def timed_steps(stream: Stream, steps: int) -> tuple[float, int]:
-    """Return (this thread's CPU seconds, the rank's own tokens) of steps, apart from waiting for blocks."""
+    """Return this thread's CPU seconds and the rank's own tokens over some steps, without reading blocks."""
     seconds = 0.0
     tokens = 0
     for step in range(steps):
         bounds = stream.bounds_of(step)
-        stream.micro_batches_at(bounds, step)  # the blocks are read here
+        stream.micro_batches_at(bounds, step)  # reads the blocks, so that the second call is timed without that
         started = time.thread_time()
         batches = stream.micro_batches_at(bounds, step)
         seconds += time.thread_time() - started
@@ -90,7 +90,7 @@ def timed_steps(stream: Stream, steps: int) -> tuple[float, int]:
 
 
 def rank_process(folder: Path, world: int) -> None:
-    """Be one rank: take a step for each line on stdin, then report what was used."""
+    """Act as one rank: take a step for each line on stdin, and after "end" print the resources used as JSON."""
     recipe = recipe_of(folder, world)
     folders = open_folders(recipe)
     stream = build_stream(recipe, folders, RankShare(int(os.environ["LOCAL_RANK"]), world, 1, recipe.batch.size))
@@ -108,19 +108,19 @@ def rank_process(folder: Path, world: int) -> None:
 
 
 def usage() -> dict[str, float]:
-    """Return the CPU seconds and the bytes read so far by this process, from disk or from the page cache."""
+    """Return the CPU seconds of this process so far, and the bytes it has read from disk or from the page cache."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return {"seconds": time.process_time(), "bytes": float(fields["rchar"])}
 
 
 def peak_memory() -> float:
-    """Return the most bytes of its own that this process has had in memory: without what it shares with others."""
+    """Return the bytes of anonymous memory of this process now, which excludes memory that it shares with others."""
     fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     return 1024.0 * int(fields["RssAnon"].split()[0])
 
 
 def node(folder: Path, world: int, ranks: int, steps: int) -> None:
-    """Print what the ranks of one node use together over some steps."""
+    """Print the total resources that the ranks of one node use over some steps."""
     command = [sys.executable, __file__, "--folder", str(folder), "--world", str(world), "--be_a_rank"]
     environment = os.environ | {"LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     processes = []
@@ -156,7 +156,7 @@ def node(folder: Path, world: int, ranks: int, steps: int) -> None:
 
 
 def many_shards(folder: Path, count: int) -> None:
-    """Print what it costs to open a corpus of `count` shards and to begin anywhere in it, in a process of its own."""
+    """Print the cost of opening a corpus of `count` shards and of starting anywhere in it, in a separate process."""
     many = folder.parent / f"{folder.name}-{count}"
     if not (many / "manifest.json").exists():
         repeat_shards(folder, many, count)
@@ -169,7 +169,7 @@ def many_shards(folder: Path, count: int) -> None:
 
 
 def be_many(folder: Path) -> None:
-    """Open a folder, take its first batch and one far away, and print what each took."""
+    """Open a folder, take its first batch and a distant one, and print the CPU seconds of each and the memory."""
     before = peak_memory()
     marks = [time.process_time()]
     recipe = recipe_of(folder, 32)
@@ -186,7 +186,7 @@ def be_many(folder: Path) -> None:
 
 
 def used_shared_memory() -> int:
-    """Return the bytes that runs of this user share in /dev/shm."""
+    """Return the bytes in /dev/shm that runs of this user share."""
     folders = Path("/dev/shm").glob(f"clozeline-{os.getuid()}-*")
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*.arrays"))
 

@@ -1,4 +1,4 @@
-"""Corpora for benchmarks/loader.py: shards of made-up rows, and a folder in which they are repeated many times."""
+"""Generates corpora for benchmarks/loader.py: shards of random rows, and a folder that repeats them many times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_vocabulary(folder: Path) -> str:
 
 
 def made_shard(number: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the rows of a shard and their lengths: nine of ten have more than 100 tokens."""
+    """Return the rows of a shard and their lengths, int64 (B,). Nine of ten rows have 100 tokens or more."""
     draws = np.random.default_rng(number)
     lengths_B = np.where(
         draws.random(ROWS_PER_SHARD) < 0.9,
@@ -46,7 +46,7 @@ def made_shard(number: int) -> tuple[pa.Table, np.ndarray]:
     offsets_B1 = np.concatenate([[0], np.cumsum(lengths_B)])
     tokens = int(offsets_B1[-1])
 
-    # Zipf's law: word r has a share of about 1 / r.
+    # Zipf's law: the frequency of the word of rank r is proportional to 1 / r.
     ids_T = (VOCABULARY - len(SPECIAL)) ** draws.random(tokens)
     ids_T = (ids_T.astype(np.int64) + len(SPECIAL) - 1).astype(np.uint16)
     segment_b_B = (lengths_B // 2).astype(np.int32)
@@ -66,7 +66,7 @@ def made_shard(number: int) -> tuple[pa.Table, np.ndarray]:
 
 
 def make_corpus(folder: Path, count: int) -> None:
-    """Write a finished folder of pairs of `count` shards."""
+    """Write a finished folder of pairs with `count` shards."""
     identity = write_vocabulary(folder / "vocabulary")
     histogram = np.zeros(MAX_LENGTH + 1, dtype=np.int64)
     entries = []
@@ -97,7 +97,7 @@ def make_corpus(folder: Path, count: int) -> None:
 
 
 def repeat_shards(folder: Path, many: Path, count: int) -> None:
-    """Write the manifest of a folder in which a corpus's shards come again and again, as links."""
+    """Write a folder of `count` shards that are links to the shards of `folder`, repeated in order, with a manifest."""
     small = read_manifest(str(folder), "pairs")
     entries = []
     (many / "vocabulary").mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,8 @@ def repeat_shards(folder: Path, many: Path, count: int) -> None:
         (many / name).write_bytes(data)
         parts.append(Part(name, "shards", len(group), len(data), storage.sha256(data)))
 
-    # Lengths do not repeat evenly, because the last round of shards may be cut.
+    # The last round of shards may be incomplete, so the histogram of lengths cannot be scaled. This one has the right
+    # totals, with all rows at the two lengths next to the mean.
     totals = {name: sum(getattr(entry, name) for entry in entries) for name in ("rows", "tokens")}
     lengths = [0] * (MAX_LENGTH + 1)
     mean, rest = divmod(totals["tokens"], totals["rows"])

@@ -1,9 +1,9 @@
-"""What `shard` and `vocab` take from 16 GB to 10 TB: the table of docs/measurements.md, in Markdown.
+"""Estimates the cost of `shard` and `vocab` from 16 GB to 10 TB: the table of docs/measurements.md, in Markdown.
 
     python benchmarks/model.py
 
-Numbers of runs, shards, rounds and requests come from the pipeline's own functions, and the job graphs are built. All
-else follows from the constants below; each says where it comes from. Nothing here was run at these sizes.
+Numbers of runs, shards, rounds and requests come from the pipeline's own functions, and the job graphs are built.
+Everything else is computed from the constants below, whose comments give their sources. Nothing was run at these sizes.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ from pipeline.transforms.shard import ShardCorpora
 from pipeline.vocab.rare_words import estimated_memory
 
 SIZES = {"16 GB": 16 * 10**9, "160 GB": 160 * 10**9, "1 TB": 10**12, "10 TB": 10**13}
-"""Bytes of clean text."""
+"""Bytes of clean text, by name."""
 
 SHARD_BYTES = 64 << 20  # the default of --shard_megabytes
 
-# Assumed, not measured: what an object store and its price list usually say.
+# Assumed, not measured: typical latencies, speeds and prices of an object store.
 REQUEST_SECONDS = 0.025
 STREAM_BYTES_PER_SECOND = 100e6
 DOLLARS_PER_REQUEST = 0.4e-6
 DOLLARS_PER_SHUFFLED_BYTE = 0.011e-9  # Dataflow
 
-# Measured on one 16 MiB split of Wikipedia: 12.4 MB of run for 16.5 MB of text.
+# Measured on one 16 MiB split of Wikipedia: its run has 12.4 MB for 16.5 MB of text.
 STORED_SHARE = 0.75
 
-# Measured, a core: `shard` on English with the step's CPU time; signatures alone; `benchmarks/scale.py memory` with
-# --dedup minhash, whose step consume_runs took 1.15 s for 39.5 MB of text; `benchmarks/near_duplicates.py band`.
+# Measured per core, in this order: the CPU time of the step of `shard` on English; signatures alone; the step
+# consume_runs of `benchmarks/scale.py memory` with --dedup minhash, 1.15 s for 39.5 MB of text;
+# `benchmarks/near_duplicates.py band`.
 SPREAD_BYTES_PER_SECOND = 14e6
 MINHASH_BYTES_PER_SECOND = 35e6
 GATHER_BYTES_PER_SECOND = 34e6
 PAIRED_DOCUMENTS_PER_SECOND = 300_000
 
-# Measured: 0.42 ms of CPU for one range of a run on a local disk; the survey's report of a run has 260 bytes.
+# Measured: 0.42 ms of CPU per range of a run on a local disk, and 260 bytes per run in the survey's report.
 RANGE_SECONDS = 0.00042
 SURVEY_BYTES_OF_RUN = 260
 
-# Web text: 3 KB a document. One in five is in a pair, and has a signature delivered.
+# Web text has 3 KB per document. One document in five is in a candidate pair, so that its signature is sent.
 DOCUMENT_BYTES = 3_000
 PAIRED_SHARE = 0.2
 MINHASH_BYTES_OF_DOCUMENT = 256 + 136
@@ -64,7 +65,7 @@ LIST_PAGE = 1_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus with a given number of bytes of clean text, and everything that follows from this number alone."""
+    """A corpus of a given number of bytes of clean text, and the quantities that depend only on this number."""
 
     text_bytes: int
 
@@ -82,21 +83,21 @@ class Corpus:
 
     @property
     def merges(self) -> bool:
-        """Whether `--shuffle files` merges runs, as `plan_shards` decides."""
+        """Whether `--shuffle files` merges runs, by the rule of `plan_shards`."""
         return self.shards > RUN_BUCKETS or self.runs * self.shards > MAX_READS
 
     def range_requests(self) -> int:
-        """Requests of `--shuffle files` while it does not merge runs."""
+        """Return the number of requests of `--shuffle files` if it does not merge runs: one per run and shard."""
         return self.runs * self.shards
 
     def merged_requests(self) -> int:
-        """Requests for the ranges of all runs, and for each shard out of the merged runs of its range of keys."""
+        """Return the number of requests if it merges runs: ranges of all runs, then of merged runs for each shard."""
         merged_runs_of_range = -(-self.runs // MERGED_RUNS)
         return self.runs * MERGE_RANGES + self.shards * merged_runs_of_range
 
 
 def hours_to_read(requests: float, read_bytes: float) -> float:
-    """Worker-hours of an exchange by files: every request waits, 32 at the same time, and every byte is moved."""
+    """Return the worker-hours of an exchange through files: 32 requests wait at a time, and all bytes are streamed."""
     seconds = requests * (REQUEST_SECONDS / 32 + RANGE_SECONDS) + read_bytes / STREAM_BYTES_PER_SECOND
     return seconds / 3600
 
@@ -107,7 +108,7 @@ def in_files(corpus: Corpus) -> str:
 
 
 def in_merged_files(corpus: Corpus) -> str:
-    # Merged runs are read twice and written once more.
+    # Every byte is read twice: from the runs, and from the merged runs.
     stored = corpus.text_bytes * STORED_SHARE
     return exchange_of(corpus.merged_requests(), 2 * stored, corpus)
 
@@ -125,13 +126,13 @@ def exchange_of(requests: int, read_bytes: float, corpus: Corpus) -> str:
 
 
 def longest_by_files(corpus: Corpus) -> str:
-    """Seconds of the worker that writes one group of shards."""
+    """Return the seconds of the longest work of one worker, which writes a group of shards."""
     text_of_group = corpus.text_bytes / groups_for(corpus.shards)
     return f"{text_of_group / GATHER_BYTES_PER_SECOND:,.0f} s"
 
 
 def longest_by_service(corpus: Corpus) -> str:
-    """Seconds of the worker that spreads a split with signatures, or pairs a hot band of 1% of all documents."""
+    """Return the seconds to spread a split or write a shard (the longer), and to pair a band of 1% of all documents."""
     spread = SPLIT_BYTES / SPREAD_BYTES_PER_SECOND + SPLIT_BYTES / MINHASH_BYTES_PER_SECOND
     shard = corpus.text_bytes / corpus.shards / GATHER_BYTES_PER_SECOND
     band = 0.01 * corpus.documents / PAIRED_DOCUMENTS_PER_SECOND
@@ -149,7 +150,7 @@ def largest_star(corpus: Corpus) -> str:
 
 
 def job_graph(corpus: Corpus) -> str:
-    """Build the graph of `shard --dedup minhash`, and return its size."""
+    """Build the job graph of `shard --dedup minhash`, and return its size."""
     job = ShardJob(input="x", output="o", dedup="minhash")
     reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup="minhash", seed=0)
     staging = Staging("s3://bucket/text", "job", "token")
@@ -162,7 +163,7 @@ def job_graph(corpus: Corpus) -> str:
 
 
 def staging_objects(corpus: Corpus) -> str:
-    """Runs with their reports, and pieces of shards with theirs, before anything is published."""
+    """Return the objects in staging before anything is published: runs, shards, and a report for each."""
     objects = 2 * corpus.runs + 2 * corpus.shards + files_for(corpus.runs)
     return f"{short(objects)}; {-(-objects // LIST_PAGE):,}"
 
@@ -187,7 +188,7 @@ ROWS: dict[str, Callable[[Corpus], str]] = {
 
 
 def short(count: float) -> str:
-    """Return a count with three digits at most."""
+    """Return a count with at most three significant digits and a unit prefix."""
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if count >= unit:
             return f"{count / unit:.3g}{name}"
@@ -195,7 +196,7 @@ def short(count: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return bytes with three digits at most."""
+    """Return a number of bytes with at most three significant digits and a unit."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"

@@ -1,13 +1,13 @@
-"""Compares our training step with transformers' model on the same rows, masks and threads, in turns in one process.
+"""Compares our training step with transformers' on the same rows, masks and threads, alternating in one process.
 
     python benchmarks/models.py FOLDER [--rounds 4] [--threads 2]
 
-FOLDER holds `text`, `vocab` and `pairs`, as run.py makes them; run.py calls this. Theirs is fed as its own collator
-feeds it: rows filled up to the longest, the vocabulary projected onto at every token. AdamW in both, fresh weights,
-dropout 0, float32. Speeds are in real tokens.
+FOLDER holds `text`, `vocab` and `pairs`, as run.py makes them; run.py calls this script. transformers' model gets its
+rows as its own collator makes them: padded to the longest, with logits over the vocabulary at every token. Both use
+AdamW, new weights, no dropout and float32. Speeds count tokens without padding.
 
-Rows to 512 have some 250 tokens on average, as Wikipedia's have (MLPerf's mean is 254); --short_seq_prob brings the
-documentation's there.
+Rows of up to 512 tokens have about 250 tokens on average, as Wikipedia's do (MLPerf's mean is 254). --short_seq_prob
+gives the documentation that is used here the same mean.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def their_step(section: ModelSection, vocabulary: int) -> Step:
 
 
 def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """The same rows as transformers takes them."""
+    """Return the same rows as transformers' arguments: int64 (rows, longest), padded with 0."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.zeros(len(batch.sequence_starts_S), batch.longest, dtype=torch.long)
     segments = torch.zeros_like(ids)

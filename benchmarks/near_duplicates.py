@@ -1,11 +1,11 @@
-"""How the search for near-duplicates behaves at its worst: large connected groups, and bands that many documents share.
+"""Measures the worst cases of the near-duplicate search: large connected groups, and bands that many documents share.
 
     python benchmarks/near_duplicates.py rounds [--nodes 1000000]   edges left after each round of stars
     python benchmarks/near_duplicates.py band [--million 33]        memory and time of one band, by documents
     python benchmarks/near_duplicates.py finish [--million 10]      memory of the last step, by edges
 
-Nodes have random ids, as documents do, and every node is in its own bucket, which is the worst case: edges that
-share a bucket are connected with one another at once.
+Nodes have random ids, as documents do, and every node is in its own bucket. That is the worst case, because edges in
+the same bucket are connected to each other in one round.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def edges_between(first: Ids, second: Ids, kept: np.ndarray | None = None) -> Ed
 
 
 def small_stars(edges: Edges) -> Edges:
-    """What `components.small_stars` leaves, if no two nodes share a bucket."""
+    """Return the edges that `components.small_stars` leaves if no two nodes share a bucket."""
     smaller, larger = distinct_pairs(edges.smaller, edges.larger)
     starts = np.flatnonzero(np.diff(larger, prepend=~larger[:1]))
     smallest = np.repeat(smaller[starts], np.diff(starts, append=len(larger)))
@@ -71,7 +71,7 @@ def small_stars(edges: Edges) -> Edges:
 
 
 def large_stars(edges: Edges) -> Edges:
-    """What `components.large_stars` leaves of all nodes."""
+    """Return the edges that `components.large_stars` leaves, computed for all nodes at once."""
     nodes = np.concatenate([edges.smaller, edges.larger])
     others = np.concatenate([edges.larger, edges.smaller])
     order = np.argsort(nodes)
@@ -99,7 +99,7 @@ def print_rounds(nodes: int) -> None:
 
 
 def measure_band(documents: int) -> None:
-    """Pair the documents of one band, and send the largest center's signature. The rows come as from runs."""
+    """Measure pairing the documents of one band, and print its requests. Rows arrive in pieces, as from runs."""
     sent = 0
     by_center: Counter[int] = Counter()
 
@@ -117,7 +117,7 @@ def measure_band(documents: int) -> None:
 
 
 def measure_finish(edges: int) -> None:
-    """Connect the edges of a path in one worker."""
+    """Measure connecting the edges of a path in one worker."""
     ids = mix(np.arange(1, edges + 2, dtype=np.uint64))
     path = edges_between(ids[:-1], ids[1:])
     tables = [pa.table([pa.array(path.larger), pa.array(path.smaller)], schema=EDGE_SCHEMA)]
@@ -129,8 +129,8 @@ def measure_finish(edges: int) -> None:
 
 @contextmanager
 def measured(name: str) -> Iterator[None]:
-    """Print the peak memory and the CPU time of what is done inside."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is used now
+    """Print the peak memory and the CPU time of the block. Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current use
     started = time.process_time()
     yield
     seconds = time.process_time() - started

@@ -1,4 +1,4 @@
-"""English text and labeled sentences for quality.py, from a copy of the repository nltk/nltk_data.
+"""Writes English text and labeled sentences for quality.py, from a copy of the repository nltk/nltk_data.
 
     git clone --depth 1 https://github.com/nltk/nltk_data
     python benchmarks/nltk_corpus.py nltk_data OUT
@@ -20,21 +20,21 @@ from pathlib import Path
 from zipfile import ZipFile
 
 DOCUMENT_CHARACTERS = 8000
-"""Files that are not one document each are cut at the first line end after this many characters."""
+"""Files that hold more than one document are cut at the first line end after this many characters."""
 
 CUT_FILES = (
     ("abc", r"(rural|science)\.txt"),
     ("webtext", r"\w+\.txt"),
     ("genesis", r"english-\w+\.txt"),
 )
-"""Packages with such files, and the names of those that are English."""
+"""Packages with such files, and patterns for the names of the English ones."""
 
 WHOLE_FILES = (
     ("movie_reviews", r"cv\w+\.txt"),
     ("inaugural", r"\d{4}-\w+\.txt"),
     ("state_union", r"\d{4}-[\w-]+\.txt"),
 )
-"""Packages whose files are one document each."""
+"""Packages in which each file is one document, and patterns for the names of the files."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def documents(corpora: Path) -> Iterator[str]:
-    """Yield the text of all documents, always in the same order."""
+    """Yield the text of all documents, in a fixed order."""
     for _, text in files_of(corpora, "brown", r"c[a-r]\d\d"):
         yield brown_text(text)
 
@@ -65,7 +65,7 @@ def documents(corpora: Path) -> Iterator[str]:
 
 
 def files_of(corpora: Path, package: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the files of a package whose whole name fits a pattern, in the order of their paths."""
+    """Yield (name, text) for each file of a package whose whole name matches a pattern, sorted by path."""
     with ZipFile(corpora / f"{package}.zip") as archive:
         for path in sorted(archive.namelist()):
             name = path.rsplit("/", 1)[-1]
@@ -83,7 +83,7 @@ def brown_text(text: str) -> str:
 
 
 def cut(text: str) -> Iterator[str]:
-    """Yield the documents that a long file is cut into."""
+    """Cut a long file into documents of about DOCUMENT_CHARACTERS characters."""
     lines: list[str] = []
     characters = 0
     for line in text.splitlines():
@@ -113,7 +113,7 @@ def tagged_sentences(corpora: Path) -> Iterator[dict[str, object]]:
 
 
 def write(rows: Iterable[dict[str, object]], path: Path) -> None:
-    """Write JSONL."""
+    """Write rows as JSONL."""
     with path.open("w") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")

@@ -1,16 +1,16 @@
-"""A masked LM and ELECTRA at equal compute on the same text: what do frozen vectors of each know about words?
+"""Compares a masked LM with ELECTRA at equal compute on the same text, by linear probes of their frozen vectors.
 
     python benchmarks/objectives.py CORPUS.jsonl [...] --output OUT [--steps 2000] [--seeds 3] [--lr 3e-3]
 
 CORPUS.jsonl has a document in the key "text" of each line; every eighth document is held out. Both objectives train
-one encoder (2 layers of 128) on the same rows of 64 tokens with `python -m trainer`; ELECTRA has a generator of a
-quarter of its width besides. ELECTRA takes `--steps` steps, and the masked LM as many as have the same FLOPs by
-`--describe`. Each run is exported and opened by transformers.
+the same encoder (2 layers of width 128) on the same rows of 64 tokens with `python -m trainer`; ELECTRA also has a
+generator of a quarter of its width. ELECTRA takes `--steps` steps, and the masked LM as many as give the same FLOPs
+by `--describe`. Each run is exported and opened with transformers.
 
-The task is truecasing. The vocabulary ignores case, so no model has seen any: of each word in the held-out documents
-that does not begin its sentence, was its first letter a capital? A logistic regression answers from the vector of the
-word's first piece. It is fitted to one half of the held-out documents, and its figures are those of the other half.
-"Embeddings" is the same with the vectors that the encoder's first layer reads, which see the word and its place alone.
+The task is truecasing. The vocabulary ignores case, so no model has seen it: for each word in the held-out documents
+that does not start its sentence, was its first letter a capital? A logistic regression predicts it from the vector of
+the word's first token. It is fitted to half of the held-out documents, and scored on the other half. "Embeddings" is
+the same with the input vectors of the encoder's first layer, which contain only the word and its position.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HELD_OUT_EVERY = 8
 FAMILIES = {"masked LM": "bert", "ELECTRA": "electra"}
 LAYERS = {"embeddings": 0, "last layer": -1}
 SENTENCES_AT_ONCE = 64
-MAX_TOKENS = 128  # the most positions that the recipe has
+MAX_TOKENS = 128  # the number of positions in the recipe
 L2 = 1e-4
 
 
 @dataclass(frozen=True)
 class ProbedWords:
-    """N words of some sentences, as one layer sees them: a vector of each word's first piece, and its case."""
+    """N words of some sentences: one layer's vectors of their first tokens, (N, D), and whether they had a capital."""
 
     vectors_ND: Tensor
     is_capital_N: Tensor
@@ -47,9 +47,9 @@ class ProbedWords:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a probe reached. f1: of the words with a capital. accuracy: of all words.
+    """The scores of a probe. f1: of the words with a capital. accuracy: over all words.
 
-    f1 is at the threshold that is best for the words that the probe was fitted to, accuracy at a probability of 1/2.
+    f1 uses the threshold that is best for the words that the probe was fitted to, accuracy a probability of 1/2.
     """
 
     f1: float
@@ -58,7 +58,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: the last line of its metrics, and the figures of the probe on each layer."""
+    """The outcome of one run: the last line of its metrics, and the figures of the probe on each layer."""
 
     metrics: dict[str, Any]
     probes: dict[str, Figures]
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def make_data(corpora: list[str], out: Path) -> None:
-    """Make OUT/pairs and OUT/held_out_pairs with one vocabulary, which is that of the training text."""
+    """Make OUT/pairs and OUT/held_out_pairs, both with the vocabulary of the training text."""
     documents = small_runs.documents_of(corpora)
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
@@ -106,7 +106,7 @@ def make_data(corpora: list[str], out: Path) -> None:
 
 
 def equal_steps(common: Settings, electra_steps: int) -> dict[str, int]:
-    """Return the steps of each objective. Batches are equal, so steps are inverse to the FLOPs of a token."""
+    """Return the steps of each objective. Batches are equal, so steps are inversely proportional to FLOPs per token."""
     flops = {}
     for name, family in FAMILIES.items():
         flops[name] = small_runs.flops_per_token({**common, "model.family": family})
@@ -131,7 +131,7 @@ def run_once(out: Path, name: str, settings: Settings) -> Outcome:
 
 
 def probe(hf: Path, documents: list[list[str]]) -> dict[str, Figures]:
-    """Return the figures of each layer: fitted to every other document, measured on the rest."""
+    """Return the figures of each layer, for a probe that is fitted to every other document and scored on the rest."""
     fitted_to = words_of(hf, list(chain.from_iterable(documents[::2])))
     measured_on = words_of(hf, list(chain.from_iterable(documents[1::2])))
     return {layer: fit_and_measure(fitted_to[layer], measured_on[layer]) for layer in LAYERS}
@@ -139,13 +139,13 @@ def probe(hf: Path, documents: list[list[str]]) -> dict[str, Figures]:
 
 @torch.inference_mode()
 def words_of(hf: Path, sentences: list[str]) -> dict[str, ProbedWords]:
-    """Return the words of the sentences as each of LAYERS sees them, a sentence in a row of its own."""
+    """Return the words of the sentences with their vectors in each of LAYERS. Each sentence is one row."""
     tokenizer = AutoTokenizer.from_pretrained(hf)
     model = AutoModel.from_pretrained(hf).eval()
     vectors: dict[str, list[Tensor]] = {layer: [] for layer in LAYERS}
     is_capital: list[bool] = []
 
-    # Rows of similar lengths have little padding. The order of words decides nothing.
+    # Sorting gives rows of similar lengths, with little padding. The order of words does not affect the probe.
     remaining = iter(sorted(sentences, key=len))
     while batch := list(islice(remaining, SENTENCES_AT_ONCE)):
         encoded = tokenizer(batch, truncation=True, max_length=MAX_TOKENS, padding=True, return_tensors="pt")
@@ -165,7 +165,7 @@ def words_of(hf: Path, sentences: list[str]) -> dict[str, ProbedWords]:
 
 
 def words_after_the_first(encoded: Any, row: int, sentence: str) -> list[tuple[int, int]]:
-    """Return (first token, first character) of each word of a row that begins with a letter, but for the first one."""
+    """Return (first token, first character) of each word of a row that starts with a letter, except the first one."""
     found = []
     previous_word = None
     for token, word in enumerate(encoded.word_ids(row)):
@@ -180,7 +180,7 @@ def words_after_the_first(encoded: Any, row: int, sentence: str) -> list[tuple[i
 
 
 def fit_and_measure(fitted_to: ProbedWords, measured_on: ProbedWords) -> Figures:
-    """Fit a logistic regression with a little weight decay, by L-BFGS over all words at once."""
+    """Fit a logistic regression with a small L2 penalty by full-batch L-BFGS, and return its scores on other words."""
     mean_D = fitted_to.vectors_ND.mean(dim=0)
     deviation_D = fitted_to.vectors_ND.std(dim=0) + 1e-6
     x_ND = (fitted_to.vectors_ND - mean_D) / deviation_D
@@ -210,9 +210,9 @@ def fit_and_measure(fitted_to: ProbedWords, measured_on: ProbedWords) -> Figures
 
 
 def best_threshold(scores_N: Tensor, is_capital_N: Tensor) -> Tensor:
-    """Return the score from which on the answer "capital" has the highest F1.
+    """Return the threshold on scores at which predicting "capital" has the highest F1.
 
-    Few words have a capital, so the probability of one is seldom above a half, where the answer has most accuracy.
+    Few words have a capital, so its probability is seldom above 1/2, the threshold with the highest accuracy.
     """
     falling_N, order_N = scores_N.sort(descending=True)
     right_N = is_capital_N[order_N].cumsum(dim=0)
@@ -241,7 +241,7 @@ def print_tables(steps: dict[str, int], outcomes: dict[str, list[Outcome]]) -> N
 
 
 def column(runs: list[Outcome], figure: str, digits: int) -> str:
-    """Return the mean and the range of a figure of the last metrics; empty where an objective does not have it."""
+    """Return the mean and the range of a figure in the last metrics; empty if the objective does not have it."""
     values = [run.metrics[figure] for run in runs if figure in run.metrics]
     return mean_and_range(values, digits) if values else ""
 

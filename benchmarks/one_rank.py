@@ -1,4 +1,4 @@
-"""A small model on the one rank of this process, and small pairs to train it on: what training.py times."""
+"""Builds a small model on this process as the only rank, and small pairs to train it on, for training.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.models.pretraining import build_model
 
 
 def make_pairs(out: Path) -> None:
-    """The demo's data in small: a vocabulary of 4,000 tokens, rows of up to 64."""
+    """Make a small version of the demo's data in `out`: a vocabulary of 4,000 tokens, and rows of up to 64 tokens."""
     job = f"{sys.executable} -m pipeline"
     commands = (
         f"{sys.executable} deploy/demo/corpus.py {out}/corpus.jsonl --megabytes 2",
@@ -35,7 +35,7 @@ def make_pairs(out: Path) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that can be trained on its recipe's pairs, on the one rank of this process."""
+    """A model that is ready to train on its recipe's pairs, with this process as the only rank."""
 
     recipe: Recipe
     folders: list[PairFolder]

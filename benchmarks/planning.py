@@ -1,10 +1,10 @@
-"""How long `shard` plans the files of an object store, and with how many requests.
+"""Measures how long `shard` takes to plan the files of an object store, and how many requests it makes.
 
     python benchmarks/planning.py [--files 100000] [--delay 0.025]
 
-The store is a small server on loopback that speaks as much of S3 as planning needs: lists in pages of 1,000, HEAD, and
-GET of ranges. It waits before every answer, and counts. Each kind of file is planned by a process that has done nothing
-else, so that its memory can be read.
+The store is a small server on loopback that implements the part of S3 that planning needs: lists in pages of 1,000,
+HEAD, and GET of ranges. It waits before every answer and counts requests. Each kind of file is planned in a new
+process, so that the memory of planning can be measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROSE = b"The cat sat on the mat. It was happy there. The dog was not.\n" * 200
 
 
 class Store(BaseHTTPRequestHandler):
-    """A bucket of `files` files of every kind, all with the same content."""
+    """A bucket with `files` files of every kind, all with the same content. delay: seconds before each answer."""
 
     protocol_version = "HTTP/1.1"
     files = 0
@@ -56,7 +56,7 @@ class Store(BaseHTTPRequestHandler):
         self._answer(200, content_of(urlsplit(self.path).path))
 
     def _page(self, query: dict[str, str]) -> bytes:
-        """Return one page of names below the prefix `KIND/`."""
+        """Return one page of a listing of the prefix `KIND/`, as XML."""
         kind = query["prefix"].split("/")[0]
         first = int(query.get("continuation-token", 0))
         last = min(first + PAGE, self.files)
@@ -98,14 +98,14 @@ def content_of(name: str) -> bytes:
 
 
 def serve(files: int, delay: float, port: Any) -> None:
-    """Serve until the process is stopped; `port` receives where."""
+    """Serve until the process is stopped. port: a queue that receives the server's port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Store,), {"files": files, "delay": delay}))
     port.put(server.server_port)
     server.serve_forever()
 
 
 def plan(kind: str, answer: Any) -> None:
-    """Plan all files of a kind in this process and report what it took."""
+    """Plan all files of a kind in this process, and put the time and memory that it took into the queue `answer`."""
     from pipeline.shard.inputs import plan_splits
     from pipeline.shard.listing import matching_files
 
@@ -130,7 +130,7 @@ def plan(kind: str, answer: Any) -> None:
 
 
 def answer_of(process: Any, answer: Any) -> Any:
-    """Return what a process puts into a queue. Ends the program if the process dies instead."""
+    """Return the next item that a process puts into a queue. Raises SystemExit if the process ends without one."""
     while True:
         try:
             return answer.get(timeout=1)
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def requests_to(address: str) -> str:
-    """Return how many requests of each kind the store answered since the last call."""
+    """Return the number of requests of each kind that the store answered since the last call."""
     from urllib.request import urlopen
 
     with urlopen(f"{address}/counts") as reply:

@@ -1,21 +1,21 @@
-"""Our recipes beside transformers' run_mlm, for the same minutes of one core, on the same text and vocabulary.
+"""Compares our recipes with transformers' run_mlm for equal CPU minutes on one core, with the same text and vocabulary.
 
     python benchmarks/quality.py CORPUS.jsonl [...] --output OUT [--minutes 2 10] [--only NAME ...]
 
 CORPUS.jsonl has a document in the key "text" of each line; every fiftieth is held out. All contestants train on rows of
-up to 128 tokens of one WordPiece vocabulary (8,000, lower case), each in a process of its own with one thread, in
-turns. A run is as long as fits into the minutes, which are those of the processor; start-up is not counted.
+up to 128 tokens with one WordPiece vocabulary (8,000 tokens, lowercase), one after another, each in its own process
+with one thread. A run takes as many steps as fit into the CPU minutes; start-up is not counted.
 
     run_mlm, defaults   transformers' BertForMaskedLM and collator with run_mlm.py's values
-    run_mlm, LR, ROWS   the same, tuned: this rate and batch, no dropout, larger first weights and warm-up
-    tiny as it was      the recipe that shipped as `tiny` before (small_bert.toml)
-    NAME                a recipe of ours. With +KEY=VALUE behind it, that key differs; +4x256 and +6x384 are shapes,
-                        and +drawn_embeddings, +drawn_attention and so on leave out one part of the starting weights
+    run_mlm, LR, ROWS   the same, tuned: this learning rate and batch, no dropout, larger initial weights, and warmup
+    tiny as it was      the recipe that shipped earlier as `tiny` (small_bert.toml)
+    NAME                one of our recipes. NAME+KEY=VALUE changes a key; +4x256 and +6x384 change the shape, and
+                        +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
-Scores are those of quality_measure.py: nats at [MASK], at the same places for everyone. A run that is finished is kept,
-so two commands with other names in --only can share a machine. Writes OUT/curves.svg, and prints the tables.
---sentences and --tags add probes (quality_probes.py). On a GPU: --device cuda, where the minutes are the clock's.
+Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
+commands with different names in --only can share a machine. Writes OUT/curves.svg, and prints the tables. --sentences
+and --tags add probes (quality_probes.py). With --device cuda, minutes are wall-clock time on the GPU.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50
 
 CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
-"""Whom the recipe of this time is compared with. docs/measurements.md has the rates and batches that were tried."""
+"""The baselines for the shipped recipe. docs/measurements.md has the learning rates and batches that were tried."""
 
 STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """The 97.5% quantile of Student's t, by the number of values."""
 
 Key = tuple[str, float, int]
-"""A run: the contestant's name, its minutes and its seed."""
+"""A run: the name of the contestant, the minutes, and the seed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. seconds: of the processor, in training alone. curve: (seconds, held-out loss at [MASK])."""
+    """The outcome of one run. seconds: CPU seconds of training only. curve: (seconds, held-out loss at [MASK])."""
 
     steps: int
     tokens: int
@@ -102,7 +102,7 @@ def make_data(corpora: list[str], out: Path) -> None:
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
 
-    # Written once: a command that shares OUT may be reading them.
+    # Written only once, because another command that shares OUT may be reading them.
     if not (out / "training.jsonl").exists():
         small_runs.write_documents(training, out / "training.jsonl")
         small_runs.write_documents(held_out, out / "held_out.jsonl")
@@ -122,7 +122,7 @@ def make_data(corpora: list[str], out: Path) -> None:
 
 
 def run(key: Key, options: argparse.Namespace) -> Outcome:
-    """Train one contestant, unless that is done."""
+    """Train one contestant unless its run is finished, and return its outcome."""
     name, minutes, seed = key
     folder = options.output / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
     if not (folder / "outcome.json").exists():
@@ -132,7 +132,7 @@ def run(key: Key, options: argparse.Namespace) -> Outcome:
 
 
 def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train the contestant of a name. Returns the fields of Outcome but `hf`."""
+    """Train the contestant of a name, and return the fields of Outcome except `hf`."""
     name, minutes, seed = key
     if name.startswith("run_mlm"):
         return train_rival(key, folder, options)
@@ -156,7 +156,7 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
 
 
 def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train transformers' own model, as quality_rival.py does."""
+    """Train transformers' model with quality_rival.py, and return the fields of Outcome except `hf`."""
     name, minutes, seed = key
     words = [sys.executable, str(HERE / "quality_rival.py"), str(options.output / "pairs")]
     words += [str(options.output / "held_out_pairs"), "--output", str(folder / "hf"), "--seconds", str(minutes * 60)]
@@ -172,7 +172,7 @@ def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str
 
 
 def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
-    """Print one line of the table: steps, millions of tokens, nats, bits a character, accuracy."""
+    """Print one line of the table: steps, millions of tokens, nats, bits per character, accuracy."""
     name, minutes, seed = key
     score = held_out.score(AutoModelForMaskedLM.from_pretrained(outcome.hf))
     bits = held_out.bits_per_character(score.loss)
@@ -181,7 +181,7 @@ def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
 
 
 def print_probes(task: Task, path: Path, outcomes: dict[Key, Outcome]) -> None:
-    """Print the accuracy of linear probes, each seed's on a model and a choice of examples of its own."""
+    """Print the accuracy of linear probes. Each seed has its own model and its own sample of training examples."""
     examples = read_examples(path)
     print(f"\n| {task} | minutes | accuracy, and the 95% interval of its mean |\n|---|---|---|")
     for name, minutes in dict.fromkeys((name, minutes) for name, minutes, _ in outcomes):
@@ -191,7 +191,7 @@ def print_probes(task: Task, path: Path, outcomes: dict[Key, Outcome]) -> None:
 
 
 def with_interval(values: list[float]) -> str:
-    """Return the mean of some values, and half of its 95% interval."""
+    """Return the mean of some values with the half-width of its 95% interval, as text."""
     if len(values) == 1:
         return f"{values[0]:.4f}"
     half = STUDENT_T[len(values)] * means.stdev(values) / len(values) ** 0.5
@@ -199,7 +199,7 @@ def with_interval(values: list[float]) -> str:
 
 
 def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
-    """Draw the held-out loss of all trained runs over minutes, with the loss of word frequencies alone."""
+    """Plot the held-out loss of all trained runs over minutes, and the loss of word frequencies as a line."""
     if not any(outcome.curve for outcome in outcomes.values()):
         return
 

@@ -1,7 +1,7 @@
-"""What quality.py measures of any masked LM that transformers opens: its held-out loss at [MASK].
+"""Measures the held-out loss at [MASK] of any masked LM that transformers opens, for quality.py.
 
-Every contestant predicts the same places of the same held-out rows, each replaced by [MASK], so that nothing can be
-copied. The masks come from a constant seed.
+Every contestant predicts the same positions of the same held-out rows. All of them are replaced by [MASK], so that no
+token can be copied. The positions come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IGNORED = -100
 
 
 class Score(NamedTuple):
-    """loss: nats at [MASK]. accuracy: of the most likely token."""
+    """A model's score at the masked positions. loss: in nats. accuracy: of the most likely token."""
 
     loss: float
     accuracy: float
@@ -35,7 +35,10 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out rows in batches, the chosen places masked: (ids, attention mask, labels), each (rows, tokens) int64."""
+    """Held-out rows with the chosen positions masked.
+
+    batches: (ids, attention mask, labels), each int64 (rows, tokens). labels_K: the masked tokens of all batches.
+    """
 
     batches: list[tuple[Tensor, Tensor, Tensor]]
     labels_K: np.ndarray
@@ -43,7 +46,7 @@ class HeldOut:
 
     @torch.inference_mode()
     def score(self, model: Any) -> Score:
-        """Return the loss and the accuracy of a model of transformers at the masked places."""
+        """Return the loss and the accuracy of a transformers model at the masked positions."""
         model.eval()
         device = next(model.parameters()).device
         loss = correct = 0.0
@@ -57,17 +60,20 @@ class HeldOut:
         return Score(loss / len(self.labels_K), correct / len(self.labels_K))
 
     def unigram_loss(self, counts_V: np.ndarray) -> float:
-        """Return the loss of the training text's word frequencies, one added to each."""
+        """Return the loss, in nats, of predicting by token frequencies alone, with add-one smoothing.
+
+        counts_V: the count of each token in the training text.
+        """
         shares_V = (counts_V + 1) / (counts_V + 1).sum()
         return float(-np.log(shares_V[self.labels_K]).mean())
 
     def bits_per_character(self, loss: float) -> float:
-        """Return a loss in bits a character, of the characters that a masked token stands for on average."""
+        """Convert a loss in nats per token to bits per character, by the mean characters of a masked token."""
         return loss / log(2) / self.characters_a_token
 
 
 def read_held_out(pairs: Path) -> HeldOut:
-    """Read a folder of held-out pairs and choose the places to predict."""
+    """Read a folder of held-out pairs and choose the positions to predict."""
     vocabulary = read_vocabulary(str(pairs / VOCABULARY_FOLDER))
     generator = np.random.default_rng(MASK_SEED)
     mask_id = vocabulary.special_id("mask")
@@ -97,7 +103,7 @@ def read_held_out(pairs: Path) -> HeldOut:
 
 
 def as_tensor(values: np.ndarray) -> Tensor:
-    """Return whole numbers as int64, as transformers takes them."""
+    """Return integers as an int64 tensor, which transformers expects."""
     return torch.from_numpy(values.astype(np.int64))
 
 
@@ -109,6 +115,6 @@ def _rows_of(pairs: Path) -> list[np.ndarray]:
 
 
 def _characters_a_token(tokens: Iterable[str], labels_K: np.ndarray) -> float:
-    """Return the mean length of the predicted tokens; the mark of a piece within a word is no character."""
+    """Return the mean number of characters in the predicted tokens, without the mark ## of pieces inside words."""
     lengths = np.array([len(token.removeprefix("##")) for token in tokens])
     return float(lengths[labels_K].mean())

@@ -1,8 +1,8 @@
-"""One training of a recipe for quality.py, in a process of its own, as long as fits into some seconds.
+"""Trains a recipe for quality.py in its own process, for as many steps as fit into a number of seconds.
 
-On a CPU the seconds are those of the processor, so that what else the machine does changes little. Some steps are timed
-first, in a run that is thrown away: the time of a step is the slope between two looks at its metrics, which leaves out
-start-up. On a GPU they are the clock's.
+On a CPU these are CPU seconds, so that other work on the machine changes little; on a GPU they are wall-clock seconds.
+The time of a step is measured first in a run that is thrown away, as the slope between two readings of its metrics,
+which excludes start-up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SMALL_BERT = "tiny as it was"
 """The name of the contestant whose recipe is small_bert.toml."""
 
 TIMED_SECONDS = 15
-"""How long steps are timed, from the first look on."""
+"""How long steps are timed after the first reading."""
 
 FIRST_LOOK = 20
-"""The step of the first look: the ones before it also allocate memory."""
+"""The first reading is after this step, because earlier steps also allocate memory."""
 
 WARMUP_SHARE = 0.07
 EVALUATIONS = 12
@@ -44,7 +44,7 @@ DRAWN: Settings = {
     "model.initial_attention": "none",
     "model.initial_head": "none",
 }
-"""What makes all starting weights of a recipe random ones."""
+"""Changes of a recipe that make all its initial weights random."""
 
 PARTS: dict[str, Settings] = {
     "4x256": {
@@ -71,10 +71,10 @@ PARTS: dict[str, Settings] = {
 
 
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
-    """Time some steps, then train as many as fit, with a dozen evaluations whose time does not count.
+    """Time some steps, then train as many as fit into `seconds`, with a dozen evaluations whose time does not count.
 
-    name: of a recipe, or SMALL_BERT. settings: keys of the recipe that differ. Writes FOLDER/hf, and returns the
-    fields of quality.Outcome but `hf`.
+    name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change.
+    Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
     """
     seconds_a_step = time_a_step(name, folder / "timed", settings, device)
     steps = max(1, int(seconds / seconds_a_step))
@@ -82,7 +82,7 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     every = max(1, steps // EVALUATIONS)
     evaluated = settings | {"evaluation.every": every, "checkpoint.every": every * NEVER}
     run = folder / "run"
-    # A run that an interrupted benchmark left may have another number of steps.
+    # A run left by an interrupted benchmark may have a different number of steps.
     shutil.rmtree(run, ignore_errors=True)
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     small_runs.export(run, folder / "hf")
@@ -97,7 +97,7 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
 
 
 def export_untrained(name: str, folder: Path, settings: Settings, device: str) -> None:
-    """Write FOLDER/hf with the weights that a recipe starts from: one step at a rate that moves nothing."""
+    """Write FOLDER/hf with the initial weights of a recipe, by one step at a learning rate that changes nothing."""
     still = settings | {"optimizer.lr": 1e-12, "evaluation.pairs": "none", "evaluation.every": NEVER}
     run = folder / "run"
     subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
@@ -105,7 +105,7 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
 
 
 def time_a_step(name: str, run: Path, settings: Settings, device: str) -> float:
-    """Return the seconds of one step, from a run that is ended when enough of them are timed."""
+    """Return the seconds per step, from a run that is killed once enough steps are timed."""
     shutil.rmtree(run, ignore_errors=True)
     unevaluated = settings | {"evaluation.pairs": "none", "evaluation.every": NEVER, "run.log_every": 2}
     words = command(name, run, NEVER, unevaluated)
@@ -123,7 +123,10 @@ def time_a_step(name: str, run: Path, settings: Settings, device: str) -> float:
 def look(
     trainer: subprocess.Popen[bytes], run: Path, device: str, after_step: int, after_seconds: float
 ) -> tuple[int, float]:
-    """Wait for a new line of metrics past this step and these seconds. Returns its step, and the seconds then."""
+    """Wait for a new line of metrics after this step and these seconds, and return its step and the seconds.
+
+    Raises RuntimeError if the trainer ends first.
+    """
     process = psutil.Process(trainer.pid)
     seen = len(metrics_of(run))
     while trainer.poll() is None:
@@ -149,7 +152,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def command(name: str, run: Path, steps: int, settings: Settings) -> list[str]:
-    """Return the trainer's command line."""
+    """Return the trainer's command line for a recipe with a number of steps."""
     recipe = str(HERE / "small_bert.toml") if name == SMALL_BERT else name
     chosen: Settings = {
         "run.output": run,
@@ -170,6 +173,6 @@ def command(name: str, run: Path, steps: int, settings: Settings) -> list[str]:
 
 
 def one_thread(device: str) -> Mapping[str, str]:
-    """Return the environment of a contestant."""
+    """Return the environment of a contestant: one thread, and no GPU if the device is "cpu"."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return environment | {"DS_ACCELERATOR": "cpu"} if device == "cpu" else environment

@@ -1,7 +1,7 @@
-"""Linear probes for quality.py: what can be read from the frozen vectors of an encoder that transformers opens.
+"""Linear probes for quality.py, which predict labels from the frozen vectors of an encoder that transformers opens.
 
-Two tasks. Sentences: a label from the mean of a sentence's vectors. Tags: a label of each word from the vector of its
-first piece. A logistic regression is fitted to some examples and measured on all others.
+Two tasks. Sentences: a label from the mean of a sentence's vectors. Tags: a label for each word from the vector of its
+first token. A logistic regression is fitted to some examples and scored on all others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 FITTED = {"sentences": 4000, "tags": 20_000}
-"""Examples that a probe is fitted to, by task."""
+"""The number of examples that a probe is fitted to, by task."""
 
 Task = Literal["sentences", "tags"]
 
@@ -27,7 +27,7 @@ def read_examples(path: Path) -> list[dict[str, Any]]:
 
 
 def probe(task: Task, hf: Path, examples: list[dict[str, Any]], seed: int) -> float:
-    """Return the accuracy of a probe. seed: of the choice of examples that it is fitted to."""
+    """Return the accuracy of a probe on a model. seed: of the random sample of examples that it is fitted to."""
     model = AutoModel.from_pretrained(hf)
     tokenizer = AutoTokenizer.from_pretrained(hf)
     if task == "sentences":
@@ -44,7 +44,7 @@ def probe(task: Task, hf: Path, examples: list[dict[str, Any]], seed: int) -> fl
 
 @torch.inference_mode()
 def sentence_vectors(model: Any, tokenizer: Any, sentences: list[str]) -> Tensor:
-    """Return (sentences, width): the mean of the last layer's vectors of each sentence's tokens."""
+    """Return (sentences, width): for each sentence, the mean of the last layer's vectors over its tokens."""
     model.eval()
     vectors = []
     for start in range(0, len(sentences), 64):
@@ -60,7 +60,7 @@ def sentence_vectors(model: Any, tokenizer: Any, sentences: list[str]) -> Tensor
 
 @torch.inference_mode()
 def word_vectors(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Tensor:
-    """Return (words, width): the last layer's vector of the first piece of each word, sentence after sentence."""
+    """Return (words, width): the last layer's vector of the first token of each word, in the order of the text."""
     model.eval()
     vectors = []
     for start in range(0, len(sentences), 64):
@@ -81,9 +81,9 @@ def word_vectors(model: Any, tokenizer: Any, sentences: list[list[str]]) -> Tens
 
 
 def fitted_accuracy(vectors_ND: Tensor, labels_N: Tensor, seed: int, train: int) -> float:
-    """Return the accuracy of a logistic regression on what it was not fitted to.
+    """Return the accuracy of a logistic regression on the examples that it was not fitted to.
 
-    seed: of the choice of `train` examples that it is fitted to. Its weight decay is 1e-3 of the mean loss.
+    seed: of the random sample of `train` examples that it is fitted to. The L2 penalty is 1e-3 per mean loss.
     """
     order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(seed))
     fitted, measured = order[:train], order[train:]

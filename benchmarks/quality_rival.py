@@ -1,15 +1,16 @@
-"""One training of transformers' BertForMaskedLM as its run_mlm example trains, for quality.py.
+"""Trains transformers' BertForMaskedLM as its run_mlm example does, for quality.py.
 
     python benchmarks/quality_rival.py PAIRS HELD_OUT --output HF --seconds 600 [--lr 5e-5] [--batch 8] [--tuned]
 
-As run_mlm.py does: documents are joined and cut into blocks of equal length, transformers' own collator masks 15% by
-80/10/10 at every step, AdamW without decay and gradients clipped at 1, the rate falls linearly to 0 without warm-up.
-The model has run_mlm's defaults (dropout of 0.1, weights of 0.02); with --tuned no dropout, weights of 0.06 and 6% of
-warm-up, which is better at this size. Tokens, shape and cores are those of our own runs.
+As in run_mlm.py, documents are joined and cut into blocks of equal length, transformers' collator masks 15% of the
+tokens (80/10/10) at every step, AdamW has no weight decay, gradients are clipped at 1, and the learning rate falls
+linearly to 0 without warmup. The model has run_mlm's defaults: dropout of 0.1 and initial weights with a standard
+deviation of 0.02. With --tuned it has no dropout, 0.06, and 6% of warmup, which is better at this size. Tokens, model
+shape and cores are those of our own runs.
 
-Time is that of the process's own work, not of the clock. Some steps are timed first, on a model that is thrown away,
-and decide how many steps fit. Writes HF/curve.json: [seconds, held-out loss at [MASK]] of a dozen evaluations, whose
-time does not count.
+On a CPU, time is CPU time of the process. Some steps are timed first, on a model that is thrown away, to determine how
+many steps fit. Writes HF/curve.json with [seconds, held-out loss at [MASK]] of a dozen evaluations, whose time does not
+count.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def new_model(vocabulary_size: int, options: argparse.Namespace) -> BertForMaskedLM:
-    """Return a model of the size of `tiny`."""
+    """Return a model with the shape of small_bert.toml."""
     dropout = 0.0 if options.tuned else 0.1
     config = BertConfig(
         vocab_size=vocabulary_size,
@@ -86,7 +87,7 @@ def new_model(vocabulary_size: int, options: argparse.Namespace) -> BertForMaske
 
 
 class Training:
-    """A model with its optimizer and schedule."""
+    """A model with its optimizer and learning rate schedule. steps: the length of the schedule."""
 
     def __init__(self, model: BertForMaskedLM, options: argparse.Namespace, steps: int):
         self.model = model
@@ -97,7 +98,7 @@ class Training:
         self.schedule = get_linear_schedule_with_warmup(self.optimizer, warmup, steps)
 
     def take(self, batches: Iterator[Any], steps: int) -> float:
-        """Take some steps. Returns their seconds, those of reading and masking included."""
+        """Take some steps, and return their seconds, including those of reading and masking."""
         self.model.train()
         started = self.clock()
         for _ in range(steps):
@@ -111,7 +112,10 @@ class Training:
 
 
 def trained(training: Training, batches: Iterator[Any], steps: int, held_out: HeldOut) -> list[tuple[float, float]]:
-    """Take all steps. Returns (seconds of training so far, held-out loss) for each evaluation, the last at the end."""
+    """Take all steps, and return (seconds of training so far, held-out loss) for each evaluation.
+
+    The last evaluation is after the last step.
+    """
     curve = []
     seconds = 0.0
     done = 0
@@ -126,7 +130,7 @@ def trained(training: Training, batches: Iterator[Any], steps: int, held_out: He
 
 
 def blocks_of(pairs: Path) -> list[list[int]]:
-    """Return the tokens of all rows, joined and cut into blocks of equal length; the rest is left out."""
+    """Return the tokens of all rows, joined and cut into blocks of BLOCK tokens. An incomplete block is dropped."""
     rows = []
     for shard in sorted(pairs.glob("*.arrow")):
         column = pa.ipc.open_file(shard).read_all()["input_ids"]
@@ -138,7 +142,7 @@ def blocks_of(pairs: Path) -> list[list[int]]:
 
 
 def endless_batches(blocks: list[list[int]], size: int, seed: int, collator: Any) -> Iterator[Any]:
-    """Yield masked batches, each block once an epoch, in another order each epoch."""
+    """Yield masked batches without end, each block at most once per epoch, in a different order in each epoch."""
     generator = np.random.default_rng(seed)
     while True:
         order = generator.permutation(len(blocks))

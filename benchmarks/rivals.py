@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def encode_batch_fast(corpus: str, tokenizer_json: str) -> None:
-    """Token ids of whole documents, 1,000 at a time, and nothing else: what every pipeline that tokenises must pay."""
+    """Tokenize whole documents, 1,000 at a time, and do nothing else: the minimum for any pipeline that tokenizes."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(tokenizer_json)
@@ -24,7 +24,7 @@ def encode_batch_fast(corpus: str, tokenizer_json: str) -> None:
 
 
 def train_from_iterator(corpus: str, size: str) -> None:
-    """A WordPiece vocabulary of the same texts by tokenizers' own trainer."""
+    """Train a WordPiece vocabulary on the same texts with tokenizers' own trainer."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -36,7 +36,7 @@ def train_from_iterator(corpus: str, size: str) -> None:
 
 
 def datatrove(folder: str, output: str) -> None:
-    """Documents read and written again by two workers, unchanged."""
+    """Read documents and write them unchanged, with two workers."""
     from datatrove.executor.local import LocalPipelineExecutor
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.writers import JsonlWriter

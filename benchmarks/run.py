@@ -1,8 +1,8 @@
-"""`make bench`: our code and its rival on the same text, in the same process, in turns; the median of the ratios.
+"""`make bench`: compares our code with rivals on the same text, in alternating rounds, by the median of the ratios.
 
     python benchmarks/run.py [--megabytes 20] [--rounds 5]
 
-Absolute speeds change with the machine and its mood; the ratios are what to quote.
+Absolute speeds depend on the machine and its other load, so quote the ratios.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trainer.data.mixture import build_sources
 from trainer.data.rank_share import RankShare
 
 Timed = Callable[[], object]
-BATCHES = 1000  # of 32,768 tokens: some epochs, so that opening and reading shards count as in a run
+BATCHES = 1000  # of 32,768 tokens: several epochs, so that opening and reading shards counts as much as in a run
 
 
 def seconds(work: Timed) -> float:
@@ -53,7 +53,7 @@ def seconds(work: Timed) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """One line of the table: what is done, and how much of it in which unit."""
+    """The work of one line of the table: its name, its amount, and the unit of its speed."""
 
     name: str
     amount: float
@@ -61,7 +61,7 @@ class Work:
 
 
 def compare(work: Work, ours: Timed, rival: Timed, rounds: int) -> None:
-    """Time both in turns and print their median speeds and the median ratio."""
+    """Time both in alternation, and print their median speeds and the median ratio."""
     pairs = [(seconds(ours), seconds(rival)) for _ in range(rounds)]
     our_speed, rival_speed = (work.amount / statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = statistics.median(rival_time / our_time for our_time, rival_time in pairs)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def make_data(out: Path, megabytes: str) -> None:
-    """Text, a vocabulary and pairs, by the commands that a user would run."""
+    """Make text, a vocabulary and pairs with the commands that a user would run."""
     job = [sys.executable, "-m", "pipeline"]
     for command in (
         [sys.executable, "deploy/demo/corpus.py", out / "corpus.jsonl", "--megabytes", megabytes],
@@ -111,7 +111,7 @@ def make_data(out: Path, megabytes: str) -> None:
 
 
 def encoding(out: Path, rounds: int) -> None:
-    """Sentences to ids: a fresh encoder that remembers words, against the library's fastest batch call."""
+    """Compare encoding sentences with a new encoder, which caches words, and with the library's fastest batch call."""
     data = (out / "vocab" / "tokenizer.json").read_bytes()
     tokenizer = Tokenizer.from_str(data.decode())
     sentences: list[str] = []
@@ -131,7 +131,7 @@ def encoding(out: Path, rounds: int) -> None:
 
 
 def batches(out: Path, rounds: int) -> None:
-    """Rows to masked batches, ours with reading and packing, compared with the collator that most people use."""
+    """Compare making masked batches from rows, ours with reading and packing, with the most widely used collator."""
     folder = PairFolder(str(out / "pairs"))
     collator = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(str(out / "vocab")))
     rows = folder.block((0,)).rows
@@ -142,7 +142,7 @@ def batches(out: Path, rounds: int) -> None:
     folder.close()
 
     def ours(kind: Kind) -> None:
-        """The same number of tokens; the stream opens, checks and reads its shards, too."""
+        """Make BATCHES batches, including the time to open, check and read the shards."""
         sources = build_sources([PairFolder(str(out / "pairs"))], None, 0, by_tokens=True)
         stream = Stream(sources, RankShare(0, 1, 1, 32_768), MaskingSchedule(Masking(kind)), 0)
         for step in range(BATCHES):
@@ -162,7 +162,10 @@ def batches(out: Path, rounds: int) -> None:
 
 
 def learning(out: Path, distinct: int = 1_000_000) -> None:
-    """30,522 tokens from a million different words, each counted once, for the library takes no counts."""
+    """Compare training a vocabulary of 30,522 tokens on a million distinct words, which all have a count of 1.
+
+    The library's trainer takes text instead of counts.
+    """
     table = shards.decode_table((out / "vocab" / COUNTS_FILE).read_bytes(), COUNTS_FILE, shards.COUNTS_SCHEMA)
     real = [word for word in table["word"].to_pylist() if word.isalpha()]
     draws = np.random.default_rng(0)
@@ -186,7 +189,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
 
 
 def commands(out: Path, copies: int, rounds: int) -> None:
-    """`shard`, `vocab` and `pairs` on a larger text, in turns with other libraries that do a part of their work."""
+    """Time `shard`, `vocab` and `pairs` on a larger text, in alternation with libraries that do part of their work."""
     parts, megabytes = repeat_text(out, copies)
     job = [sys.executable, "-m", "pipeline"]
     rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]
@@ -210,7 +213,7 @@ def commands(out: Path, copies: int, rounds: int) -> None:
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
     took: dict[str, list[float]] = {what: [] for what in timed}
     for _ in range(rounds):
-        shutil.rmtree(out / "datatrove", ignore_errors=True)  # it would skip what it finds done
+        shutil.rmtree(out / "datatrove", ignore_errors=True)  # it would skip finished work
         for what, command in timed.items():
             done = partial(subprocess.run, list(map(str, command)), env=environment, check=True, capture_output=True)
             took[what].append(seconds(done))
@@ -220,7 +223,10 @@ def commands(out: Path, copies: int, rounds: int) -> None:
 
 
 def repeat_text(out: Path, copies: int) -> tuple[Path, float]:
-    """The corpus `copies` times with a changing first sentence, in four files and in one; (folder, megabytes)."""
+    """Write the corpus `copies` times with a different first sentence each time, in four files and in one.
+
+    Returns the folder of the four files, and their megabytes.
+    """
     documents = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
     lines = [
         json.dumps({"text": f"Copy {i}. {document['text']}", "source": document["source"]}) + "\n"

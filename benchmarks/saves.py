@@ -1,4 +1,4 @@
-"""For how long a checkpoint stops a run, in the foreground and in the background, and what steps cost meanwhile.
+"""Measures how long a checkpoint stalls a run in the foreground and in the background, and how it slows steps.
 
 python benchmarks/saves.py [RECIPE ...]
 """
@@ -44,9 +44,10 @@ VOCABULARY = 4000
 
 
 def stall(name: str, rounds: int) -> None:
-    """For how long a run stands still for a checkpoint of its model, weights and optimizer, and how long that takes.
+    """Print how long checkpoints of a recipe's model and optimizer stall the run, and how long they take in total.
 
-    In the foreground and in the background, where steps are taken meanwhile; they show what the save costs training.
+    Measures saves in the foreground and in the background. During background saves, steps are taken and timed, which
+    shows how much the save slows training.
     """
     with tempfile.TemporaryDirectory() as run:
         recipe = load_recipe(name, [f"run.output={run}", "data.pairs=pairs", "checkpoint.keep=1", *SMALL_BATCH])
@@ -64,7 +65,7 @@ def stall(name: str, rounds: int) -> None:
             with save_context(recipe, background) as context:
                 saver = Saver(context, engine, writes_report=False)
                 times = [timed_save(saver, engine, batch, step) for step in range(1, rounds + 2)]
-            # The first save in the background allocates the memory for the copy, and is shown beside the others.
+            # The first background save also allocates the memory for the copy, so it is shown separately.
             stalls, totals, steps = zip(*times[1:], strict=True)
             size = checkpoint_bytes(recipe.run.output, rounds + 1)
             what = f"a checkpoint of `{name}`, {size / 1e6:,.0f} MB, {'background' if background else 'foreground'}"
@@ -79,7 +80,7 @@ def stall(name: str, rounds: int) -> None:
 
 @contextlib.contextmanager
 def save_context(recipe: Recipe, background: bool) -> Iterator[RunContext]:
-    """What a run of one rank needs to save."""
+    """Yield the context that a run of one rank needs for saving."""
     watchdog = Watchdog(0, 1, recipe.engine.timeout_seconds)
     stop = StopAgreement(StopRequest())
     with contextlib.closing(BackgroundSaves(background)) as saves:
@@ -90,7 +91,7 @@ def save_context(recipe: Recipe, background: bool) -> Iterator[RunContext]:
 def timed_save(
     saver: Saver, engine: deepspeed.DeepSpeedEngine, batch: list[PackedBatch], step: int
 ) -> tuple[float, float, float]:
-    """Return the seconds for which training stands still, until the checkpoint is there, and of a step meanwhile."""
+    """Return three times in seconds: the stall of training, until the checkpoint is saved, and of a step meanwhile."""
     state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
     started = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -110,7 +111,7 @@ def checkpoint_bytes(run: str, step: int) -> int:
 
 
 def random_batch(vocabulary_size: int) -> PackedBatch:
-    """Rows of 64 random tokens, of which ten are to be predicted."""
+    """Return SMALL_ROWS rows of 64 random tokens. Every sixth token is to be predicted."""
     length = 64
     places = torch.arange(SMALL_ROWS * length)
     return PackedBatch(

@@ -1,10 +1,10 @@
-"""Peak memory of each step of the pipeline, at any size of a corpus.
+"""Measures the peak memory of each step of the pipeline on a generated corpus of any size.
 
     python benchmarks/scale.py corpus FOLDER --megabytes 300        write a corpus of made-up words
-    python benchmarks/scale.py memory FOLDER OUT [--dedup minhash]  run the jobs on it; peak memory by step
+    python benchmarks/scale.py memory FOLDER OUT [--dedup minhash]  run the jobs on it; print peak memory by step
 
-The words follow Zipf's law, and the number of different words grows with the corpus as Heaps' law says, so the
-vocabulary's memory is realistic. One document in five nearly repeats another one.
+Words follow Zipf's law, and the number of distinct words grows with the corpus by Heaps' law, so that the memory of
+`vocab` is realistic. One document in five is a near-duplicate of an earlier one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NEAR_DUPLICATES = 0.2
 
 
 def distinct_words(megabytes: int) -> int:
-    """Return how many different words a corpus of this size has: 1.2 million in 236 MB of web text, by Heaps' law."""
+    """Return the number of distinct words in a corpus, by Heaps' law from 1.2 million in 236 MB of web text."""
     return int(1.2e6 * (megabytes / 236) ** 0.6)
 
 
 def made_up_words(count: int) -> np.ndarray:
-    """Return (count,) different words of lowercase letters; frequent words are short."""
+    """Return an array of `count` distinct words of lowercase letters, shorter ones first."""
     draws = np.random.default_rng(1)
     letters = np.array(list("etaoinshrdlcumwfgypbvk"))
     words: dict[str, None] = {}
@@ -58,7 +58,7 @@ def documents(megabytes: int) -> Iterator[str]:
             chosen[int(draws.integers(len(chosen)))] = "changed"
         else:
             count = 1 + int(draws.exponential(DOCUMENT_WORDS))
-            # A uniform draw on a logarithmic scale of ranks is Zipf's law with exponent 1.
+            # Ranks that are uniform on a logarithmic scale follow Zipf's law with exponent 1.
             ranks = np.exp(draws.random(count) * np.log(len(words))).astype(np.int64) - 1
             chosen = words[ranks].tolist()
             previous = chosen
@@ -77,7 +77,7 @@ def _sentences(words: list[str]) -> str:
 
 
 def write_corpus(folder: Path, megabytes: int) -> None:
-    """Write JSON lines files of FILE_MEGABYTES each."""
+    """Write the corpus as JSON lines files of about FILE_MEGABYTES each."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = documents(megabytes)
     for number in range(-(-megabytes // FILE_MEGABYTES)):
@@ -91,7 +91,7 @@ def write_corpus(folder: Path, megabytes: int) -> None:
 
 
 def run_jobs(corpus: Path, out: Path, more: list[str]) -> None:
-    """Run all three jobs with worker processes, and print the peak memory of each step."""
+    """Run `shard`, `vocab` and `pairs`, and print the peak memory of each step. more: further flags of `shard`."""
     log = out / "memory.jsonl"
     out.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
@@ -128,7 +128,10 @@ def run_jobs(corpus: Path, out: Path, more: list[str]) -> None:
 
 
 def _measured(guarded: Callable, log: str, function: Callable, *more: object, **named: object) -> Callable:
-    """Wrap a step as `calls` does, and let the worker write down its peak memory. Sent to workers by value."""
+    """Wrap a step as `calls` does, and make the worker log its peak memory.
+
+    The wrapper is sent to workers by value, so it imports modules itself.
+    """
     step = _name_of(function)
 
     def measured(*arguments):
@@ -136,7 +139,7 @@ def _measured(guarded: Callable, log: str, function: Callable, *more: object, **
         import time
         from pathlib import Path
 
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is used now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current use
         started = time.perf_counter()
         cpu_started = time.process_time()
         yield from function(*arguments)
@@ -156,7 +159,7 @@ def _measured(guarded: Callable, log: str, function: Callable, *more: object, **
 
 
 def _name_of(function: Callable) -> str:
-    """The name of the function of the pipeline that a step's wrappers call."""
+    """Return the name of the pipeline's function inside a step's wrappers."""
     while True:
         inner = getattr(function, "func", None)  # of a partial
         for cell in getattr(function, "__closure__", None) or ():

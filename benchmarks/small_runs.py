@@ -1,7 +1,7 @@
-"""Small trainings from text to an export, by the commands that a user types: for objectives.py and extend_training.py.
+"""Runs small trainings from text to export with the commands that a user would run, for the other benchmarks.
 
-Each function writes one folder. A folder that is finished is kept, so a benchmark that was interrupted continues when
-it is started again with the same output.
+Each function writes one folder. Finished folders are kept, so an interrupted benchmark continues when it is started
+again with the same output.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SMALL_ENCODER = {
     "evaluation.every": 10**9,
     "evaluation.batches": 40,
 }
-"""What differs from small_bert.toml. Only the last step is saved and evaluated.
+"""Changes to small_bert.toml. Only the last step is saved and evaluated.
 
-Batches are small, because how soon a masked LM learns more than word frequencies depends on the number of steps."""
+Batches are small, because the number of steps decides how soon a masked LM learns more than word frequencies."""
 
 ROW_LENGTH = 64
 
@@ -48,11 +48,11 @@ Settings = dict[str, Any]
 
 
 def command(line: str) -> str:
-    """Run a command in this Python, show it, and return what it printed. Raises CalledProcessError if it fails."""
+    """Print a command, run it with this Python, and return its stdout. Raises CalledProcessError if it fails."""
     print(f"$ {line}", file=sys.stderr, flush=True)
     words = [sys.executable if word == "python" else word for word in shlex.split(line)]
 
-    # One core and no GPU, so that FLOPs and seconds are those of one device.
+    # One core and no GPU, so that FLOPs and seconds are for one device.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
@@ -61,12 +61,12 @@ def command(line: str) -> str:
 
 
 def documents_of(files: list[str]) -> list[str]:
-    """Return the documents of JSONL files, a line of JSON each."""
+    """Return the documents of JSONL files, each as one line of JSON."""
     return [line for file in files for line in Path(file).read_text().splitlines()]
 
 
 def write_documents(documents: list[str], path: Path) -> Path:
-    """Write a JSONL file. Returns its path."""
+    """Write documents, given as lines of JSON, to a file, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{document}\n" for document in documents))
     return path
@@ -89,12 +89,12 @@ def make_text(documents: Path, text: Path) -> None:
 
 
 def make_vocabulary(text: Path, vocab: Path, size: int) -> None:
-    """Learn a WordPiece vocabulary that ignores case and accents."""
+    """Train a WordPiece vocabulary that ignores case and accents."""
     make(vocab, f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size {size} --lowercase")
 
 
 def make_pairs(text: Path, vocab: Path, pairs: Path) -> None:
-    """Make rows of whole sentences of one document. `vocab` may be a folder of transformers."""
+    """Make rows of whole sentences from one document each. vocab: may also be a folder in the Hugging Face format."""
     rows = f"--objective doc_sentences --max_length {ROW_LENGTH}"
     make(pairs, f"python -m pipeline pairs --text {text} --vocab {vocab} --output {pairs} {rows}")
 
@@ -109,10 +109,10 @@ def make(folder: Path, line: str) -> None:
 
 
 def train(run: Path, settings: Settings) -> dict[str, Any]:
-    """Train small_bert.toml with these settings and SMALL_ENCODER's, unless the run is finished.
+    """Train small_bert.toml with SMALL_ENCODER and these settings, unless the run is finished.
 
-    Returns the last line of its metrics, with the `processor_seconds` of the command: seconds on the clock depend on
-    what else the machine does.
+    Returns the last line of its metrics, with the CPU seconds of the command as `processor_seconds`. Wall-clock time
+    would depend on other work on the machine.
     """
     finished = run / "processor_seconds"
     if not finished.exists():
@@ -126,7 +126,7 @@ def train(run: Path, settings: Settings) -> dict[str, Any]:
 
 
 def flops_per_token(settings: Settings) -> float:
-    """Return the trainer's own count for a recipe, by `--describe`."""
+    """Return the trainer's count of FLOPs per token for a recipe, from `--describe`."""
     return json.loads(command(f"python -m trainer --config {SMALL_BERT} {flags_of(settings)} --describe"))[
         "flops_per_token"
     ]
@@ -137,7 +137,7 @@ def flags_of(settings: Settings) -> str:
 
 
 def export(run: Path, hf: Path) -> None:
-    """Write the run's last checkpoint as a folder of transformers."""
+    """Write the run's last checkpoint as a folder in the Hugging Face format, unless it exists."""
     if not (hf / "config.json").exists():
         command(f"python -m trainer.export {run} --output {hf}")
 
@@ -146,7 +146,10 @@ def export(run: Path, hf: Path) -> None:
 
 
 def mean_and_range(values: list[float], digits: int) -> str:
-    """Example: `mean_and_range([0.71, 0.72, 0.76], 2)` -> `"0.73 (0.71 to 0.76)"`."""
+    """Return a mean with its range as text.
+
+    Example: `mean_and_range([0.71, 0.72, 0.76], 2)` -> `"0.73 (0.71 to 0.76)"`.
+    """
     mean = f"{statistics.mean(values):.{digits}f}"
     if len(values) == 1:
         return mean

@@ -1,10 +1,10 @@
-"""What a training step costs the host: reads of the device, synchronizations, collective calls and milliseconds.
+"""Measures what a training step costs the host: device reads, synchronizations, collective calls and milliseconds.
 
     torchrun --nproc_per_node 2 benchmarks/step_costs.py [--cases adamw-1-bf16 lamb-1-bf16] [--micro_batches 4]
 
-The model has BERT-large's 24 layers at a tiny width, and its attention is replaced by one that copies the values, so
-nearly all of the time is the host's own work, which a GPU's host would have as well. One rank's figures are printed.
-A case is OPTIMIZER-STAGE-PRECISION.
+The model has BERT-large's 24 layers at a tiny width, and its attention is replaced by a function that copies the
+values, so nearly all of the time is work of the host, which the host of a GPU would do as well. The figures are those
+of rank 0. A case is OPTIMIZER-STAGE-PRECISION.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TIMED_STEPS = 12
 
 @dataclass
 class ReadyStream:
-    """A stream whose batches are ready, the same for every step."""
+    """A stream that returns the same prepared batches for every step."""
 
     batches: list[PackedBatch]
     stalled_seconds: float = 0.0
@@ -70,7 +70,7 @@ class ReadyStream:
 
 
 def small_batch(number: int) -> PackedBatch:
-    """Return ROWS rows of LENGTH tokens, of which MASKED are to be predicted."""
+    """Return ROWS rows of LENGTH tokens, with MASKED tokens in total to predict."""
     generator = torch.Generator().manual_seed(number)
     places = torch.arange(ROWS * LENGTH)
     return PackedBatch(
@@ -110,13 +110,13 @@ def recipe_of(case: str, run: str) -> Recipe:
 
 
 def copied_values(qkv_TNd: Tensor, *_: Any) -> Tensor:
-    """Stand in for attention: the values as they are, (T, D)."""
+    """Stand in for attention: return the values unchanged, (T, D)."""
     return qkv_TNd[:, 2 * qkv_TNd.shape[1] // 3 :].flatten(1)
 
 
 @contextlib.contextmanager
 def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
-    """Yield a training loop for a case, its engine built."""
+    """Yield a training loop for a case, with its engine, and release both at the end."""
     recipe = recipe_of(case, run)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     share = RankShare(rank, ranks, micro_batches, ranks * micro_batches * ROWS)
@@ -145,7 +145,7 @@ def one_step(loop: Loop, step: int) -> None:
 
 
 def measure(case: str, micro_batches: int, run: str) -> tuple[Waits, float, float]:
-    """Return what one step waits for, and its wall and CPU milliseconds (medians of TIMED_STEPS)."""
+    """Return the waits of one step, and its wall-clock and CPU milliseconds (medians of TIMED_STEPS)."""
     with patch("trainer.models.encoder.attend", copied_values), loop_of(case, micro_batches, run) as loop:
         for step in range(1, 5):
             one_step(loop, step)

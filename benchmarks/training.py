@@ -1,9 +1,9 @@
-"""What our loop costs above DeepSpeed's own three calls.
+"""Measures the overhead of our training loop over DeepSpeed's bare forward, backward and step calls.
 
     python benchmarks/training.py [--steps 10] [--rounds 60]
 
-The loop is measured where it costs most, on the steps of a small BERT, a few hundredths of a second each. Both loops
-train one engine on the same batches in turns.
+The overhead is measured where it matters most, on the steps of a small BERT, which take a few hundredths of a second.
+Both loops train one engine on the same batches, in alternation.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from trainer.models.batch import PackedBatch
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 
-# What is compared
+# The two loops
 
 
 def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> None:
-    """engine, backward, step, with the losses of our loop."""
+    """Take steps with DeepSpeed's bare calls: engine, backward and step, with the losses of our loop."""
     for batches in steps:
         masked = sum(len(batch.labels_K) for batch in batches)
         pairs = sum(len(batch.pair_labels_S) for batch in batches)
@@ -57,17 +57,17 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
             losses = engine(batch)
             loss = losses.mlm_sum / masked + losses.pair_sum / pairs
 
-            # DeepSpeed divides by the number of micro-batches, and the counts are those of the whole step already.
+            # The counts are already those of the whole step, so undo DeepSpeed's division by the micro-batches.
             engine.backward(loss * len(batches))
 
-            # DeepSpeed would clip here as well, but our guard does it at this stage.
+            # At this ZeRO stage our guard clips instead of DeepSpeed, so the bare loop has to clip as well.
             if i == len(batches) - 1:
                 clip_grad_norm_(engine.module.parameters(), max_norm=1.0)  # type: ignore[operator]
             engine.step()
 
 
 def ours(loop: Loop, first: int, last: int) -> None:
-    """The training loop's own steps: rows read and masked, losses added up, the learning rate, the guard, metrics."""
+    """Take our loop's steps: read and mask rows, sum losses, set the learning rate, run the guard, log metrics."""
     state = TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={})
     progress = Progress(state)
 
@@ -87,7 +87,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 @dataclass
 class ReadyBatches:
-    """A stream whose batches are ready."""
+    """A stream that returns prepared batches."""
 
     batches: list[list[PackedBatch]]
     stalled_seconds: float = 0.0
@@ -96,11 +96,11 @@ class ReadyBatches:
         return self.batches[step]
 
 
-# The loop
+# Timing
 
 
 def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
-    """Time the same steps by both loops in alternating order: on prepared batches, then with their reading included."""
+    """Time the same steps with both loops: first on prepared batches, then with reading included in ours."""
     model = make_model(recipe)
     batches = read_ahead(model, steps * (rounds + 1))
 
@@ -116,7 +116,7 @@ def overhead(recipe: Recipe, steps: int, rounds: int) -> None:
 
 
 def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watchdog) -> Loop:
-    """Return the loop of the recipe's first phase, without evaluation and without a URL to copy to."""
+    """Return the loop of the recipe's first phase, without evaluation and without remote copies."""
     recipe = model.recipe
     context = RunContext(
         run_recipe=recipe,
@@ -139,7 +139,7 @@ def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watch
 
 
 def compare(what: str, loop: Loop, batches: list[list[PackedBatch]], steps: int) -> None:
-    """Print a row of the table: the time of a step by both loops, and what ours costs above the bare calls."""
+    """Print a row of the table: the time of a step in both loops, and the overhead of ours over the bare calls."""
     rounds = len(batches) // steps
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         times = [in_turns(loop, batches, steps, i) for i in range(rounds)]
@@ -148,7 +148,7 @@ def compare(what: str, loop: Loop, batches: list[list[PackedBatch]], steps: int)
     our_step = statistics.median(pair.ours for pair in times) / steps
     bare_step = statistics.median(pair.bare for pair in times) / steps
 
-    # The ratio of each round: what slows the machine for a while slows both of a round.
+    # Use the ratio of each round, because a temporary slowdown of the machine affects both loops of a round.
     ratios = [pair.ours / pair.bare for pair in times]
     low, middle, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles(ratios, n=4))
     figures = f"{1000 * our_step:.1f} ms | {1000 * bare_step:.1f} ms | {middle} ({low} to {high})"
@@ -157,14 +157,14 @@ def compare(what: str, loop: Loop, batches: list[list[PackedBatch]], steps: int)
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one round of steps, by each loop."""
+    """The seconds of one round of steps with each loop."""
 
     ours: float
     bare: float
 
 
 def in_turns(loop: Loop, batches: list[list[PackedBatch]], steps: int, i: int) -> Times:
-    """Time the i-th round of steps by both loops, which take turns at being first."""
+    """Time the i-th round of steps with both loops. They alternate in going first."""
     first = i * steps
     our_steps = partial(ours, loop, first + 1, first + steps)
     bare_steps = partial(bare, loop.engine, batches[first : first + steps])

@@ -1,10 +1,10 @@
-"""Unigram vocabularies, ours and those of tokenizers' `UnigramTrainer`, learned from the same parts of words.
+"""Compares our Unigram vocabularies with those of tokenizers' `UnigramTrainer`, trained on the same parts of words.
 
     python benchmarks/unigram.py CORPUS.jsonl [...] [--sizes 8000,30000]
 
-CORPUS.jsonl has a document in the key "text" of each line. Both learn as many pieces. The likelihood is that of all
-segmentations, in nats per part of a word; theirs is also fitted to its pieces once more, as ours is in the end. Tokens
-are those of the best segmentations. Seconds are of all threads.
+CORPUS.jsonl has a document in the key "text" of each line. Both train the same number of pieces. The likelihood is over
+all segmentations, in nats per part of a word. It is also computed after fitting the probabilities of the pieces again,
+which our trainer does at its end. Tokens are counted in the best segmentations. Seconds are CPU seconds of all threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from schemas.ragged import offsets_of
 FITTING_ROUNDS = 3
 
 LINE = 1000
-"""Copies of a part in a line for tokenizers' trainer."""
+"""Maximum copies of a part in one line of text for tokenizers' trainer."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def read_parts(corpora: list[str]) -> Words:
-    """Count the words of JSONL files and cut them, in lower case and without accents."""
+    """Count the words of JSONL files, and cut them into parts in lower case and without accents."""
     runs: Counter[str] = Counter()
     for path in corpora:
         for line in Path(path).read_text().splitlines():
@@ -94,17 +94,17 @@ def strings_of(parts: Words) -> list[str]:
 
 
 def learn_in_a_process(corpora: list[str], learner: str, size: int) -> dict[str, Any]:
-    """Return what `learn_alone` prints in a process of its own, whose memory is that of learning."""
+    """Run `learn_alone` in a new process, so that its memory can be measured, and return what it prints."""
     command = [sys.executable, __file__, *corpora, "--sizes", str(size), "--learner", learner]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
 
 def learn_alone(parts: Words, learner: str, size: int) -> None:
-    """Learn and print pieces with their scores, the seconds and the most memory above what was there before."""
+    """Train, and print as JSON the pieces with their scores, the CPU seconds, and the peak memory above the start's."""
     strings = strings_of(parts)
 
-    Path("/proc/self/clear_refs").write_text("5")  # forget what reading took
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, to exclude reading
     before = peak_megabytes()
     started = time.process_time()
 
@@ -125,7 +125,7 @@ def peak_megabytes() -> float:
 
 
 def library_pieces(strings: list[str], counts: list[int], size: int) -> list[tuple[str, float]]:
-    """Train with tokenizers, which takes each part as often as it occurs."""
+    """Return the pieces of tokenizers' trainer. It takes text without counts, so parts are repeated."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     trainer = trainers.UnigramTrainer(
@@ -146,7 +146,11 @@ def repeated(strings: list[str], counts: list[int]) -> Iterator[str]:
 
 
 class Judgment(NamedTuple):
-    """What a vocabulary is worth: nats a part, tokens of the best segmentations, and nats a part after fitting."""
+    """The quality of a vocabulary.
+
+    nats: mean log-likelihood per part of a word. tokens: in the best segmentations of the corpus.
+    fitted_nats: the mean log-likelihood after fitting the probabilities again.
+    """
 
     nats: float
     tokens: int
@@ -154,12 +158,12 @@ class Judgment(NamedTuple):
 
 
 def judge(parts: Words, strings: list[str], pieces: dict[str, float]) -> Judgment:
-    """Measure pieces, given with the natural logarithms of their probabilities, on the parts they were learned from."""
+    """Measure a vocabulary on the parts that it was trained on. pieces: the natural log of each one's probability."""
     spellings = list(pieces)
     probability_S = np.exp(np.array(list(pieces.values())))
     nats = log_likelihood(strings, parts, dict(zip(spellings, probability_S.tolist(), strict=True)))
 
-    # <unk> is so unlikely that no best segmentation has one.
+    # <unk> is so unlikely that no best segmentation contains it.
     model = Tokenizer(models.Unigram([("<unk>", -100.0), *pieces.items()], 0)).model
     tokens_N = np.array([len(model.tokenize(string)) for string in strings])
 
@@ -169,7 +173,7 @@ def judge(parts: Words, strings: list[str], pieces: dict[str, float]) -> Judgmen
 
 
 def fit(parts: Words, occurrences: list[Occurrences], probability_S: Floats) -> Floats:
-    """Return the probabilities after FITTING_ROUNDS rounds of expectation maximization, as our learner ends with."""
+    """Return the probabilities after FITTING_ROUNDS rounds of expectation maximization, as our trainer ends."""
     chunks = chunks_of(parts.lengths_N, parts.counts_N, occurrences)
     for _ in range(FITTING_ROUNDS):
         expected_S = np.zeros(len(probability_S))
@@ -182,7 +186,7 @@ def fit(parts: Words, occurrences: list[Occurrences], probability_S: Floats) -> 
 
 
 def occurrences_of(strings: list[str], pieces: list[str]) -> list[Occurrences]:
-    """Return where each piece occurs in the strings, laid end to end, by a plain loop."""
+    """Return where each piece occurs in the concatenated strings, by length of the piece, with a plain loop."""
     number = {piece: i for i, piece in enumerate(pieces)}
     found: list[list[tuple[int, int]]] = [[] for _ in range(MAX_PIECE)]
 
@@ -204,10 +208,10 @@ def occurrences_of(strings: list[str], pieces: list[str]) -> list[Occurrences]:
 
 
 def log_likelihood(strings: list[str], parts: Words, probability: dict[str, float]) -> float:
-    """Return the mean over all parts in the corpus, by a plain loop over each string."""
+    """Return the mean log-likelihood, in nats, over all parts in the corpus, with a plain loop over each string."""
     total = 0.0
     for string, count in zip(strings, parts.counts_N.tolist(), strict=True):
-        # Of all segmentations of the first `end` characters.
+        # forward[end] is the total probability of all segmentations of the first `end` characters.
         forward = [1.0]
         for end in range(1, len(string) + 1):
             starts = range(max(0, end - MAX_PIECE), end)

@@ -1,21 +1,21 @@
-"""Counts what makes a host wait for its device, and the collective calls, in a piece of code. Runs on a CPU.
+"""Counts operations that make a host wait for its device, and collective calls, in a block of code. Runs on a CPU.
 
-On a GPU the host runs ahead of the device: it launches kernels and goes on. A read of a device's value ends that lead,
-because the host must wait until the device has computed it. On a CPU nothing waits, but the same calls are made, so
-they can be counted there:
+On a GPU the host runs ahead of the device: it launches kernels and continues. Reading a value from the device ends that
+lead, because the host must wait until the device has computed it. On a CPU nothing waits, but the same calls are made,
+so they can be counted there:
 
     reads            a tensor's value becomes a Python number, a list or a NumPy array, or decides a shape
-    synchronizations the host asks to wait: for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a
-                     stream, an event, or a copy between host and device that is not asynchronous
-    collectives      operators of torch.distributed, by their name
-    operators        all operators of ATen: what a GPU's host would launch
+    synchronizations the host waits for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a stream,
+                     an event, or a copy between host and device that is not asynchronous
+    collectives      operators of torch.distributed, by name
+    operators        all ATen operators, which the host of a GPU would launch
 
 Functions that wait are replaced by stand-ins that only count, since a CPU has nothing to wait for. On a CPU all tensors
-lie on one device, so a copy between host and device is seen only where a test uses torch's device "meta" in place of a
-GPU. A call under another name, imported before counting began, is not seen either.
+are on one device, so a copy between host and device is counted only if a test uses torch's device "meta" in place of a
+GPU. Functions that were imported under another name before counting began are not counted either.
 
-Only the calling thread is counted, except that stand-ins count in all threads. Tensors that live on the host by design
-must be read through `host_values`-like NumPy views, which no torch call sees.
+Only calls of the calling thread are counted, except that stand-ins count in all threads. Code that reads tensors which
+are on the host by design must use NumPy views, which this module does not count.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ READING_METHODS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "_
 """Methods of torch.Tensor that return its values to the host."""
 
 READING_OPERATORS = ("nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim", "unique_consecutive")
-"""Operators of ATen whose result's shape depends on values, or that are a Python bool."""
+"""ATen operators that return a Python bool, or a tensor whose shape depends on values."""
 
 COPYING_OPERATORS = ("_to_copy", "copy_")
-"""Operators of ATen that copy a tensor to another device."""
+"""ATen operators that can copy a tensor to another device."""
 
 
 @dataclass
 class Waits:
-    """What was counted. reads, synchronizations and collectives: how often each kind was called.
+    """The counts. reads, synchronizations and collectives: calls by kind. operators: all ATen operators.
 
-    Kinds of synchronizations: "device", "stream", "event" and "copy".
+    The kinds of synchronizations are "device", "stream", "event" and "copy".
     """
 
     reads: Counter[str] = field(default_factory=Counter)
@@ -57,14 +57,14 @@ class Waits:
 
 @contextlib.contextmanager
 def counted_waits() -> Iterator[Waits]:
-    """Count what this thread does in the `with` block."""
+    """Count the calls of this thread in the `with` block."""
     waits = Waits()
     with _synchronizations_counted(waits), _CountedOperators(waits), _CountedReads(waits):
         yield waits
 
 
 class _CountedReads(TorchFunctionMode):
-    """Counts the methods that read a tensor, whoever calls them."""
+    """Counts calls of the methods that read a tensor, from any code."""
 
     def __init__(self, waits: Waits):
         super().__init__()
@@ -78,7 +78,7 @@ class _CountedReads(TorchFunctionMode):
 
 
 class _CountedOperators(TorchDispatchMode):
-    """Counts ATen's operators, and among them collective calls and those that wait for values."""
+    """Counts ATen operators, and separately the collective calls and the operators that wait for values."""
 
     def __init__(self, waits: Waits):
         super().__init__()
@@ -98,7 +98,7 @@ class _CountedOperators(TorchDispatchMode):
 
 
 def _is_waited_for(operator: str, args: Any, kwargs: Any) -> bool:
-    """Return whether a call of a copying operator is a copy between devices that the host waits for."""
+    """Return whether a call of a copying operator copies between devices and makes the host wait."""
     if operator == "copy_":
         target, source = args[0].device, args[1]
         is_asynchronous = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
@@ -113,8 +113,8 @@ def _is_waited_for(operator: str, args: Any, kwargs: Any) -> bool:
 def host_waits_for_copy(source: str, target: str, is_pinned: bool, is_asynchronous: bool) -> bool:
     """Return whether the host waits for a copy.
 
-    source, target: kinds of devices, such as "cuda". is_pinned: of a source on the host. is_asynchronous: whether the
-    copy was asked for with non_blocking; out of memory that is not pinned the host still waits.
+    source, target: device types, such as "cuda". is_pinned: whether a source on the host is in pinned memory.
+    is_asynchronous: whether the copy has non_blocking=True. From memory that is not pinned the host waits anyway.
     """
     if source == target:
         return False
@@ -125,7 +125,7 @@ def host_waits_for_copy(source: str, target: str, is_pinned: bool, is_asynchrono
 
 @contextlib.contextmanager
 def _synchronizations_counted(waits: Waits) -> Iterator[None]:
-    """Replace what waits by stand-ins that count."""
+    """Replace functions that wait with stand-ins that count."""
 
     def counting(kind: str) -> Callable[..., None]:
         def count(*_: Any, **__: Any) -> None:
@@ -145,7 +145,7 @@ def _synchronizations_counted(waits: Waits) -> Iterator[None]:
         for owner, kind in places:
             stack.enter_context(patch.object(owner, "synchronize", counting(kind)))
 
-        # The methods of these two are C and cannot be replaced; the classes can.
+        # The methods of these two classes are implemented in C and cannot be patched, but the classes can.
         for name, kind in (("Stream", "stream"), ("Event", "event")):
             stand_in = type(name, (getattr(torch, name),), {"synchronize": counting(kind)})
             stack.enter_context(patch.object(torch, name, stand_in))

@@ -1,11 +1,11 @@
-"""What attention costs with a window and without: floating-point operations, and memory of forward and backward.
+"""Measures attention with and without a window: floating-point operations, and memory of forward and backward.
 
     python benchmarks/windows.py [--tokens 8192] [--window 128] [--length 8192]
 
-One layer of ModernBERT-base's width on the packed path of a CPU, in float32. The tokens are one sequence, or several of
---length each. Operations are those of matrix products, attention's scores included, as torch counts them; half of the
-scores of a window lie outside of it, because blocks are computed whole. Memory is what lies above the layer's weights
-at its highest, and what is kept for the backward pass when the forward pass ends; both as torch allocates it.
+Runs one layer of ModernBERT-base's width on the packed path of a CPU, in float32. The tokens are one sequence, or
+several of --length each. Operations are those of matrix products, including attention scores, as torch counts them.
+With a window, half of the computed scores lie outside it, because blocks are computed whole. Memory is the peak above
+the layer's weights, and the memory kept for the backward pass at the end of the forward pass, both as torch allocates.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ MODERNBERT_BASE = [
     "model.num_attention_heads=12",
     "model.intermediate_size=1152",
 ]
-"""answerdotai/ModernBERT-base, but for the number of layers."""
+"""The shape of answerdotai/ModernBERT-base, except for the number of layers."""
 
 MEGABYTE = 2**20
 
 
 def forward_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: object, **__: object) -> int:
-    """Return the operations of attention, from the shapes of its arguments."""
+    """Return the floating-point operations of attention, from the shapes of its arguments."""
     return sdpa_flop_count(query, key, value)
 
 
 def backward_flops(gradient: torch.Size, query: torch.Size, key: torch.Size, *others: torch.Size, **_: object) -> int:
-    """Return the operations of its gradient, which computes the scores a second time."""
+    """Return the floating-point operations of attention's gradient, which computes the scores a second time."""
     return sdpa_backward_flop_count(gradient, query, key, others[0])
 
 
@@ -57,12 +57,12 @@ CPU_ATTENTION = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: forward_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: backward_flops,
 }
-"""torch counts the operations of its attention on GPUs only."""
+"""Counting functions for attention on a CPU, because torch only counts that on GPUs."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a layer computes from: its packed tokens, (T, D), where their sequences end, and their rotations."""
+    """The inputs of a layer: packed tokens, float32 (T, D), the offsets of their sequences, and their rotations."""
 
     x_TD: Tensor
     offsets: SequenceOffsets
@@ -71,7 +71,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one forward and one backward pass. Memory in bytes."""
+    """The cost of one forward and one backward pass.
+
+    peak: the highest memory, in bytes. kept: the bytes at the end of the forward pass, for the backward pass.
+    """
 
     flops: int
     peak: int
@@ -80,7 +83,7 @@ class Cost:
 
 
 def inputs_of(tokens: int, length: int, shape: EncoderShape) -> Inputs:
-    """Return random tokens, in sequences of `length`."""
+    """Return random vectors for `tokens` tokens, in sequences of `length` tokens."""
     places_T = torch.arange(tokens)
     none = torch.zeros(0, dtype=torch.int64)
     batch = PackedBatch(
@@ -107,7 +110,7 @@ def forward(module: Attention | Layer, inputs: Inputs) -> Tensor:
 
 
 def cost_of(module: Attention | Layer, inputs: Inputs) -> Cost:
-    """Return what a forward and a backward pass cost, each counted in a run of its own."""
+    """Return the cost of a forward and a backward pass. Operations, time and memory are measured in separate runs."""
     with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
         forward(module, inputs).sum().backward()
 
@@ -127,7 +130,7 @@ def cost_of(module: Attention | Layer, inputs: Inputs) -> Cost:
 
 
 def allocated(profiled: profile) -> tuple[int, int]:
-    """Return the most bytes that were allocated at once, and those at the end, above those at the beginning."""
+    """Return (peak, final) allocated bytes, relative to the start of the profile."""
     assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
     now = 0
     most = 0

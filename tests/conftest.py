@@ -1,4 +1,4 @@
-"""Small real things that many tests share, made once a session by the commands that a user would run."""
+"""Fixtures that many tests share: small real data, made once per session with the commands that a user would run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Hundreds of processes import the same modules. Where bytecode may not be written, each compiles them again.
+# Hundreds of processes import the same modules. Without cached bytecode, each one would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, and beside other tests they wait at length
+os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, more so beside other tests
 BIN = Path(sys.executable).parent
-# One ninja for all processes: with two versions in turn, each start would compile DeepSpeed's kernels again.
+# One ninja for all processes: if two versions alternate, each start compiles DeepSpeed's kernels again.
 os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
 
 NOUNS = [
@@ -77,22 +77,22 @@ def sentence(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def documents() -> list[str]:
-    """120 documents of 1 to 30 sentences, the same ones in every session."""
+    """Return 120 documents of 1 to 30 sentences, the same in every session."""
     rng = random.Random(0)
     return [" ".join(sentence(rng) for _ in range(rng.randint(1, 30))) for _ in range(120)]
 
 
-# A shell that starts tests in the background, or `nohup`, has them and all they start ignore signals; a terminal does
-# not.
+# Tests that run in the background of a shell or under `nohup` ignore these signals, and so do processes that they
+# start. Restore the handlers, as in a terminal.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
 
 def after(statement: str, *command: object) -> list[str]:
-    """Return the command with a Python statement (of `resource` or `signal`) that its process does first.
+    """Return the command, preceded by a Python statement (of `resource` or `signal`) that its process runs first.
 
-    subprocess's preexec_fn does it in a fork of this process, which crashes now and then: gRPC has threads here.
+    preexec_fn of subprocess would run it in a fork of this process, which crashes sometimes, because gRPC has threads.
     """
     code = f"import os, resource, signal, sys; {statement}; os.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", code, *map(str, command)]
@@ -103,7 +103,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Run a program of this environment as a user would; returns what it printed and its exit code."""
+    """Return a function that runs a program of this environment as a user would, and returns its completed process."""
 
     def call(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
         program, *rest = map(str, arguments)
@@ -125,7 +125,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def command() -> Command:
-    """Do a command of `python -m pipeline` in this process, for tests in which its start is not what is tried."""
+    """Return a function that runs a command of `python -m pipeline` in this process, which is faster to start."""
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         words, out, err = list(map(str, arguments)), io.StringIO(), io.StringIO()
@@ -138,7 +138,7 @@ def command() -> Command:
 
 @pytest.fixture(scope="session")
 def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documents as JSONL."""
+    """Return the documents as a JSONL file."""
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     lines = (json.dumps({"text": text, "source": f"s{i % 3}"}) + "\n" for i, text in enumerate(documents))
     path.write_text("".join(lines))
@@ -146,7 +146,7 @@ def corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def made(command: Command, folder: Path, job: str, *flags: object) -> Path:
-    """A folder, finished by a job of the pipeline."""
+    """Run a job of the pipeline, and return its finished folder."""
     done = command(job, "--output", folder, *flags)
     assert done.returncode == 0, done.stderr
     return folder
@@ -154,68 +154,68 @@ def made(command: Command, folder: Path, job: str, *flags: object) -> Path:
 
 @pytest.fixture(scope="session")
 def text(command: Command, corpus: Path) -> Path:
-    """A finished folder of three text shards."""
+    """Return a finished folder of three text shards."""
     return made(command, corpus.parent / "text", "shard", "--input", corpus, "--num_shards", 3)
 
 
 @pytest.fixture(scope="session")
 def vocab(command: Command, text: Path) -> Path:
-    """A finished WordPiece vocabulary."""
+    """Return a finished WordPiece vocabulary."""
     return made(command, text.parent / "vocab", "vocab", "--text", text, "--model", "wordpiece", "--size", 160)
 
 
 @pytest.fixture(scope="session")
 def byte_vocab(command: Command, text: Path) -> Path:
-    """A finished byte-level BPE vocabulary."""
+    """Return a finished byte-level BPE vocabulary."""
     return made(command, text.parent / "byte_vocab", "vocab", "--text", text, "--model", "bytebpe", "--size", 400)
 
 
 def rows(command: Command, name: str, text: Path, vocab: Path, objective: str, max_length: int = 32) -> Path:
-    """A finished folder of that name, of rows of an objective."""
+    """Make rows of an objective, and return their finished folder, next to `text` and called `name`."""
     shape = ("--objective", objective, "--max_length", max_length)
     return made(command, text.parent / name, "pairs", "--text", text, "--vocab", vocab, *shape)
 
 
 @pytest.fixture(scope="session")
 def pairs(command: Command, text: Path, vocab: Path) -> Path:
-    """NSP pairs of up to 32 tokens."""
+    """Return NSP pairs of up to 32 tokens."""
     return rows(command, "pairs", text, vocab, "nsp")
 
 
 @pytest.fixture(scope="session")
 def sop_pairs(command: Command, text: Path, vocab: Path, byte_vocab: Path) -> list[Path]:
-    """Two folders of SOP pairs of up to 32 tokens: of WordPieces and of byte-level BPE."""
+    """Return two folders of SOP pairs of up to 32 tokens, with WordPiece and with byte-level BPE."""
     return [rows(command, "sop_pairs", text, vocab, "sop"), rows(command, "byte_sop_pairs", text, byte_vocab, "sop")]
 
 
 @pytest.fixture(scope="session")
 def held_out(command: Command, text: Path, vocab: Path) -> Path:
-    """Other pairs with the same vocabulary, for evaluation."""
+    """Return other pairs with the same vocabulary, for evaluation."""
     return rows(command, "held_out", text, vocab, "nsp", max_length=28)
 
 
 @pytest.fixture(scope="session")
 def byte_rows(command: Command, text: Path, byte_vocab: Path) -> Path:
-    """RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
+    """Return RoBERTa's rows of up to 32 tokens: byte-level BPE, one segment, no pair label."""
     return rows(command, "byte_rows", text, byte_vocab, "full_sentences")
 
 
 @pytest.fixture(scope="session")
 def unigram_vocab(command: Command, text: Path) -> Path:
-    """A finished Unigram vocabulary with ALBERT's special tokens."""
+    """Return a finished Unigram vocabulary with ALBERT's special tokens."""
     return made(command, text.parent / "unigram_vocab", "vocab", "--text", text, "--model", "unigram", "--size", 160)
 
 
 @pytest.fixture(scope="session")
 def xlnet_vocab(command: Command, text: Path) -> Path:
-    """A finished Unigram vocabulary with XLNet's special tokens, and so with case."""
+    """Return a finished Unigram vocabulary with XLNet's special tokens, which implies that it keeps case."""
     flags = ("--model", "unigram", "--special_tokens", "xlnet", "--size", 180, "--pad_to_multiple", 64)
     return made(command, text.parent / "xlnet_vocab", "vocab", "--text", text, *flags)
 
 
 @pytest.fixture(scope="session")
 def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Unigram vocabulary as transformers writes ALBERT's, of the library's own trainer."""
+    """Return a Unigram vocabulary of tokenizers' own trainer, written as transformers writes ALBERT's."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import AlbertTokenizer
 
@@ -235,7 +235,7 @@ def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
-    """An S3 server on loopback."""
+    """Run an S3 server on loopback."""
     made = ObjectStore()
     yield made
     made.stop()
@@ -243,12 +243,12 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def s3(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    """The server, without faults, as what s3:// leads to in this process."""
+    """Make s3:// use the server, without faults, in this process."""
     store.reset()
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
         monkeypatch.setenv(name, value)
 
-    # s3fs keeps its clients, and those of other tests lead to servers that are gone.
+    # s3fs caches its clients, and those of other tests are connected to servers that have stopped.
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield store
     fsspec.get_filesystem_class("s3").clear_instance_cache()
@@ -256,7 +256,7 @@ def s3(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSt
 
 @pytest.fixture
 def store_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """s3:// leads to an address where nothing answers."""
+    """Make s3:// use an address where nothing answers."""
     nowhere = KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     for name, value in nowhere.items():
         monkeypatch.setenv(name, value)

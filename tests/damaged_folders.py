@@ -1,6 +1,6 @@
-"""Damaged copies of finished folders, and what every reader of one must do.
+"""Damages copies of finished folders, and checks that every reader rejects them.
 
-Rows are replaced and manifests edited with the checks before them satisfied, or bytes are damaged at random.
+Rows are replaced and manifests edited so that all earlier checks still pass, or bytes are damaged at random.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def write_fields(folder: Path, fields: Fields) -> None:
 
 
 def first_table(folder: Path) -> pa.Table:
-    """The rows of a folder's first shard."""
+    """Return the rows of a folder's first shard."""
     return pa.ipc.open_file(folder / read_fields(folder)["shards"][0]["path"]).read_all()
 
 
 def restate(fields: Fields) -> None:
-    """Make the manifest's fingerprint follow from its shards."""
+    """Recompute the manifest's fingerprint from its shards."""
     entries = [Shard(**entry) for entry in fields["shards"]]
     identity = fields["options"].get("vocabulary", "")
     fields["fingerprint"] = manifest.fingerprint(fields["kind"], entries, identity)
 
 
 def replace_rows(folder: Path, change: Callable[[pa.Table], pa.Table], honest: bool = True) -> str:
-    """Replace the first shard's rows and reseal it; return its name.
+    """Replace the first shard's rows, update its entry in the manifest, and return its name.
 
-    Size, hash and counts in the manifest are those of the new rows. With `honest` so are the fingerprints; otherwise
-    they stay those of the old rows.
+    The size and hash in the manifest are always those of the new data. honest: whether the fingerprints are too;
+    otherwise they stay those of the old rows.
     """
     fields = read_fields(folder)
     entry = fields["shards"][0]
     table = change(first_table(folder)).combine_chunks()
-    # One batch as it is: the usual way of writing would drop values that hide under a null.
+    # Write the batches unchanged: the usual way of writing would drop values that are hidden under a null.
     batches = table.to_batches()
     data = shards.encode_batches(batches, table.schema)
     (folder / entry["path"]).write_bytes(data)
@@ -65,7 +65,7 @@ def replace_rows(folder: Path, change: Callable[[pa.Table], pa.Table], honest: b
 
 
 def set_column(table: pa.Table, name: str, column: Any) -> pa.Table:
-    """The table with one column replaced by an Arrow array or by Python values."""
+    """Return the table with one column replaced by an Arrow array or by Python values."""
     index = table.column_names.index(name)
     field = table.schema.field(index)
     array = column if isinstance(column, pa.Array) else pa.array(column, field.type)
@@ -73,7 +73,7 @@ def set_column(table: pa.Table, name: str, column: Any) -> pa.Table:
 
 
 def set_value(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
-    """A change of one value of one row."""
+    """Return a change of one value in one row."""
 
     def change(table: pa.Table) -> pa.Table:
         values = table[name].to_pylist()
@@ -84,7 +84,7 @@ def set_value(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]
 
 
 def set_item(name: str, row: int, item: int, value: Any) -> Callable[[pa.Table], pa.Table]:
-    """A change of one item of one row's list."""
+    """Return a change of one item in one row's list."""
 
     def change(table: pa.Table) -> pa.Table:
         values = table[name].to_pylist()
@@ -95,7 +95,7 @@ def set_item(name: str, row: int, item: int, value: Any) -> Callable[[pa.Table],
 
 
 def hide_row(name: str, row: int) -> Callable[[pa.Table], pa.Table]:
-    """A change that makes a row's list null and leaves its values, out of range, in the buffer below."""
+    """Return a change that makes a row's list null but leaves values that are out of range in its buffer."""
 
     def change(table: pa.Table) -> pa.Table:
         column = table[name].combine_chunks()
@@ -111,7 +111,7 @@ def hide_row(name: str, row: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def keep_40_rows(folder: Path) -> None:
-    """Cut a folder to 40 rows of one shard, as its manifest then says, under the old fingerprint."""
+    """Cut a folder to 40 rows of one shard and update the manifest, but keep the old fingerprint."""
     kept = replace_rows(folder, lambda table: table.slice(0, 40), honest=False)
     fields = read_fields(folder)
     table = first_table(folder)
@@ -127,11 +127,11 @@ def keep_40_rows(folder: Path) -> None:
             path.unlink()
 
 
-# What reads them
+# Readers
 
 
 def read_all(folder: Path) -> None:
-    """Read every block as the trainer does."""
+    """Read every shard of a folder as the trainer does."""
     opened = PairFolder(str(folder))
     try:
         for number in range(len(opened.manifest.shards)):
@@ -141,7 +141,7 @@ def read_all(folder: Path) -> None:
 
 
 def refused_by_both(command, folder: Path, told: str) -> None:
-    """`verify` and the trainer's reader end with code 3 and say what is wrong."""
+    """Check that `verify` exits with code 3, that the trainer's reader raises DataError, and that both say `told`."""
     done = command("verify", folder)
     assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
     assert told in done.stderr
@@ -149,13 +149,13 @@ def refused_by_both(command, folder: Path, told: str) -> None:
         read_all(folder)
 
 
-# Damage at random
+# Random damage
 
 TRIES = 60
 
 
 def damaged(data: bytes, draws: random.Random) -> bytes:
-    """One bit flipped, the end cut off, or an aligned integer of 4 or 8 bytes overwritten."""
+    """Return the data with one bit flipped, its end cut off, or an aligned integer of 4 or 8 bytes overwritten."""
     changed = bytearray(data)
     place = draws.randrange(len(data))
     kind = draws.choice(["flip", "cut", "integer"])
@@ -172,7 +172,7 @@ def damaged(data: bytes, draws: random.Random) -> bytes:
 
 
 def outcome(action: Callable[[], object]) -> int:
-    """The exit code of what a reader does; what is not an error of ours is one of the test's."""
+    """Return the exit code of a reader's action. Any exception but a ClozelineError fails the test."""
     try:
         action()
         return 0

@@ -1,4 +1,4 @@
-"""Finished folders of many shards, without the shards: opening a folder reads none of them."""
+"""Writes finished folders of many shards without the shards, because opening a folder reads none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_
 
 
 def many_shards(kind: str, count: int) -> list[Shard]:
-    """Entries of a folder of that many shards, all different."""
+    """Return the manifest entries of a folder of `count` shards, all different."""
     entries = []
     for index in range(count):
         digest = hashlib.sha256(str(index).encode()).hexdigest()
@@ -24,7 +24,7 @@ def many_shards(kind: str, count: int) -> list[Shard]:
 
 
 def write_parts(folder: Path, holds: Listed, entries: Sequence[Any], size: int = PART_ENTRIES) -> list[Part]:
-    """Write entries as parts of `size` entries, and return what a manifest says of them."""
+    """Write entries as parts of `size` entries, and return their descriptions for the manifest."""
     groups = [entries[start : start + size] for start in range(0, len(entries), size)]
     parts = []
     for number, group in enumerate(groups):
@@ -36,7 +36,7 @@ def write_parts(folder: Path, holds: Listed, entries: Sequence[Any], size: int =
 
 
 def large_pairs(folder: Path, count: int, vocabulary: str = "ab", vocabulary_size: int = 160) -> Manifest:
-    """Write the manifest of a folder of pairs of that many shards, with its parts. Returns all of it."""
+    """Write the manifest of a folder of pairs of `count` shards, with its parts, and return the whole manifest."""
     entries = many_shards("pairs", count)
     rows = sum(shard.rows for shard in entries)
     folder.mkdir(parents=True, exist_ok=True)

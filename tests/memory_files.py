@@ -1,4 +1,4 @@
-"""memory:// for several threads. fsspec's own methods go through a dictionary that other threads change meanwhile."""
+"""A thread-safe memory:// file system. fsspec's own iterates over a dictionary that other threads change meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ METHODS = ("_open", "cat_file", "cp_file", "exists", "find", "info", "ls", "make
 
 
 class MemoryOfThreads(MemoryFileSystem):
-    """fsspec's files in memory, of which one method runs at a time."""
+    """fsspec's in-memory file system, with a lock so that only one method runs at a time."""
 
     lock = threading.RLock()
 
@@ -33,5 +33,5 @@ for method_name in METHODS:
 
 
 def register() -> None:
-    """Have memory:// lead here in this process."""
+    """Make memory:// use this file system in this process."""
     fsspec.register_implementation("memory", MemoryOfThreads, clobber=True)

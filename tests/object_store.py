@@ -1,4 +1,4 @@
-"""A real S3 server on loopback, behind a proxy that logs every request and fails those it is told to fail."""
+"""An S3 server (moto) on loopback, behind a proxy that logs every request and injects faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ CODES = {403: "AccessDenied", 404: "NoSuchKey", 503: "ServiceUnavailable"}
 
 @dataclass
 class Fault:
-    """What goes wrong with requests whose path holds `place`: a status, or "hang", "slow", "cut" or "flip"."""
+    """A fault of requests whose path contains `place`, for the next `times` of them.
+
+    kind: an HTTP status to answer with, or "hang", "slow", "cut" (half of the body) or "flip" (one bit of the body).
+    """
 
     method: str
     place: str
@@ -28,7 +31,7 @@ class Fault:
 
 @dataclass
 class ObjectStore:
-    """The server and the proxy; `released` ends what hangs or is slow."""
+    """The server and the proxy. Setting `released` ends requests that hang or are slow."""
 
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -46,11 +49,11 @@ class ObjectStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a process look here, without botocore's own retries, which would hide ours."""
+        """The variables that point a process here, without botocore's own retries, which would hide ours."""
         return KEYS | {"AWS_ENDPOINT_URL": self.endpoint, "AWS_MAX_ATTEMPTS": "1"}
 
     def bucket(self, name: str) -> Any:
-        """An empty bucket."""
+        """Return an empty bucket of this name, created if necessary."""
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
         server = "http://{}:{}".format(*self.server.get_host_and_port())
         made = boto3.resource("s3", endpoint_url=server, **keys).create_bucket(Bucket=name)  # type: ignore
@@ -61,15 +64,15 @@ class ObjectStore:
         self.faults.append(Fault(method, place, kind, times))
 
     def count(self, place: str, method: str = "GET") -> int:
-        """How many requests of a method there were whose path holds `place`."""
+        """Return the number of requests of a method whose path contains `place`."""
         return sum(asked == method and place in path for asked, path in self.requests)
 
     def transferred(self, place: str, method: str = "GET") -> int:
-        """How many bytes were fetched from (or, with PUT, sent to) paths that hold `place`."""
+        """Return the bytes fetched from (or, with PUT, sent to) paths that contain `place`."""
         return sum(size for asked, path, size in self.transfers if asked == method and place in path)
 
     def reset(self) -> None:
-        """No faults any more; what hangs goes on."""
+        """Remove all faults and clear the logs. Hanging requests continue."""
         self.released.set()
         self.faults, self.requests, self.released = [], [], threading.Event()
         self.transfers = []
@@ -108,7 +111,7 @@ class _Proxy(BaseHTTPRequestHandler):
         with self.store.lock:
             self.store.transfers.append((self.command, self.path, len(body) or len(data)))
         headers = dict(answer.getheaders())
-        if fault == "flip":  # and no checksum of the store that would tell
+        if fault == "flip":  # and drop the store's checksums, which would reveal it
             data = bytes([data[0] ^ 1]) + data[1:]
             headers = {name: value for name, value in headers.items() if "checksum" not in name.lower()}
         self._answer(answer.status, headers, data, fault)

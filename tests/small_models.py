@@ -1,4 +1,4 @@
-"""Small models of every family with random weights, and the same batches as we and as transformers take them."""
+"""Builds small random models of every family, and converts our batches to transformers' inputs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ OWN_SIZES = {
     "modernbert": ["window=6"],
     "eurobert": ["num_key_value_heads=1"],
 }
-"""Small values of what only one family has."""
+"""Small values for keys that only one family has."""
 
 
 def vocabulary_of(size: int) -> Vocabulary:
-    """A WordPiece vocabulary of words without meaning."""
+    """Return a WordPiece vocabulary of `size` tokens, with made-up words."""
     specials = tuple(SPECIALS["wordpiece"].values())
     return Vocabulary("wordpiece", specials + tuple(f"w{i}" for i in range(size - len(specials))), "")
 
@@ -45,15 +45,16 @@ SMALL_VOCABULARY = vocabulary_of(60)
 
 
 def section(family: str, *changes: str) -> ModelSection:
-    """The [model] of tiny.toml as a small one of a family."""
+    """Return a small [model] of a family, based on tests/recipes/small_bert.toml. changes: further "key=value"."""
     settings = [f"family={family}", *SIZES, *OWN_SIZES.get(family, []), *changes]
     return load_recipe("tests/recipes/small_bert.toml", [f"model.{setting}" for setting in settings]).model
 
 
 def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingModel:
-    """Random in every weight, biases and norms too, so that a confusion of names shows.
+    """Return a model in which all weights are random, also biases and norms, so that mixed-up names show in outputs.
 
-    Of a trained model's size: with weights ten times as large float32 itself rounds by more than the 1e-5 asked for.
+    The weights are as large as a trained model's. If they were ten times larger, float32 would round by more than the
+    tolerance of 1e-5 that tests use.
     """
     built = build_model(model, vocabulary.size, 0, vocabulary.special_id("mask"))
     generator = torch.Generator().manual_seed(1)
@@ -64,7 +65,7 @@ def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingMode
 
 
 def write_hf(model: PretrainingModel, vocabulary: Vocabulary, folder: Path, **changes: object) -> Path:
-    """The model as a Hugging Face folder without a tokenizer, its config changed as asked."""
+    """Write the model as a Hugging Face folder without a tokenizer. changes: keys of config.json to replace."""
     folder.mkdir(parents=True, exist_ok=True)
     config = hf_config(model.shape, vocabulary) | changes
     (folder / "config.json").write_text(json.dumps(config))
@@ -75,12 +76,12 @@ def write_hf(model: PretrainingModel, vocabulary: Vocabulary, folder: Path, **ch
 
 
 def auto_class(family: str):
-    """The Auto class of transformers that opens a family's exports."""
+    """Return the Auto class of transformers that opens a family's exports."""
     return getattr(transformers, AUTO_CLASSES[family])
 
 
 def as_theirs(model: PretrainingModel, vocabulary: Vocabulary, folder: Path):
-    """The same model in transformers."""
+    """Return the same model in transformers, opened from `folder`, where it is written first."""
     loader = auto_class(model.shape.family)
     theirs, loading = loader.from_pretrained(write_hf(model, vocabulary, folder), output_loading_info=True)
     assert not any(loading.values()), loading
@@ -88,7 +89,7 @@ def as_theirs(model: PretrainingModel, vocabulary: Vocabulary, folder: Path):
 
 
 def padded(batch: PackedBatch, segments: int, pad: int) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-    """The batch as transformers wants it, and where the packed tokens lie in it."""
+    """Return the batch as transformers' padded inputs, and the (row, position) of each packed token in them."""
     place = (batch.sequence_T, batch.positions_T)
     ids = torch.full((len(batch.sequence_starts_S), batch.longest), pad)
     segments_SL = torch.zeros_like(ids)
@@ -101,7 +102,7 @@ def padded(batch: PackedBatch, segments: int, pad: int) -> tuple[dict[str, Tenso
 
 
 def pair_logits(output) -> Tensor | None:
-    """What a class calls its pair logits."""
+    """Return the pair logits of a transformers output, whose name depends on the class; None if it has none."""
     return next((output[name] for name in ("seq_relationship_logits", "sop_logits") if name in output), None)
 
 
@@ -110,7 +111,7 @@ def mlm_logits(output) -> Tensor:
 
 
 def alone(batch: PackedBatch, s: int) -> PackedBatch:
-    """Sequence `s` of a batch as a batch of its own."""
+    """Return sequence `s` of a batch as a separate batch."""
     tokens = batch.sequence_T == s
     masks = batch.sequence_T[batch.masked_positions_K] == s
     count = int(tokens.sum())

@@ -1,4 +1,4 @@
-"""The demo itself, shrunk: real text, real launchers, SIGKILL half way, export, blanks. What `make demo` does."""
+"""Runs a smaller `make demo`: real text, real launchers, SIGKILL halfway through, resume, export, filled blanks."""
 
 import json
 from pathlib import Path

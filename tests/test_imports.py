@@ -1,8 +1,8 @@
-"""Which package may import which.
+"""Checks which package imports which.
 
     clozeline -> pipeline, trainer -> schemas
 
-schemas is all that the two halves share, and each half runs without the other's heavy dependencies.
+The two halves share only schemas, and each half runs without the other's heavy dependencies.
 """
 
 import ast
@@ -20,7 +20,7 @@ FORBIDDEN = {
     "clozeline": HEAVY,
 }
 EXCEPTIONS = {
-    Path("trainer/export/verify.py"): {"transformers"},  # compares what was exported, where transformers is installed
+    Path("trainer/export/verify.py"): {"transformers"},  # compares an export with transformers, if that is installed
     # Entry points explain a missing extra before they import anything else.
     Path("pipeline/__main__.py"): {"clozeline"},
     Path("trainer/__main__.py"): {"clozeline"},
@@ -33,11 +33,11 @@ EXCEPTIONS = {
 
 
 USERS_OF_TRANSFORMERS = {("trainer", "finetune"), ("trainer", "suite")}
-"""They serve encoders of any origin, and have an extra of their own."""
+"""Packages that may import transformers: they take encoders of any origin, and have their own extra."""
 
 
 def imported_names(path: Path) -> set[str]:
-    """Return the top-level names of everything that a file imports, inside functions too."""
+    """Return the top-level packages that a file imports, also inside functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -59,7 +59,7 @@ def test_imports_go_one_way(folder: str) -> None:
 
 
 def test_installation_imports_the_standard_library_alone() -> None:
-    """It explains why other imports fail."""
+    """This module explains why other imports fail, so it must not fail itself."""
     names = imported_names(Path("clozeline/installation.py"))
     assert names <= set(sys.stdlib_module_names)
 

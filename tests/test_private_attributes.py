@@ -1,7 +1,7 @@
-"""Private parts of DeepSpeed, torch and Beam are used in one adapter file each, so that an upgrade is local to it.
+"""Checks that private parts of DeepSpeed, torch and Beam are used only in one adapter file each, to localize upgrades.
 
-What counts as private: an attribute with one leading underscore on anything but `self` or our own modules, the names
-by which DeepSpeed's optimizers and parameters are known to work inside, and modules that are documented as internal.
+These count as private: attributes with one leading underscore on anything but `self` or our own modules, known internal
+names of DeepSpeed's optimizers and parameters, and modules that are documented as internal.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ACCEPTED = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": "as above",
     "_schema": "in a benchmark; ATen's operators have no public name",
 }
-"""Names that may be used anywhere, and why."""
+"""Private-looking names that may be used anywhere, with the reason."""
 
 LOOK_UPS = ("getattr", "hasattr", "setattr", "delattr")
 
@@ -79,7 +79,7 @@ def is_private(name: str) -> bool:
 
 
 def own_modules(tree: ast.Module) -> set[str]:
-    """Names that a file imports from our own packages."""
+    """Return the names that a file imports from our own packages."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
@@ -88,7 +88,7 @@ def own_modules(tree: ast.Module) -> set[str]:
 
 
 def own_attributes(tree: ast.Module) -> set[str]:
-    """Private attributes that a file defines itself, and so may use on any object of its classes."""
+    """Return the attributes that a file defines itself, and may therefore use on any object of its classes."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -105,7 +105,7 @@ def is_own_object(node: ast.expr) -> bool:
 
 
 def imported_modules(node: ast.AST) -> list[str]:
-    """Full names of what an import statement, or a call of import_module with a literal, imports."""
+    """Return the full names that an import statement, or a call of import_module with a literal, imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -116,14 +116,14 @@ def imported_modules(node: ast.AST) -> list[str]:
 
 
 def text_of(node: ast.expr) -> str:
-    """The value of a literal string; empty for any other expression."""
+    """Return the value of a literal string, or an empty string for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     return ""
 
 
 def violations(path: Path) -> Iterator[str]:
-    """One line for each private thing that a file uses."""
+    """Yield one line for each use of something private in a file."""
     tree = ast.parse(path.read_text())
     modules = own_modules(tree)
     attributes = own_attributes(tree)
@@ -158,7 +158,7 @@ def test_private_attributes_are_used_in_adapters_only(package: str) -> None:
 
 
 def test_the_adapters_of_the_trainer_are_there() -> None:
-    """Renaming one would otherwise switch its rule off."""
+    """Without this test, renaming an adapter would disable its rule."""
     for path in ADAPTERS:
         if path.parts[0] == "trainer":
             assert path.exists(), path

@@ -1,4 +1,4 @@
-"""Small batches of XLNet, and the same rows as transformers takes them: one by one."""
+"""Builds small batches for XLNet, and converts their rows one by one to transformers' inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPANS = Masking("ngram", 1 / 6)
 
 
 def random_rows(vocabulary: Vocabulary, lengths: list[tuple[int, int]], seed: int = 0) -> PairRows:
-    """Rows as shards hold them, of random ordinary tokens: for each the number of tokens of A and of B."""
+    """Return rows of random ordinary tokens, in the layout of shards. lengths: for each row, the tokens of A and B."""
     rng = np.random.default_rng(seed)
     cls_id = vocabulary.special_id("cls")
     sep_id = vocabulary.special_id("sep")
@@ -43,7 +43,7 @@ def random_rows(vocabulary: Vocabulary, lengths: list[tuple[int, int]], seed: in
 
 
 def keys(rows: PairRows, seed: int = 0) -> np.ndarray:
-    """A key for each row."""
+    """Return a random key for each row, uint64 (B,)."""
     return np.random.default_rng(seed).integers(0, 2**63, len(rows.segment_b_B)).astype(np.uint64)
 
 
@@ -53,7 +53,7 @@ def random_batch(vocabulary: Vocabulary, lengths: list[tuple[int, int]], prob: f
 
 
 def single(batch: PackedBatch, s: int) -> PackedBatch:
-    """Sequence `s` of a batch as a batch of its own, with its order."""
+    """Return sequence `s` of a batch as a separate batch, with its permutation order."""
     assert batch.order_T is not None
     row = alone(batch, s)
     return replace(row, order_T=batch.order_T[batch.sequence_T == s], most_targets=row.predicted)
@@ -64,7 +64,7 @@ def singles(batch: PackedBatch) -> list[PackedBatch]:
 
 
 def their_inputs(row: PackedBatch) -> dict[str, Tensor]:
-    """A batch of one sequence as XLNetLMHeadModel takes it."""
+    """Return a batch of one sequence as the arguments of XLNetLMHeadModel."""
     assert row.order_T is not None
     inputs = {"input_ids": row.ids_T[None], "token_type_ids": row.segments_T[None]}
     return inputs | permutation_inputs(row.order_T, row.masked_positions_K)

@@ -1,7 +1,7 @@
-"""Lets all ranks read what the user gave, and fail together where one of them fails.
+"""Reads the user's files on every rank, and makes all ranks fail together if one of them fails.
 
-Every rank reads the files itself, since each needs the examples. Without these functions eight ranks would print one
-mistake eight times, and a file that a single machine lacks would leave the other ranks waiting for it.
+Every rank reads the files because every rank needs the examples. Without these functions, eight ranks would print the
+same error eight times, and a file that is missing on one machine would leave the other ranks waiting for its rank.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TIMEOUT_SECONDS = 600.0
 
 
 def read_on_all_ranks(read: Callable[[], T]) -> T:
-    """Return what `read` returned on this rank. A collective call, which joins the process group if there are others.
+    """Return what `read` returned on this rank. A collective call, which joins the process group if there are several.
 
-    Raises on every rank the error of `read` on the first rank that has one.
+    If `read` fails on any rank, every rank raises the error of the first rank that failed.
     """
-    # A process on its own reports mistakes before it loads torch and DeepSpeed and joins a group, which takes seconds.
+    # A single process reports errors in the files before it loads torch and DeepSpeed, which takes seconds.
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return read()
 
@@ -39,8 +39,8 @@ def read_on_all_ranks(read: Callable[[], T]) -> T:
 def succeed_on_all_ranks(act: Callable[[], T]) -> T:
     """Return what `act` returned on this rank. A collective call.
 
-    Raises on every rank the error of `act` on the first rank that has one. Its message names the ranks that have this
-    error, unless all ranks do.
+    If `act` raises a ClozelineError on any rank, every rank raises the error of the first rank that failed. The message
+    names the ranks with that error, unless all ranks have it.
     """
     from trainer.distributed.collectives import run_on_all_ranks
 
@@ -76,10 +76,10 @@ def common_error(errors: list[ClozelineError | None]) -> ClozelineError | None:
 
 
 def agreed(identity: Callable[[], dict[str, str]], names: Mapping[str, str]) -> dict[str, str]:
-    """Return what `identity` returned, hashes of what this rank has read. A collective call.
+    """Check that `identity` returns the same hashes of the inputs on all ranks, and return them. A collective call.
 
-    names: what messages call each hash.
-    Raises DataError on every rank if the hashes of two ranks differ. The message names the ranks that agree.
+    names: for each hash, the name of its input in messages.
+    Raises DataError on every rank if the hashes of two ranks differ. The message groups the ranks that agree.
     """
     from trainer.distributed.collectives import run_on_all_ranks
 
@@ -100,5 +100,5 @@ def agreed(identity: Callable[[], dict[str, str]], names: Mapping[str, str]) -> 
 
 
 def listed(ranks: list[int]) -> str:
-    """Return the numbers of ranks for a message."""
+    """Return rank numbers as a comma-separated list for a message."""
     return ", ".join(str(rank) for rank in ranks)

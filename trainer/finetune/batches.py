@@ -1,8 +1,8 @@
-"""Which features make a batch: rows of like length together, so that hardly anything is padding.
+"""Groups features of similar length into batches, so that batches contain little padding.
 
-The batches of an epoch are a function of the seed and the epoch alone. Features are shuffled and divided into pools of
-50 batches. Each pool is sorted by length and cut into batches, and then the batches of all pools are shuffled. So each
-batch is a random choice of features that have about the same length.
+The batches of an epoch depend only on the features, the batch size, the seed and the epoch. Features are shuffled and
+divided into pools of 50 batches. Each pool is sorted by length and cut into batches, and then the batches of all pools
+are shuffled. Each batch is thus a random sample of features that have about the same length.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from schemas.randomness import key
 from trainer.finetune.kinds.kind import Feature
 
 POOL_BATCHES = 50
-"""Batches of a pool. With more there is less padding, and batches are less random."""
+"""Batches per pool. A larger pool means less padding but less random batches."""
 
 Batch = list[int]
-"""Numbers of features."""
+"""Indices into a list of features."""
 
 
 def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: int) -> list[Batch]:
-    """Return the batches of an epoch. Each feature is in one; the last batches of pools may have fewer than `size`."""
+    """Return the batches of an epoch. Each feature is in exactly one; at most one batch has fewer than `size`."""
     random = np.random.Generator(np.random.PCG64(key("finetune", "batches", seed, epoch)))
     shuffled = random.permutation(len(features)).tolist()
 
@@ -33,12 +33,12 @@ def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: i
         pool.sort(key=lambda number: features[number].length)
         batches += cut(pool, size)
 
-    # Otherwise each pool would be learned from its shortest features to its longest.
+    # Without this, training would go through each pool from its shortest features to its longest.
     return [batches[position] for position in random.permutation(len(batches))]
 
 
 def evaluation_batches(features: Sequence[Feature], size: int) -> list[Batch]:
-    """Return all features in batches, the longest first, so that a lack of memory shows at once."""
+    """Return all features in batches, the longest first, so that a run that lacks memory fails in its first batch."""
     longest_first = sorted(range(len(features)), key=lambda number: -features[number].length)
     return cut(longest_first, size)
 

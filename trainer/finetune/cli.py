@@ -42,13 +42,13 @@ def main(
 ) -> int:
     """Run the command line and return the process's exit code.
 
-    `stop` listens to signals; by default a new StopRequest does. `prog` is the program's name in help and errors.
+    stop: records stop signals; None creates a StopRequest. prog: the program's name in help and errors.
     """
     return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Read the task, or the steps, and fine-tune."""
+    """Read the task or the adaptation steps, and run them."""
     check_launcher()
     request = read_on_all_ranks(lambda: _read_request(options))
 
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 
 def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
-    """Return the steps that the command line asks for, or the task and the folder of its files."""
+    """Return the adaptation steps that the command line asks for, or else the task and the folder of its files."""
     steps = steps_of(options)
     if steps is not None:
         return steps

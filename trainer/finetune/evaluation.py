@@ -1,4 +1,4 @@
-"""Predicts sets of examples and scores them. Ranks share the batches; every rank gets all predictions."""
+"""Runs a model on sets of examples. The ranks divide the batches among them, and every rank gets all predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainer.finetune.examples import Example
 from trainer.finetune.kinds.kind import Feature, Floats, Kind
 
 FEATURES_AT_ONCE = 64
-"""Features of a batch when nothing is trained."""
+"""Features per batch in evaluation."""
 
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples, and the features that a kind made of them."""
+    """Examples, and the features that the task's kind made from them."""
 
     examples: Sequence[Example]
     features: list[Feature]
@@ -27,7 +27,7 @@ class ExampleSet:
 
 @torch.inference_mode()
 def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Callable[[], None]) -> list[Any]:
-    """Return the predictions of all examples, in their order. A collective call.
+    """Return the predictions for all examples, in the order of the examples. A collective call.
 
     progress: called after each batch.
     """
@@ -50,7 +50,7 @@ def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Ca
 
 
 def gathered(own: dict[int, Floats]) -> dict[int, Floats]:
-    """Return what all ranks have. A collective call."""
+    """Return the scores of all ranks, by index of the feature. A collective call."""
     if dist.get_world_size() == 1:
         return own
     parts: list[dict[int, Floats]] = [{} for _ in range(dist.get_world_size())]
@@ -59,5 +59,5 @@ def gathered(own: dict[int, Floats]) -> dict[int, Floats]:
 
 
 def autocast(device: torch.device, precision: str) -> Any:
-    """Return the context in which the model computes."""
+    """Return the autocast context of a forward pass: bfloat16 for precision "bf16", disabled otherwise."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

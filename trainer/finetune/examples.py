@@ -1,7 +1,7 @@
-"""What the files of a task hold once they are read and checked: one dataclass for each shape of example.
+"""The examples of a task after reading and validation: one dataclass for each type of example.
 
-Readers (trainer/finetune/files) make them; nothing after the readers sees a file, a column or a label's name. An `id`
-is the value of the file's id column if the task names one, otherwise the example's position in its file, from 0.
+The readers in trainer/finetune/files create them; no later code sees files, columns or label names. An `id` is the
+value of the file's id column if the task names one, otherwise the example's position in its set, from 0.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TextExample:
-    """A text or a pair of texts to classify or to score (kinds sentence and pair).
+    """A text or a pair of texts to classify or score (kinds sentence and pair).
 
-    text_pair: None for the kind sentence. label: the position of the label in TaskData.labels, a finite float for a
+    text_pair: None for the kind sentence. label: the index of the label in TaskData.labels, a finite float for a
     regression, or None in a test file without labels.
     """
 
@@ -27,7 +27,7 @@ class TextExample:
 class ChoiceExample:
     """A context and the texts that may continue or answer it (kind choice).
 
-    choices: at least two, with the task's prefix in front. label: the position of the right one, None if unknown.
+    choices: at least two, each with the task's prefix in front. label: index of the correct choice, None if unknown.
     """
 
     id: str
@@ -38,9 +38,9 @@ class ChoiceExample:
 
 @dataclass(frozen=True)
 class TagExample:
-    """A sentence in words and one tag for each (kind tags).
+    """A sentence that is split into words, and one tag per word (kind tags).
 
-    tags: positions in TaskData.labels, as many as there are words, or None in a test file without tags.
+    tags: indices into TaskData.labels, one per word, or None in a test file without tags.
     """
 
     id: str
@@ -50,9 +50,9 @@ class TagExample:
 
 @dataclass(frozen=True)
 class Answer:
-    """A right answer of a question: `context[start : start + len(text)] == text`, in characters, from 0.
+    """A correct answer to a question: `context[start : start + len(text)] == text`. `start` counts characters from 0.
 
-    Only in dev and test sets `start` may be -1: the text is a right answer that the context does not contain.
+    Outside the training set `start` may be -1: the text is a correct answer that the context does not contain.
     """
 
     text: str
@@ -63,8 +63,8 @@ class Answer:
 class SpanExample:
     """A question about a context (kind span).
 
-    answers: every answer that annotators gave, none if `is_impossible`. In a test file without answers there are none
-    either, and `is_impossible` is False (see `is_labeled`).
+    answers: every answer that annotators gave; empty if `is_impossible`. In a test file without labels it is also
+    empty, with `is_impossible` False (see `is_labeled`).
     """
 
     id: str
@@ -81,8 +81,9 @@ Example = TextExample | ChoiceExample | TagExample | SpanExample
 class TaskData:
     """The examples of a task.
 
-    labels: names by position; () for a regression, a choice and spans. test: None if the task names no test file.
-    extra: further sets by the names that the task's [data.extra] gives them, such as MNLI's mismatched one.
+    labels: label names in the order of their ids; empty for regressions and for the kinds choice and span.
+    test: None if the task names no test file. extra: the sets of the task's [data.extra] by name, such as MNLI's
+    mismatched dev set.
     """
 
     train: list[Example]
@@ -93,7 +94,7 @@ class TaskData:
 
 
 def is_labeled(example: Example) -> bool:
-    """Return whether an example says what is right, so that a prediction for it can be scored."""
+    """Return whether an example has a label, so that a prediction for it can be scored."""
     if isinstance(example, SpanExample):
         return example.is_impossible or bool(example.answers)
     if isinstance(example, TagExample):

@@ -1,4 +1,4 @@
-"""The hash that identifies an encoder's folder. Does not import torch, so a suite's process stays small."""
+"""Hashes an encoder's folder to identify it. Does not import torch, so that the process of a suite stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model"}
 
 
 def fingerprint_of(folder: str) -> str:
-    """Return a hash of the files of a folder that decide what is trained: configuration, tokenizer and weights."""
+    """Return a hash of a folder's configuration, tokenizer and weights, as 16 hex digits."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix not in SUFFIXES:

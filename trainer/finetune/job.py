@@ -1,4 +1,4 @@
-"""What all seeds of a fine-tuning share: the task, its examples as features, the folder, and the ranks' agreement."""
+"""The data and resources that all seeds of a fine-tuning share: the task, its features, the folders, the watchdog."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Job:
     """One task and one encoder.
 
     folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
-    train: the training set. others: by name, the sets that are predicted at the end, "dev" first.
+    train: the training set. others: the sets that get predictions after training, by name, "dev" first.
+    stop: the ranks' agreement to stop after a signal.
     """
 
     task: Task
@@ -40,9 +41,12 @@ class Job:
     watchdog: Watchdog
 
     def threshold(self, predictions: Sequence[Any]) -> float | None:
-        """Return the null score above which questions get no answer, given the predictions of the dev set."""
+        """Return the null score above which a question gets no answer, given the predictions for the dev set.
+
+        Returns None if the task's kind is not span.
+        """
         return threshold_for(self.task, self.train.examples, self.kind, self.others[DEV].examples, predictions)
 
     def folder_of_seed(self, seed: int) -> Path:
-        """Return the folder of a seed's files."""
+        """Return the folder that holds a seed's files."""
         return self.output / f"seed-{seed}"

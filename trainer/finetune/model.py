@@ -1,7 +1,7 @@
-"""Opens an encoder in the Hugging Face format with the head of a task.
+"""Opens an encoder in the Hugging Face format and adds a task's head to it.
 
-The folder may be an export of Clozeline or a published encoder, as long as transformers opens it without remote code.
-The head, which the folder does not have, gets random weights that depend on the seed.
+The folder may be a Clozeline export or a published encoder that transformers opens without remote code. A head that
+the folder does not have gets random weights, which depend on the seed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ COUNTS_FROM_PADDING = {
     "xlm-roberta-xl",
     "xmod",
 }
-"""Families whose first position is the one after the id of the padding token, so that some positions are never used."""
+"""Families whose positions start at padding id + 1, so that the first rows of the position embedding are not used."""
 
 
 def check_folder(folder: str, kind: str) -> None:
-    """Raise UsageError if a folder is not a Hugging Face encoder, or if its family has no head for the kind."""
+    """Raise UsageError if a folder holds no Hugging Face encoder, or if its family has no head for the kind."""
     config = read_config(folder)
     if _serves(config, kind):
         return
@@ -64,13 +64,13 @@ def _serves(config: Any, kind: str) -> bool:
 
 
 def classes_for(auto_class: str) -> Any:
-    """Return what an Auto class chooses from: a mapping of configuration classes to model classes."""
+    """Return the model classes of an Auto class, such as AutoModelForMultipleChoice, by configuration class."""
     words = re.findall(r"[A-Z][a-z]+", auto_class.removeprefix("AutoModelFor"))
     return getattr(transformers, f"MODEL_FOR_{'_'.join(words).upper()}_MAPPING")
 
 
 def read_config(folder: str) -> Any:
-    """Return the configuration of a folder. Raises UsageError if there is none that transformers knows."""
+    """Return the configuration in a folder. Raises UsageError if it is missing or transformers cannot open it."""
     if not (Path(folder) / "config.json").is_file():
         raise UsageError(
             f"{folder} has no config.json. Give the folder of an encoder in the Hugging Face format, such as one that "
@@ -84,10 +84,14 @@ def read_config(folder: str) -> Any:
 
 
 def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
-    """Return the folder's tokenizer. Raises UsageError if there is none, or it has no offsets (is not a fast one)."""
+    """Return the folder's tokenizer.
+
+    Raises UsageError if there is none, if it has no padding or classification token, or if it is not a fast tokenizer,
+    which alone gives the offsets of tokens.
+    """
     settings = {"local_files_only": True}
     if kind == "tags":
-        # Byte-level BPE expects a space before a word, which words that are already split do not have.
+        # Byte-level BPE expects a space before each word, which words that are already split do not have.
         settings["add_prefix_space"] = True
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
@@ -109,7 +113,7 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
 
 
 def longest_row(config: Any) -> int | None:
-    """Return the most tokens that an encoder has positions for, None if there is no limit."""
+    """Return the maximum number of tokens in a row, which the position embeddings limit; None if there is no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None or positions <= 0:
         return None
@@ -119,9 +123,9 @@ def longest_row(config: Any) -> int | None:
 
 
 def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool) -> Any:
-    """Return the encoder with the task's head, in float32 on the host.
+    """Return the encoder with the task's head, in float32 on the CPU.
 
-    seed: decides the random weights. random_weights: start from a random encoder as well.
+    seed: of the random weights. random_weights: whether the encoder gets random weights too, not only the head.
     Raises DataError if weights of the encoder are missing or damaged.
     """
     config = read_config(folder)
@@ -130,7 +134,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         config.id2label = dict(enumerate(kind.labels))
         config.label2id = {label: i for i, label in enumerate(kind.labels)}
     if task.is_regression:
-        # Without it, pipelines put the number through a sigmoid.
+        # Without this, transformers' pipelines apply a sigmoid to the predicted number.
         config.problem_type = "regression"
     if task.training.dropout is not None:
         set_dropout(config, task.training.dropout)
@@ -149,7 +153,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
-                # A head for another number of labels gets random weights. check_weights refuses all other mismatches.
+                # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
                 ignore_mismatched_sizes=True,
             )
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
@@ -179,9 +183,9 @@ def first_line(error: BaseException) -> str:
 
 
 def check_weights(folder: str, model: Any, missing: Any) -> None:
-    """Raise DataError if weights of the encoder itself are missing from the folder.
+    """Raise DataError if weights of the encoder itself are among `missing`.
 
-    transformers would use random weights instead.
+    transformers would silently use random weights for them. A missing pooler is allowed: it is trained with the head.
     """
     encoder = f"{model.base_model_prefix}."
     of_encoder = sorted(name for name in missing if name.startswith(encoder) and "pooler" not in name)
@@ -193,7 +197,7 @@ def check_weights(folder: str, model: Any, missing: Any) -> None:
 
 
 def set_dropout(config: Any, dropout: float) -> None:
-    """Set all rates of dropout that a configuration has; the families give them different names."""
+    """Set every dropout rate of a configuration. Model families name these fields differently."""
     for name, value in vars(config).items():
         is_rate = "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_rate:
@@ -202,7 +206,7 @@ def set_dropout(config: Any, dropout: float) -> None:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Hide progress bars, and the warning that the head's weights are new and should be trained."""
+    """Hide transformers' progress bars and its warning that the head's weights are newly initialized."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

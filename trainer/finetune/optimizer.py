@@ -1,7 +1,7 @@
-"""AdamW for fine-tuning, and its learning rate: warmup, then linearly to 0 (Devlin et al., arXiv:1810.04805, A.3).
+"""AdamW for fine-tuning, with warmup and linear decay to 0 (Devlin et al., arXiv:1810.04805, A.3).
 
-With layer-wise decay each layer learns more slowly than the one above it: the head at the full rate, the embeddings at
-the lowest one (Clark et al., ELECTRA, arXiv:2003.10555, appendix B).
+With layer-wise decay each layer has a lower learning rate than the layer above it: the head has the full rate and the
+embeddings have the lowest one (Clark et al., ELECTRA, arXiv:2003.10555, appendix B).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from trainer.finetune.task import TaskTrainingSection
 
 LAYER = re.compile(r"\.(?:layers?|h)\.(\d+)\.")
-"""Where transformers' classes have the number of a layer in a parameter's name."""
+"""Matches the layer number in the parameter names of transformers' models."""
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -41,10 +41,10 @@ def build_optimizer(model: Any, training: TaskTrainingSection) -> torch.optim.Ad
 
 
 def depths_of(model: Any) -> dict[str, int]:
-    """Return how deep each parameter lies: 0 for embeddings, i + 1 for layer i, and one more for the head.
+    """Return the depth of each parameter: 0 for embeddings, i + 1 for layer i, and layers + 1 for the head.
 
-    What lies in the encoder outside its layers and is no embedding (a last norm, a pooler) counts as the last layer.
-    ALBERT's shared layers have one depth together.
+    Encoder parameters that belong neither to a layer nor to the embeddings (a final norm, a pooler) have the depth of
+    the last layer. ALBERT's shared layers all have depth 1.
     """
     names = [name for name, _ in model.named_parameters()]
     numbers = [int(found[1]) for name in names if (found := LAYER.search(name))]
@@ -66,7 +66,7 @@ def depths_of(model: Any) -> dict[str, int]:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, step: int, steps: int, warmup_ratio: float) -> float:
-    """Set the rates for step 1 to `steps`. Returns the share of the full rate."""
+    """Set the learning rates of all groups for `step`, from 1 to `steps`. Returns the fraction of the full rate."""
     share = rate_share(step, steps, warmup_ratio)
     for group in optimizer.param_groups:
         group["lr"] = group["full_rate"] * share
@@ -74,7 +74,7 @@ def set_rate(optimizer: torch.optim.Optimizer, step: int, steps: int, warmup_rat
 
 
 def rate_share(step: int, steps: int, warmup_ratio: float) -> float:
-    """Return the share of the full rate at a step: up to 1 over the warmup, and down to 0 just after the last step."""
+    """Return the fraction of the full rate at a step: it rises to 1 over the warmup, and would be 0 at `steps` + 1."""
     warmup = int(warmup_ratio * steps)
     if step <= warmup:
         return step / warmup

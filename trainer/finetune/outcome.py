@@ -22,7 +22,10 @@ from trainer.metrics.presentation import keep_running
 
 
 def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
-    """Write predictions_NAME.jsonl: `id` and `prediction` of each example, in the order of the file."""
+    """Write predictions_NAME.jsonl: the `id` and `prediction` of each example, in the order of the set.
+
+    final: predictions as `scores.finished` returns them.
+    """
     lines = []
     for example, prediction in zip(job.others[name].examples, final, strict=True):
         line = {"id": example.id, "prediction": job.kind.written(prediction)}
@@ -33,7 +36,7 @@ def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -
 def write_outcome(job: Job) -> None:
     """Write OUTPUT/hf, report.html and results.json, and remove the weights of all seeds.
 
-    All finished seeds count, including those of earlier commands, so hf is always the best of them.
+    All finished seeds count, including those of earlier commands, so hf always holds the best of them.
     """
     results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
@@ -56,11 +59,12 @@ def write_outcome(job: Job) -> None:
     with keep_running("report.html"):
         write_report(job.output, content)
 
-    # hf has the best weights now. If more seeds are asked for later, it is replaced only by a better one.
+    # hf has the best weights now. If a later command adds seeds, only a better seed replaces it, so the weights of
+    # these seeds are never needed again.
     for result in results:
         remove_weights(job.folder_of_seed(result.seed))
 
-    # Written last, because other commands take its existence as a sign that everything is complete.
+    # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
     for name, scores in summary_of(results).items():
@@ -70,7 +74,7 @@ def write_outcome(job: Job) -> None:
 
 
 def shown(spread: dict[str, float], seeds: int) -> str:
-    """Return a score as a line shows it."""
+    """Return a score as a log line shows it: the mean, and with several seeds the interval and the median."""
     if seeds == 1:
         return f"{spread['mean']:.4f}"
     return f"{spread['mean']:.4f} ± {spread['interval']:.4f} (95%, {seeds} seeds), median {spread['median']:.4f}"

@@ -1,4 +1,4 @@
-"""The output folder of a fine-tuning: what it belongs to, its lock, and the final model."""
+"""The output folder of a fine-tuning: its identity, its lock, and the final model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = {
     "weights": "--random_weights",
     "data": "The data of the task",
 }
-"""What each hash of `identity_of` stands for."""
+"""The input behind each value of `identity_of`, as messages name it."""
 
 WHAT_DIFFERS = {
     "task": "another task",
@@ -44,7 +44,7 @@ WHAT_DIFFERS = {
 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
-    """Return hashes of everything that results depend on, except the seed."""
+    """Return what results depend on, except the seed: hashes of the inputs, and where the weights come from."""
     return {
         "task": _hash(dump_task(task)),
         "encoder": fingerprint_of(folder),
@@ -58,9 +58,9 @@ def _hash(text: str) -> str:
 
 
 def hash_of_data(data: TaskData) -> str:
-    """Return a hash of the labels and of all examples with their sets.
+    """Return a hash of the labels and of all examples, including which set each one is in.
 
-    It reads example by example: the text of a whole data set would double the memory that the set takes.
+    Hashes one example at a time: building one string of a whole data set would double its memory.
     """
     sets = {"train": data.train, "dev": data.dev, "test": data.test or []} | dict(sorted(data.extra.items()))
 
@@ -75,10 +75,10 @@ def hash_of_data(data: TaskData) -> str:
 
 @contextlib.contextmanager
 def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None]:
-    """Hold the folder for this process. Creates it if there is none.
+    """Lock the output folder for this process, and create it if it does not exist.
 
-    Raises UsageError if a live process holds it, or if it belongs to something else, and StorageError if nothing can be
-    written there.
+    Raises UsageError if a live process holds the lock or the folder belongs to something else, and StorageError if the
+    folder is not writable.
     """
     check_owner(output, identity)
     with held(output):
@@ -116,7 +116,7 @@ def check_is_local(output: str) -> None:
 
 
 def write_model(output: Path, model: Any, folder: str) -> None:
-    """Write OUTPUT/hf: the model with its labels, and the encoder's tokenizer."""
+    """Write OUTPUT/hf: the model with its labels, and the encoder's tokenizer. Raises StorageError."""
     final = output / MODEL_FOLDER
     partial = output / f".{MODEL_FOLDER}.partial"
     shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""report.html of a fine-tuning: the scores over all seeds, and the curves of each seed.
+"""Writes report.html of a fine-tuning: the scores over all seeds, and the curves of each seed.
 
 This module computes the values; templates/finetune.html lays them out.
 """
@@ -41,7 +41,7 @@ def report(results: dict[str, Any], task: str) -> str:
 
 
 def figures(results: dict[str, Any]) -> dict[str, str]:
-    """Return the main figures as texts, by name."""
+    """Return the headline numbers as text, by name."""
     main = results["metrics"][0]
     spread = results["summary"]["dev"][main]
     seeds = results["seeds"]
@@ -54,12 +54,12 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
 
 
 def with_interval(spread: dict[str, float], seeds: int) -> str:
-    """Return a mean, and half of its 95% interval if there are several values."""
+    """Return a mean as text, with the half-width of its 95% interval if there are several seeds."""
     return f"{spread['mean']:.4f}" if seeds == 1 else f"{spread['mean']:.4f} ± {spread['interval']:.4f}"
 
 
 def rows_of_scores(summary: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
-    """Return set, metric, mean, half of its interval, and the quartiles."""
+    """Return a row for each set and metric: set, metric, mean, half-width of its 95% interval, and the quartiles."""
     rows = []
     for name, scores in summary.items():
         for metric, spread in scores.items():
@@ -69,7 +69,7 @@ def rows_of_scores(summary: dict[str, dict[str, dict[str, float]]]) -> list[list
 
 
 def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
-    """Return each seed: its best epoch, the dev score, and its time."""
+    """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
     return [
         [str(seed["seed"]), str(seed["epoch"]), f"{seed['scores']['dev'][main]:.4f}", duration(seed["seconds"])]
         for seed in seeds
@@ -77,7 +77,7 @@ def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
 
 
 def charts(results: dict[str, Any]) -> list[Chart | None]:
-    """Return the charts of the training loss and of the main metric, a line for each seed."""
+    """Return the charts of the training loss and of the main metric, with one line per seed."""
     main = results["metrics"][0]
     return [
         chart_of("Loss on the training set, by step", results["seeds"], "loss"),
@@ -86,7 +86,7 @@ def charts(results: dict[str, Any]) -> list[Chart | None]:
 
 
 def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
-    """Return a chart of one value of each epoch."""
+    """Return a chart of one value per epoch, with one line per seed."""
     lines = []
     for number, seed in enumerate(seeds):
         points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]

@@ -15,10 +15,12 @@ RESULTS_FILE = "results.json"
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One seed. epoch: the best one, from 1. epochs: the loss and the dev scores of each.
+    """The result of one seed.
 
-    scores: by set, then by metric, of the best epoch's weights. threshold: the null score above which questions get no
-    answer; None for other kinds, and where all have one. seconds: of training.
+    epoch: the best epoch, from 1. epochs: for each epoch its number, its last step, the loss and the dev scores.
+    scores: of the best epoch's weights, by set and then by metric. threshold: the null score above which a question
+    gets no answer; None for kinds without questions, and if every question gets an answer.
+    seconds: time spent in training.
     """
 
     seed: int
@@ -30,12 +32,12 @@ class SeedResult:
 
 
 def write_seed_result(folder: Path, result: SeedResult) -> None:
-    """Write a seed's result. It is finished once the file is there."""
+    """Write a seed's result. The existence of this file marks the seed as finished."""
     storage.publish(str(folder / RESULT_FILE), (json.dumps(asdict(result), indent=1) + "\n").encode())
 
 
 def read_seed_result(folder: Path) -> SeedResult | None:
-    """Return a seed's result, None if it is not finished."""
+    """Return a seed's result, or None if the seed is not finished."""
     try:
         return SeedResult(**json.loads((folder / RESULT_FILE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -43,18 +45,18 @@ def read_seed_result(folder: Path) -> SeedResult | None:
 
 
 def results_in(output: Path) -> list[SeedResult]:
-    """Return the results of all seeds that are finished in a folder, by their numbers."""
+    """Return the results of all finished seeds in a folder, sorted by seed."""
     found = [read_seed_result(folder) for folder in output.glob("seed-*")]
     return sorted((result for result in found if result is not None), key=lambda result: result.seed)
 
 
 def best_of(results: list[SeedResult], metric: str) -> SeedResult:
-    """Return the seed with the best dev score, of equal ones the first."""
+    """Return the result with the best dev score; of equal scores, the one with the lowest seed."""
     return max(results, key=lambda result: (result.scores["dev"][metric], -result.seed))
 
 
 def summary_of(results: list[SeedResult]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return by set and metric: mean, half of its 95% interval, median and quartiles over the seeds."""
+    """Return the `spread` over the seeds of each score, by set and then by metric."""
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for name, scores in results[0].scores.items():
         summary[name] = {metric: spread([result.scores[name][metric] for result in results]) for metric in scores}
@@ -62,7 +64,7 @@ def summary_of(results: list[SeedResult]) -> dict[str, dict[str, dict[str, float
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Return what a table shows of some values. interval: half of the 95% interval of the mean, 0 for one value."""
+    """Return the mean, the half-width of its 95% interval (0 for a single value), the median and the quartiles."""
     mean = mean_with_interval(values)
     middle = quartiles(values)
     return {

@@ -1,8 +1,8 @@
 """Fine-tunes an encoder on a task with several seeds; the entry point is `finetune`.
 
     OUTPUT/task.toml                 the task with all its values
-    OUTPUT/identity.json             what the folder belongs to: the task, the encoder and the data
-    OUTPUT/seed-0/metrics.jsonl      a line for each epoch
+    OUTPUT/identity.json             hashes of the task, the encoder and the data that the folder belongs to
+    OUTPUT/seed-0/metrics.jsonl      one line per epoch
     OUTPUT/seed-0/predictions_*.jsonl
     OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
     OUTPUT/report.html
@@ -52,7 +52,10 @@ from trainer.run_context import watch_ranks
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for. data: the folder of the task's files."""
+    """A fine-tuning as the command line asks for it.
+
+    folder: the encoder's folder. data: the folder of the task's files. output: the output folder.
+    """
 
     folder: str
     task: Task
@@ -63,10 +66,11 @@ class Order:
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
-    """Train and measure all seeds. A collective call; every rank gets the results.
+    """Train and score all seeds. A collective call; every rank gets the results.
 
-    Raises DataError, UsageError and StorageError before any training, PreemptedError after everything is saved, and
-    DivergedError.
+    Raises DataError or UsageError before training for invalid inputs, PreemptedError if the run was asked to stop and
+    its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
+    written.
     """
     inputs = read_on_all_ranks(lambda: read_inputs(order))
 
@@ -91,7 +95,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an order names, once it is read and checked."""
+    """The files that an order names, read and checked."""
 
     tokenizer: PreTrainedTokenizerBase
     data: TaskData
@@ -109,7 +113,7 @@ def read_inputs(order: Order) -> Inputs:
 
 
 def check_metrics(task: Task, labels: Sequence[str]) -> None:
-    """Raise UsageError if a metric does not fit the labels of the training set."""
+    """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
     for metric in task.metrics:
         reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
         if reason is not None:
@@ -117,17 +121,17 @@ def check_metrics(task: Task, labels: Sequence[str]) -> None:
 
 
 def make_deterministic() -> None:
-    """Make results on GPUs reproducible, where torch has deterministic kernels."""
-    # cuBLAS reads this when it starts.
+    """Make results on GPUs reproducible, wherever torch has deterministic kernels."""
+    # cuBLAS reads this variable when it starts, so it must be set before the first use of the GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
-    # A debugging aid that is on by default then, and costs a pass over every new tensor.
+    # Deterministic mode turns on this debugging aid, which costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
-    """Turn all examples into features."""
+    """Return the job of an order, with the examples of all sets encoded as features."""
     data = inputs.data
     kind = kind_of(order.task, data.labels, inputs.tokenizer, longest_row(read_config(order.folder)))
     if kind.max_length < order.task.training.max_length:
@@ -151,7 +155,7 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
 
 
 def finished_seed(job: Job, seed: int) -> SeedResult:
-    """Return a seed's result; train it if it is not finished. A collective call."""
+    """Return a seed's result, after training the seed if it is not finished. A collective call."""
     folder = job.folder_of_seed(seed)
     earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
     if earlier_result is not None:
@@ -168,7 +172,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         job.watchdog.at(f"seed {seed}, predicting {name}")
         predictions = predict(model, job.kind, examples, job.watchdog.progress)
 
-        # The dev set comes first: the threshold that is chosen on it holds for all other sets.
+        # The dev set comes first, because the threshold chosen on it applies to all other sets.
         if name == DEV:
             threshold = job.threshold(predictions)
         final = finished(predictions, threshold)

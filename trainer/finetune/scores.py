@@ -1,4 +1,4 @@
-"""Scores predictions by the metrics that a task names."""
+"""Scores predictions with the metrics that a task names, and chooses the null threshold of a question task."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
 
 
 def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
-    """Return the task's metrics, in its order. All examples have labels. final: what `finished` returned.
+    """Return the task's metrics by name, in the task's order. All examples must have labels.
 
-    With SQuAD's metrics, and if some questions cannot be answered, the scores of answerable and of unanswerable
-    questions follow under the names that SQuAD's script gives them.
+    final: predictions as `finished` returns them.
+    For tasks with SQuAD's metrics in which some questions have no answer, the scores of answerable and of unanswerable
+    questions follow, under the names that SQuAD's evaluation script uses.
     """
     references = kind.references(examples)
     scores = {name: METRICS[name].function(final, references, kind.labels) for name in kind.task.metrics}
@@ -32,9 +33,10 @@ def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any
 
 
 def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
-    """Return predictions as metrics take them: of spans their texts, empty where the threshold says so.
+    """Return predictions in the form that metrics take: for spans, the text, or "" above the threshold.
 
-    threshold: None for other kinds.
+    threshold: the null score above which a question gets no answer; None for kinds other than span, whose predictions
+    are returned unchanged.
     """
     if threshold is None:
         return list(predictions)
@@ -45,10 +47,10 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
 def threshold_for(
     task: Task, train: Sequence[Example], kind: Kind[Any, Any], dev: Sequence[Example], predictions: Sequence[Any]
 ) -> float | None:
-    """Return the null score above which a question gets no answer; None if the task's kind has no questions.
+    """Return the null score above which a question gets no answer; None if the task's kind is not span.
 
-    It is infinite if all questions of the training set have an answer, as in SQuAD 1.1. Otherwise it is the task's, or
-    the best one for these predictions of the dev set.
+    It is infinite if all questions of the training set have an answer, as in SQuAD 1.1. Otherwise it is the task's
+    training.null_threshold, or, if that is "best", the threshold with the best F1 on these predictions for the dev set.
     """
     if task.kind != "span":
         return None
@@ -60,12 +62,12 @@ def threshold_for(
 
 
 def best_threshold(references: Sequence[Any], predictions: Sequence[Prediction]) -> float:
-    """Return the threshold with the best F1 on some questions, of several the lowest."""
+    """Return the threshold with the best F1 on the given questions; if several are equally good, the lowest."""
     texts = [prediction.text for prediction in predictions]
     null_scores = [prediction.null_score for prediction in predictions]
     return choose_threshold(texts, references, null_scores, f1_scores(texts, references)).value
 
 
 def all_labeled(examples: Sequence[Example]) -> bool:
-    """Return whether every example says what is right."""
+    """Return whether every example has a label."""
     return all(is_labeled(example) for example in examples)

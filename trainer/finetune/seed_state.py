@@ -1,7 +1,7 @@
-"""The state from which the training of one seed continues: weights, optimizer and progress.
+"""The state from which the training of one seed resumes: weights, optimizer and progress.
 
-Two states are kept, so a damaged one costs only the steps since the other. A state is complete once it has its final
-name.
+Two states are kept, so that a damaged newest state costs only the steps since the other one. A state is complete once
+it has its final name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ STATE = re.compile(r"step-(\d{8})\.pt")
 
 @dataclass
 class Progress:
-    """How far the training of a seed has come: its completed steps, and the scores of each completed epoch.
+    """The progress of a seed's training: its completed steps, and the metrics of each completed epoch.
 
-    best: the number of the best epoch, from 0; None before the end of the first one.
-    loss_sums: the summed losses of the current epoch on each rank. loss_weight: how many losses these are.
-    seconds: training time over all starts.
+    best: the index of the best epoch, from 0; None before the end of the first epoch.
+    loss_sums: for each rank, the sum of its losses in the current epoch. loss_weight: the number of losses in all sums.
+    seconds: training time, including the time before each resume.
     """
 
     step: int = 0
@@ -40,7 +40,7 @@ class Progress:
 
 
 def save_state(folder: Path, progress: Progress, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Write a state and remove the oldest ones. Raises StorageError, after which the older states are still there."""
+    """Write a state, and remove all but the newest two. Raises StorageError, which leaves the older states in place."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"progress": asdict(progress), "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     path = folder / f"step-{progress.step:08d}.pt"
@@ -51,7 +51,7 @@ def save_state(folder: Path, progress: Progress, model: Any, optimizer: torch.op
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Return the content of the newest state that can be read, None if there is none."""
+    """Return the content of the newest readable state, with tensors on the CPU; None if there is none."""
     for path in reversed(states_of(folder)):
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -61,7 +61,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 
 def load_state(content: dict[str, Any] | None, model: Any, optimizer: torch.optim.Optimizer) -> Progress:
-    """Load a state into the model and the optimizer. Returns its progress; without a state, that of a new training."""
+    """Load a state into the model and the optimizer, and return its progress; without a state, a new Progress."""
     if content is None:
         return Progress()
     model.load_state_dict(content["model"])
@@ -70,14 +70,17 @@ def load_state(content: dict[str, Any] | None, model: Any, optimizer: torch.opti
 
 
 def states_of(folder: Path) -> list[Path]:
-    """Return the complete states, the oldest first."""
+    """Return the paths of the complete states, the oldest first."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if STATE.fullmatch(path.name))
 
 
 def write_atomically(path: Path, write: Any) -> None:
-    """Let `write` fill a file that gets its name when it is complete and on the disk. Raises StorageError."""
+    """Write a file under a temporary name, flush it to the disk, and rename it to `path`. Raises StorageError.
+
+    write: called with the temporary path; writes the file there.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         write(str(partial))

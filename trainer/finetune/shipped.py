@@ -1,4 +1,4 @@
-"""The tasks that ship with Clozeline, by names such as glue/rte: the files of trainer/suite/suites."""
+"""Finds the tasks that ship with Clozeline, such as glue/rte, which are the files in trainer/suite/suites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shipped_task_text(name: str) -> str:
 
 
 def nearest_task(path: str) -> str:
-    """Return a hint with the shipped task that a path may mean, or an empty string."""
+    """Return a hint with the shipped task whose name is closest to a path, or an empty string."""
     return nearest_name(path.removesuffix(SUFFIX), shipped_task_names())
 
 

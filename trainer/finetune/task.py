@@ -1,7 +1,7 @@
-"""The task file: what to fine-tune on and how, as strict tables of a TOML file.
+"""The schema of a task file, a TOML file that says what to fine-tune on and how.
 
-task_file.py reads and writes it, and task_checks.py checks the keys that must fit each other. What is left out gets
-the default of the task's kind, so a Task always holds every value that training uses.
+task_file.py reads and writes task files, and task_checks.py validates keys that depend on each other. A key that is
+left out gets the default for the task's kind, so a Task always holds every value that training uses.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ NUMBER: Literal["number"] = "number"
 
 
 class ColumnsSection(Section):
-    """Which columns of a file hold what.
+    """Which column of a file holds each part of an example.
 
-    A column of TSV and CSV files is a name of the header, or a number from 0 (from the end: -1); of CoNLL files a
-    number; of JSON files a key, with dots for keys inside ("passage.text"). A list inside a JSON object, such as the
-    questions of a passage, makes one example of each element. Several columns become one text, with spaces between.
+    In TSV and CSV files a column is a name from the header or a number, counted from 0 (-1 is the last column). In
+    CoNLL files it is a number. In JSON files it is a key, with dots for nested keys ("passage.text"); a list of objects
+    on that path, such as the questions of a passage, makes one example per element. Several columns are joined into
+    one text with spaces.
     """
 
     id: Columns | None = Field(
@@ -55,9 +56,9 @@ class ColumnsSection(Section):
 
 
 class TaskDataSection(Section):
-    """The files of a task and how they are read.
+    """The files of a task and how to read them.
 
-    Paths are relative to `--data`, or else to the task file's folder; URLs are read where they are.
+    Relative paths start at the folder of `--data`, or without it at the task file's folder. Paths may be URLs.
     """
 
     train: str | list[str] = Field(description="The training file, or several that are read one after another.")
@@ -111,7 +112,7 @@ class TaskDataSection(Section):
     @field_validator("labels", "skip_labels", mode="before")
     @classmethod
     def _names_of_labels(cls, value: Any) -> Any:
-        """Labels may be written as numbers or as booleans: a file has the same text for them."""
+        """Accept labels written as numbers or booleans, and turn them into the names that data files use for them."""
         if not isinstance(value, list | tuple):
             return value
         return tuple(label_name(label) for label in value)

@@ -1,4 +1,4 @@
-"""Cross-field validation of task files: keys that must fit each other. Every check raises UsageError."""
+"""Cross-field validation of task files. Every check raises UsageError."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMATS = {
 
 
 def check_task(task: Task, path: str) -> None:
-    """Check the keys of a task that must fit each other. path: what messages call the task file."""
+    """Check the keys of a task that depend on each other. path: the task file's name in messages."""
     check_format(task, path)
     check_columns(task, task.data.columns, f"{path}: data.columns", task.data.header)
     check_test(task, path)
@@ -50,7 +50,7 @@ def check_task(task: Task, path: str) -> None:
 
 
 def check_format(task: Task, path: str) -> None:
-    """Check that files of the task's format can hold examples of its kind."""
+    """Check that files in the task's format can hold examples of its kind."""
     formats = FORMATS[task.kind]
     if task.data.format not in formats:
         raise UsageError(
@@ -62,7 +62,7 @@ def check_format(task: Task, path: str) -> None:
 
 
 def check_columns(task: Task, columns: ColumnsSection, name: str, header: bool, is_test: bool = False) -> None:
-    """Check that the columns are those of the kind, and that they are named as the format names them."""
+    """Check that the columns belong to the task's kind, and that each is a name or a number as the format requires."""
     required = REQUIRED_COLUMNS[task.kind]
     known = required + FURTHER_COLUMNS[task.kind]
     chosen = {key: value for key, value in columns if value is not None}
@@ -78,7 +78,7 @@ def check_columns(task: Task, columns: ColumnsSection, name: str, header: bool, 
 
 
 def check_column(task: Task, column: str | int, name: str, header: bool) -> None:
-    """Check that a column is a number where a file has no names, and a name where it has no numbers."""
+    """Check that a column is a number if the file has no column names, and a key if the file is JSON."""
     file_format = task.data.format
     if file_format in ("tsv", "csv") and not header and isinstance(column, str):
         raise UsageError(f'{name} is "{column}", but without a header columns are numbers from 0.')
@@ -104,7 +104,7 @@ def check_test(task: Task, path: str) -> None:
 
 
 def check_labels(task: Task, path: str) -> None:
-    """Check that labels are named where examples have them, each once."""
+    """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
     labels = task.data.labels
     if task.is_regression and task.kind not in ("sentence", "pair"):
         raise UsageError(f'{path}: data.labels is "number", which is for the kinds sentence and pair.')
@@ -126,7 +126,7 @@ def check_labels(task: Task, path: str) -> None:
 
 
 def check_metrics(task: Task, path: str) -> None:
-    """Check that the metrics are known and measure what the task predicts."""
+    """Check that the metrics exist and fit what the task predicts."""
     labels = task.data.labels
     number_of_labels = len(labels) if isinstance(labels, tuple) else None
     for metric in task.metrics:
@@ -136,7 +136,7 @@ def check_metrics(task: Task, path: str) -> None:
 
 
 def check_names(task: Task, path: str) -> None:
-    """Check the names that become parts of file names, and the columns that are replaced."""
+    """Check the names of [data.extra], which become parts of file names, and the columns of [data.replace]."""
     for name in task.data.extra:
         if name in ("train", "dev", "test") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What a task file may leave out, by the kind of its task."""
+"""Defaults of a task file that depend on the kind of the task or the format of its files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TRAINING: dict[str, dict[str, Any]] = {
     # run_squad.py of https://github.com/google-research/bert
     "span": {"max_length": 384, "stride": 128},
 }
-"""Defaults that differ from those in the schema."""
+"""By kind, the defaults of [training] that differ from those in the schema."""
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "conll": {"words": 0, "tags": -1},
-    # what trainer/finetune/files/c3.py makes of the file
+    # the columns that trainer/finetune/files/c3.py returns
     "c3": {"context": "context", "prefix": "prefix", "choices": "choices", "label": "label"},
 }
-"""Columns of formats that do not name them."""
+"""Default columns of the formats whose files do not name them."""
 
 ROLES = {
     "sentence": ["text", "label"],
@@ -27,22 +27,22 @@ ROLES = {
     "tags": ["words", "tags"],
     "span": [],
 }
-"""What the columns of each kind hold. A file whose columns have these names needs no [data.columns]."""
+"""The default column names of each kind. A file whose columns have these names needs no [data.columns]."""
 
 NAMED_COLUMNS = {"jsonl", "json", "tsv", "csv"}
-"""Formats whose columns have names, if there is a header."""
+"""Formats whose columns have names (TSV and CSV files only if they have a header)."""
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
 FORMATS_OF_KIND = {"span": {".json": "squad"}, "tags": {".txt": "conll"}}
 
 
 def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a task file with what it leaves out. Wrong values stay for the schema to name."""
+    """Return the content of a task file with defaults filled in. Invalid values stay, for the schema to report."""
     data = content.get("data")
     if not isinstance(data, dict):
         return content
 
-    # An unknown kind gets the defaults of another one, so that the schema reports nothing but the kind.
+    # An unknown kind gets the defaults of a known one, so that the schema reports only the kind as wrong.
     kind = content.get("kind")
     kind = kind if isinstance(kind, str) and kind in ROLES else "sentence"
 
@@ -56,7 +56,7 @@ def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return [data] with the format of its files and whether quotes enclose fields."""
+    """Return [data] with the defaults of its format, columns and quotes filled in."""
     filled = dict(data)
     file_format = data.get("format") or format_of(data.get("train"), kind)
     if file_format is not None:
@@ -73,7 +73,7 @@ def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def format_of(train: Any, kind: str) -> str | None:
-    """Return the format that the ending of the training file stands for, None if it stands for none."""
+    """Return the format that the training file's extension implies, or None if it implies none."""
     first = train[0] if isinstance(train, list) and train else train
     if not isinstance(first, str):
         # The schema reports the wrong value of data.train, so any format will do here.

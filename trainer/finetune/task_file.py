@@ -1,7 +1,7 @@
 """Reads a task file and writes the resolved task back as TOML.
 
-`--task` names a file, or a task that ships with Clozeline such as glue/rte (shipped.py), and `--set key=value` changes
-values as it does for recipes.
+`--task` names a file or a task that ships with Clozeline, such as glue/rte (shipped.py). `--set key=value` overrides
+values, as it does for recipes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.finetune.task_checks import check_task
 
 
 def read_task(path: str, overrides: list[str]) -> Task:
-    """Return the task of a file, or of a shipped task's name, after `--set` changes, with every default.
+    """Return the task of a task file or a shipped task, with `--set` overrides applied and every default filled in.
 
     Raises UsageError that names the file and each wrong key, or StorageError for a file that cannot be read.
     """
@@ -39,12 +39,12 @@ def read_task(path: str, overrides: list[str]) -> Task:
 
 
 def dump_task(task: Task) -> str:
-    """Return a task as TOML with every default written out, which `read_task` reads as the same task."""
+    """Return a task as TOML with every default written out. `read_task` reads it back as the same task."""
     return tomli_w.dumps(task.model_dump(exclude_none=True))
 
 
 def data_folder(path: str, data: str | None) -> str:
-    """Return the folder that the paths of a task are relative to: `--data`, or else the task file's own.
+    """Return the folder that the paths of a task are relative to: `--data`, or without it the task file's folder.
 
     Raises UsageError for a shipped task without --data.
     """

@@ -1,6 +1,7 @@
-"""Trains one seed: its steps, the score of each epoch on the dev set, and the weights of the best epoch.
+"""Trains one seed: takes its steps, scores the dev set after each epoch, and keeps the weights of the best epoch.
 
-Every random choice is a function of (seed, step), so training that was stopped anywhere continues to the same result.
+Every random choice is a function of the seed, the step or epoch, and the rank, so training that is stopped at any step
+and resumed with the same number of ranks gives the same result as training without a stop.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class DivergedError(ClozelineError):
-    """The loss is NaN or infinite, from which training does not recover."""
+    """The loss is NaN or infinite. Training cannot recover from that."""
 
     everywhere = True
 
 
 class SeedTraining:
-    """The training of one seed, from its newest state."""
+    """The training of one seed, which starts from the seed's newest saved state if there is one."""
 
     def __init__(self, job: Job, seed: int):
-        """Build the model and fill in the newest state. A collective call."""
+        """Build the model and the optimizer, and load the newest state into them. A collective call."""
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
@@ -63,9 +64,10 @@ class SeedTraining:
         self._started = self._last_line = perf_counter()
 
     def train(self) -> None:
-        """Train to the end. A collective call.
+        """Train to the last step. A collective call.
 
-        Raises PreemptedError once a state is saved, if any rank was asked to stop, and DivergedError.
+        If any rank was asked to stop, saves a state and raises PreemptedError. Raises DivergedError for a loss that is
+        not finite.
         """
         if 0 < self.progress.step < self.steps:
             logger.info("Seed %d continues at step %d of %d.", self.seed, self.progress.step, self.steps)
@@ -89,7 +91,7 @@ class SeedTraining:
     # ---- Steps ----
 
     def _take_step(self, features: Sequence[Feature]) -> None:
-        """Update the weights with a batch, of which each rank computes a part."""
+        """Update the weights with one batch. Each rank computes the gradients of its part of the batch."""
         training = self.job.task.training
         step = self.progress.step + 1
         self.job.watchdog.at(f"seed {self.seed}, step {step}")
@@ -99,8 +101,9 @@ class SeedTraining:
         weight = sum(self.job.kind.weight(feature) for feature in features)
         self.model.train()
         if own:
-            # Dropout depends on the step and the rank alone, not on where training was resumed.
+            # Seeded per step and rank, so that dropout does not depend on where training was resumed.
             torch.manual_seed(key("finetune", "dropout", self.seed, step, rank) >> 1)
+            # Divided by the weight of the whole batch: summed over the ranks, the gradients are those of its mean loss.
             loss_sum = self._loss_of(own)
             (loss_sum / max(weight, 1)).backward()
             self._loss_sum += loss_sum.detach()
@@ -115,7 +118,7 @@ class SeedTraining:
         self.progress.loss_weight += weight
 
     def _loss_of(self, features: Sequence[Feature]) -> Tensor:
-        """Return the summed loss of some features."""
+        """Return the sum of the losses of some features, a float32 scalar."""
         kind = self.job.kind
         columns = {name: values.to(self.job.device) for name, values in kind.batch(features).items()}
         with autocast(self.job.device, self.job.task.training.precision):
@@ -123,7 +126,10 @@ class SeedTraining:
         return kind.loss_sum(output, features)
 
     def _log_and_save(self, epoch: int) -> None:
-        """Log the progress every few seconds, and save a state every `save_every` steps."""
+        """Log the progress every 10 seconds, and save a state every `save_every` steps.
+
+        The last step of an epoch saves nothing here, because `_end_epoch` saves a state.
+        """
         step = self.progress.step
         if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = perf_counter()
@@ -151,9 +157,9 @@ class SeedTraining:
         run_on_rank_0(lambda: save_state(self.folder / STATE_FOLDER, self.progress, self.model, self.optimizer))
 
     def _read_loss(self) -> None:
-        """Record the loss sum of each rank in the progress. A collective call.
+        """Copy the loss sum of each rank into the progress. A collective call.
 
-        Each rank adds to its own sum until the epoch ends, so rounding does not depend on when states are saved.
+        The sums stay separate until the epoch ends, so that rounding does not depend on when states are saved.
         Raises DivergedError on all ranks if the loss is not finite.
         """
         sums: list[float] = [0.0] * dist.get_world_size()
@@ -206,7 +212,10 @@ class SeedTraining:
 
 
 def own_share(sums: Sequence[float]) -> float:
-    """Return the loss sum that this rank continues after a stop; the total on rank 0 if the number of ranks changed."""
+    """Return the loss sum with which this rank resumes, given the saved sums of all ranks.
+
+    If the number of ranks has changed, rank 0 takes the total and the others start at 0.
+    """
     if len(sums) == dist.get_world_size():
         return sums[dist.get_rank()]
     return sum(sums) if dist.get_rank() == 0 else 0.0

@@ -1,4 +1,4 @@
-"""Quality over time: scores a run's checkpoints, and adds the scores to the run's report."""
+"""Scores the checkpoints of a pretraining run as encoders of a suite, and adds the scores to the run's report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAST = "last"
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Export one checkpoint into a folder that appears complete or not at all, and return the exit code."""
+    """Export one checkpoint to --output, which appears only when it is complete, and return the exit code."""
     flags = CommandParser(prog=prog)
     flags.add_argument("run")
     flags.add_argument("--step", type=int, required=True)
@@ -48,9 +48,9 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def steps_of(run: str, which: str) -> list[int]:
-    """Return the steps that --checkpoints asks for: "all", "last", or numbers separated by commas.
+    """Return the steps that --checkpoints asks for, sorted.
 
-    Raises UsageError if the run is a URL, or has no checkpoint of such a step.
+    which: "all", "last", or comma-separated steps. Raises UsageError if the run is a URL or lacks such a checkpoint.
     """
     if not storage.is_local(run):
         raise UsageError(
@@ -76,7 +76,7 @@ def steps_of(run: str, which: str) -> list[int]:
 
 
 def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the checkpoints of a run as encoders, whose folders export_jobs writes."""
+    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders."""
     encoders = []
     for step in steps:
         encoder = Encoder(
@@ -90,7 +90,7 @@ def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encode
 
 
 def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:
-    """Return the jobs that export checkpoints."""
+    """Return the jobs that export the checkpoints of a run in the Hugging Face format."""
     jobs = []
     for step in steps:
         folder = export_folder(output, step)
@@ -100,7 +100,7 @@ def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:
 
 
 def export_folder(output: Path, step: int) -> Path:
-    """Return where a checkpoint is exported to."""
+    """Return the folder that a checkpoint is exported to."""
     return output / "checkpoints" / _label(step)
 
 
@@ -113,7 +113,10 @@ def _job_name(step: int) -> str:
 
 
 def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, Any]) -> None:
-    """Add the scores to RUN/suite_scores.json and draw the run's report again."""
+    """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without a suite.
+
+    content: that of results.json. Scores of other suites, and of other steps in this suite, are kept.
+    """
     if plan.suite is None:
         return
 
@@ -139,7 +142,7 @@ def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, 
 
 
 def hours_of(run: str) -> dict[int, float]:
-    """Return the hours of training before each checkpoint, as the run's metrics say."""
+    """Return the hours of training up to each checkpoint by step, from the run's metrics."""
     lines = [line for line in read_metrics(run) if line.get("seconds") is not None]
     hours = {}
     for step in steps_saved(run):

@@ -1,9 +1,9 @@
-"""`python -m trainer.suite.child PROGRAM ...`: one job of a suite, in a process that ends when the suite's ends.
+"""Runs one job of a suite, `python -m trainer.suite.child PROGRAM ...`, in a process that ends when the suite's does.
 
 finetune        fine-tunes on a task, as `python -m trainer.finetune` does
-new_head        writes the encoder of a fine-tuned folder, for tasks that start from it
-export          writes a checkpoint of a run as a Hugging Face folder
-minimal_pairs   counts how often an encoder prefers the acceptable sentence of two
+new_head        writes the encoder of a fine-tuned folder without its head, for tasks that start from it
+export          writes a checkpoint of a run in the Hugging Face format
+minimal_pairs   counts how often an encoder prefers the acceptable sentence of a pair
 probe           fits a linear classifier to the frozen vectors of each layer
 """
 
@@ -17,33 +17,33 @@ import sys
 from clozeline.installation import run_explained
 
 PARENT = "CLOZELINE_SUITE_PROCESS"
-"""The environment variable that holds the process id of the suite."""
+"""The environment variable that holds the process id of the suite's process."""
 
 PR_SET_PDEATHSIG = 1
 """From Linux's prctl.h."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the suite's process ends, for whatever reason. Only Linux can do this.
+    """Have the kernel kill this process when the suite's process ends for any reason. Only Linux supports this.
 
-    Otherwise, when a suite was killed with SIGKILL and is started again, its old jobs would still write into its
-    folders. The next start continues from what this process has saved.
+    Without this, jobs of a suite that was killed with SIGKILL would still write to its folders when it is started
+    again. The next start continues from what this process has saved.
     """
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # If the suite ended before that call, there is nobody left to wait for.
+    # If the suite's process ended before the prctl call, no signal will come.
     suite_has_ended = os.getppid() != int(parent)
     if suite_has_ended:
         os._exit(1)
 
 
 def device_of_job() -> str:
-    """Return the device that a job computes on: the GPU of its slot, if it has one and DS_ACCELERATOR allows it.
+    """Return the device of this job: "cuda" if its slot has a GPU and DS_ACCELERATOR allows it, otherwise "cpu".
 
-    Trainings follow the same variable, because DeepSpeed reads it.
+    Fine-tuning follows the same variable, because DeepSpeed reads it.
     """
     import torch
 
@@ -66,7 +66,8 @@ def run() -> int:
 
         return finetune_main(arguments, stop=stop, prog=prog)
 
-    # These publish each file as a whole, and the next start skips finished files, so a signal may end them anywhere.
+    # These programs publish each file atomically, and the next start skips finished files, so a signal may end them
+    # at any point.
     if program == "new_head":
         from trainer.suite.new_head import main
     elif program == "export":

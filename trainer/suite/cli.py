@@ -23,14 +23,14 @@ docs/suites.md explains suite files. The same command continues a suite that was
 def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str = "python -m trainer.suite") -> int:
     """Run the command line and return the process's exit code.
 
-    `stop` listens to signals; by default a new Stop does. `prog` is the program's name in help and errors.
+    stop: records stop signals; None creates a Stop. prog: the program's name in help and errors.
     """
     request = Stop().listen() if stop is None else stop
     return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), request))
 
 
 def _run(options: argparse.Namespace, stop: Stop) -> None:
-    # Loads pydantic and the tasks' schema, after the flags are known to be valid.
+    # This import loads pydantic and the task schema, so it waits until the flags are known to be valid.
     from trainer.suite.run import run_suite
 
     run_suite(options, stop)
@@ -81,7 +81,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _local_folder(text: str) -> Path:
-    """Return --output as a path. A URL is refused: as a path, it would become a local folder with a name like "s3:"."""
+    """Return --output as a path. A URL is an error, because as a path it would be a local folder such as "s3:"."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text} is a URL. A suite resumes from what its jobs saved on this machine, so it needs a local folder; "

@@ -15,9 +15,10 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder to measure. needs: the jobs that write its folder. random_weights: use only the folder's shape.
+    """An encoder to score.
 
-    manifest: that of the checkpoint that a job will export to the folder; None if the folder exists already.
+    needs: names of the jobs that write its folder. random_weights: use only the folder's shape.
+    manifest: path of the manifest of the checkpoint that a job exports to the folder; None if the folder exists.
     """
 
     label: str
@@ -28,10 +29,10 @@ class Encoder:
 
 
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
-    """Return the encoders that FOLDER and NAME=FOLDER of the command line name.
+    """Return the encoders that the command line names as FOLDER or NAME=FOLDER.
 
-    The label of a folder without a name is made of the last parts of its path, as many as make it unique.
-    random_weights: add an encoder with the first folder's shape and random weights.
+    A folder without a name gets the shortest unique ending of its path as its label.
+    random_weights: whether to add an encoder with the first folder's shape and random weights.
     Raises UsageError for a folder that holds no encoder, and for two encoders with the same label.
     """
     named = [split_name(word) for word in words]
@@ -51,7 +52,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
 
 
 def split_name(word: str) -> tuple[str | None, str]:
-    """Return the name, if there is one, and the folder of NAME=FOLDER or FOLDER."""
+    """Split NAME=FOLDER or FOLDER into the name, None if there is none, and the folder."""
     name, equals, folder = word.partition("=")
     if equals and re.fullmatch(NAME, name) and not Path(word).exists():
         return name, folder
@@ -73,7 +74,7 @@ def check_folder(folder: str) -> None:
 
 
 def short_names(folders: Sequence[str]) -> dict[str, str]:
-    """Return a name for each folder: the last part of its path, and more parts if other folders share that one."""
+    """Return a name for each folder: the last part of its path, with as many parent parts as make it unique."""
     parts: dict[str, list[str]] = {}
     for folder in folders:
         parts[folder] = [part for part in Path(folder).absolute().parts if part != "/"]
@@ -87,7 +88,7 @@ def short_names(folders: Sequence[str]) -> dict[str, str]:
             if len(alike) == 1:
                 break
 
-        # The name is also a folder's, so it must not be hidden or have characters that a shell treats specially.
+        # The name also names a folder, which must not be hidden or contain characters that are special in a shell.
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(ending)).lstrip(".-_")
         names[folder] = name or "encoder"
     return names

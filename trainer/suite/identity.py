@@ -1,6 +1,6 @@
-"""Records what the results in an output folder belong to (OUTPUT/suite.json), so that they are never mixed with others.
+"""Records hashes of a suite's inputs in OUTPUT/suite.json, so that results of different inputs are never mixed.
 
-A later start may add tasks, encoders and seeds. Tasks and encoders that were there before must be the same.
+A later start may add tasks, encoders and seeds. Tasks and encoders that are already in the file must be unchanged.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trainer.suite.plan import Plan, read_json
 IDENTITY_FILE = "suite.json"
 
 BLOCK = 1 << 20
-"""Bytes of a file that are in memory at once."""
+"""Bytes to read from a file at a time."""
 
 FOLDERS_OF_A_SUITE = {"folders", "encoders", "checkpoints", "logs"}
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
-    """Return hashes of everything that the results depend on, by name: tasks, minimal pairs, the probe and encoders."""
+    """Return hashes of everything that the results depend on, by name: tasks, minimal pairs, probe and encoders."""
     parts: dict[str, Any] = {}
     if plan.suite is not None:
         for task in plan.suite.tasks:
@@ -47,7 +47,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
 
 
 def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
-    """Return files with the SHA-256 of their content. Size and date would miss an edited label."""
+    """Return (name, SHA-256 of the content) for each file. Size and date would miss an edited label."""
     digests = []
     for name in files:
         digest = hashlib.sha256()
@@ -60,8 +60,8 @@ def digests_of(files: list[str], data: str) -> list[tuple[str, str]]:
 
 def _hash_of_encoder(encoder: Encoder) -> str:
     if encoder.manifest is not None:
-        # The checkpoint may not be exported yet, so its manifest stands for it: that has the hashes of all its files.
-        # The step alone would be the same in another run, or after this run was trained again.
+        # The checkpoint may not be exported yet, so hash its manifest, which holds the hashes of all its files. The
+        # step alone would be the same in another run, or after this run was trained again.
         return storage.sha256(storage.read(encoder.manifest))[:16]
     return f"{fingerprint_of(encoder.folder)}{' random' if encoder.random_weights else ''}"
 
@@ -71,7 +71,7 @@ def _hash(*parts: object) -> str:
 
 
 def claim(output: Path, identity: dict[str, Any]) -> None:
-    """Write what an output folder belongs to. Raises UsageError if it holds results of something else."""
+    """Write the identity of an output folder. Raises UsageError if the folder holds results of other inputs."""
     before = read_json(output / IDENTITY_FILE)
     if not before and any(name in FOLDERS_OF_A_SUITE for name in storage.names(str(output))):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What the jobs share that measure an encoder without training it: minimal pairs and linear probes."""
+"""Code shared by the jobs that score an encoder without fine-tuning it: minimal pairs and linear probes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.suite.child import device_of_job
 
 
 def job_parser(prog: str, required: tuple[str, ...]) -> CommandParser:
-    """Return the parser of a job: FOLDER, some flags that it cannot do without, and --random_weights."""
+    """Return the parser of a job with FOLDER, the required flags, and --random_weights."""
     flags = CommandParser(prog=prog)
     flags.add_argument("folder")
     for name in required:
@@ -29,19 +29,20 @@ def job_parser(prog: str, required: tuple[str, ...]) -> CommandParser:
 
 
 def publish_results(output: Path, content: Mapping[str, Any]) -> None:
-    """Write results.json, by which the suite sees that the job is done."""
+    """Write results.json, whose existence tells the suite that the job is done."""
     storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
 
 def open_model(auto_class: Any, folder: str, random_weights: bool) -> tuple[Any, list[str]]:
     """Return a folder's model, and the names of the weights that the folder lacks.
 
-    auto_class: of transformers, such as AutoModel. The model is in float32, in evaluation mode and on the job's device.
-    random_weights: draw all weights, always the same ones, and read nothing but the shape.
-    Raises UsageError if transformers does not know the folder, and DataError if its weights are damaged.
+    The model is in float32, in evaluation mode and on the job's device.
+    auto_class: an Auto class of transformers, such as AutoModel.
+    random_weights: use random weights from a fixed seed, and read only the shape from the folder.
+    Raises UsageError if transformers cannot open the folder, and DataError if its weights are damaged.
     """
     config = read_config(folder)
-    # Weights that the folder lacks are drawn, too.
+    # Weights that the folder lacks are random as well, so seed in either case.
     torch.manual_seed(key("suite", "weights") >> 1)
     if random_weights:
         model, missing = auto_class.from_config(config), []
@@ -56,7 +57,7 @@ def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
             model, loading = auto_class.from_pretrained(
                 folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
             )
-        except Exception as error:  # transformers raises many types here: of missing, damaged and misfit files
+        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             raise DataError(
                 f"The weights in {folder} cannot be read: {first_line(error)}. Export or download them again."
             ) from error

@@ -1,4 +1,4 @@
-"""Finds the files that a suite reads, and names every missing one before anything is started."""
+"""Finds the files that a suite reads, and reports all missing ones before any job starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainer.suite.suite_file import OpenSuite, OpenTask
 
 @dataclass(frozen=True)
 class Missing:
-    """The files that a task, or minimal pairs, lack. source: where they can be had.
+    """A task or a set of minimal pairs whose files are missing.
 
-    optional: whether the suite is complete without this part.
+    source: where to get the files. optional: whether the suite runs without this part.
     """
 
     name: str
@@ -57,7 +57,7 @@ def files_of(section: TaskDataSection) -> list[str]:
 
 
 def joined(folder: str, name: str) -> str:
-    """Return the path or URL that a task's readers open for a name in its file."""
+    """Return the path or URL of a file name in a task file. Absolute paths and URLs stay as they are."""
     is_complete = "://" in name or posixpath.isabs(name)
     return name if is_complete else storage.join(folder, name)
 
@@ -65,7 +65,7 @@ def joined(folder: str, name: str) -> str:
 def matching(data: str, pattern: str) -> list[str]:
     """Return the files that match a pattern such as "blimp/*.jsonl", sorted, as paths relative to `data`.
 
-    Only the last part of a pattern may have wildcards.
+    Only the last part of the pattern may contain wildcards.
     """
     folder, _, name_pattern = pattern.rpartition("/")
     location = joined(data, folder) if folder else data
@@ -81,15 +81,15 @@ def matching(data: str, pattern: str) -> list[str]:
 def without_missing(suite: OpenSuite, missing: list[Missing], skip: bool) -> tuple[OpenSuite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    skip: leave out required parts as well; without it, only optional parts may be missing.
+    skip: whether to leave out required parts as well. Otherwise only optional parts may be missing.
     A task that starts from a missing one is left out too.
-    Raises DataError that names every missing file.
+    Raises DataError that names every missing file, also if no part of the suite is left.
     """
     required = [part for part in missing if not part.optional]
     if required and not skip:
         raise DataError(_message(suite, required))
 
-    # A task may start only from an earlier one, so one pass also finds tasks behind a chain of missing ones.
+    # A task can only start from an earlier one, so a single pass also finds tasks at the end of a chain.
     left_out = {part.name: part for part in missing}
     for task in suite.tasks:
         name = task.entry.name

@@ -1,7 +1,7 @@
-"""Removes the head of a fine-tuned folder, so that another task can start from its encoder with a head of its own.
+"""Removes the head of a fine-tuned folder, so that another task can start from its encoder with a new head.
 
 RTE, MRPC and STS-B start from MNLI in this way (Liu et al., RoBERTa, arXiv:1907.11692, section 5.1). The encoder's
-weights are copied bit for bit. transformers initializes those of the new head, which the folder does not have.
+weights are copied bit for bit. transformers initializes the new head, because the folder has no weights for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def write_encoder(folder: Path, output: Path) -> None:
-    """Write the encoder of a fine-tuned folder and its tokenizer as a new folder, which appears complete or not at all.
+    """Write the encoder and the tokenizer of a fine-tuned folder to `output`, which appears only when it is complete.
 
     Raises DataError if the folder has no weights, or none of an encoder.
     """
@@ -49,7 +49,7 @@ def write_encoder(folder: Path, output: Path) -> None:
     if not weights:
         raise DataError(f"{folder} has no weights of an encoder (named {prefix}*). Fine-tune it again.")
 
-    # Written aside and renamed at the end.
+    # Write to a temporary folder, which is renamed at the end.
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -70,13 +70,13 @@ def write_encoder(folder: Path, output: Path) -> None:
 
 
 def prefix_of(folder: Path) -> str:
-    """Return the prefix that the encoder's weights have in a model with a head: "bert", "roberta", "model"."""
+    """Return the prefix of the encoder's weights in a model with a head, such as "bert", "roberta" or "model"."""
     model_class: Any = MODEL_MAPPING[type(read_config(str(folder)))]
     return model_class.base_model_prefix
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """Return all weights of a folder, which may be split over several files. Raises DataError if there are none."""
+    """Return all weights of a folder, which may be split over several files. Raises DataError if they are missing."""
     names = [WEIGHTS]
     if (folder / INDEX).is_file():
         names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))

@@ -1,6 +1,6 @@
-"""Collects the scores of all jobs in OUTPUT/results.json, from which the table and the page are made.
+"""Collects the scores of all jobs in OUTPUT/results.json, from which the table and the report are built.
 
-It depends on the jobs' results alone, so except for hours it is the same whether or not a suite was interrupted.
+The content depends only on the jobs' results, so except for hours an interruption of the suite does not change it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from trainer.suite.plan import PROBE, Plan, name_of, read_json
 ACCURACY = "accuracy"
 
 Cell = dict[str, Any]
-"""A cell of the table. values: one for each seed, or a single one. spread: their statistics, None without values.
-hours: the time that they took. error: why there is no value, or None."""
+"""A cell of the table. values: one score per seed, or a single one. spread: their statistics, None without values.
+hours: the time that the job took. error: why there is no score, None if there is one."""
 
 
 @dataclass(frozen=True)
 class JobStates:
-    """How jobs ended. done: the names of those whose results are as the plan asks. errors: by name, why one failed."""
+    """How jobs ended.
+
+    done: the names of the jobs whose results are what the plan asks for. errors: by name, why a job failed.
+    """
 
     done: AbstractSet[str]
     errors: Mapping[str, str]
@@ -34,7 +37,7 @@ class JobStates:
 def outcome(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[str, Any]:
     """Return the content of results.json.
 
-    Only jobs that are done count: the folder of another one may hold results of an earlier start, with fewer seeds.
+    Only jobs that are done count. The folder of any other job may hold results of an earlier start with fewer seeds.
     """
     rows = rows_of(plan)
     scores: dict[str, dict[str, Cell]] = {}
@@ -86,7 +89,7 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
 
 def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobStates) -> Cell:
-    """Return the scores of one encoder in one row."""
+    """Return the cell of one encoder in one row: per seed, the mean of the row's metric over its sets."""
     error = error_of(row["name"], encoder, jobs)
     if error is not None:
         return empty_cell(error)
@@ -107,7 +110,7 @@ def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobState
 
 
 def filled_cell(values: list[float], hours: float) -> Cell:
-    """Return a cell with values. hours: the time that they took."""
+    """Return a cell with values. hours: the time that the job took."""
     return {"values": values, "spread": spread(values), "hours": hours, "error": None}
 
 
@@ -117,7 +120,7 @@ def empty_cell(error: str) -> Cell:
 
 
 def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:
-    """Return why there is no score, None if there is one."""
+    """Return why a part of the suite has no score for an encoder, None if it has one."""
     job = name_of(encoder, name)
     if job in jobs.errors:
         return jobs.errors[job]
@@ -125,17 +128,16 @@ def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:
 
 
 def count_without_score(content: Mapping[str, Any]) -> int:
-    """Return how many cells of a table have no score."""
+    """Return the number of cells without a score."""
     return sum(cell["error"] is not None for cells in content["scores"].values() for cell in cells.values())
 
 
 def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
     """Return the average over tasks, None if one of them has no score.
 
-    Its first value is the mean over the tasks' first seeds, its second one that over the second seeds, and so on. The
-    interval is computed from these values. They are independent, because the randomness of one task has nothing to do
-    with that of another, with one exception: all seeds of a task that starts from another one share that one's best
-    encoder. The legend of the table says so.
+    Its first value is the mean over the tasks' first seeds, its second value the mean over their second seeds, and so
+    on. The interval is computed from these values, which are independent with one exception: all seeds of a task that
+    starts from another task share that task's best encoder. The legend of the table says so.
     """
     counted = [row for row in rows if row["in_average"]]
     of_rows = [cells[row["name"]] for row in counted]
@@ -145,7 +147,7 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
     seeds = max(len(cell["values"]) for cell in of_rows)
     columns = []
     for row, cell in zip(counted, of_rows, strict=True):
-        # Minimal pairs have no sets and no seeds. Their only value counts once for every seed of the other rows.
+        # Minimal pairs have no sets and no seeds. Their single value counts for every seed of the other rows.
         columns.append(cell["values"] if row["sets"] else cell["values"] * seeds)
 
     values = [fmean(of_seed) for of_seed in zip(*columns, strict=True)]
@@ -153,7 +155,7 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
 
 
 def details_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
-    """Return the scores of minimal pairs by phenomenon."""
+    """Return the accuracies on minimal pairs by phenomenon, for each set of minimal pairs that has a score."""
     if plan.suite is None:
         return {}
     found = {}
@@ -164,7 +166,7 @@ def details_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
 
 
 def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
-    """Return the scores of the layers of each encoder, or why there are none. Empty without a probe."""
+    """Return the probe's score of each layer for each encoder, or the error. Empty without a probe."""
     if plan.probe is None:
         return {}
 
@@ -186,7 +188,7 @@ def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
 
 
 def best_label(cells: Mapping[str, Cell | None]) -> str | None:
-    """Return the label whose interval lies above all others, None if there is no such label.
+    """Return the label of the cell whose interval lies above all others, None if there is no such cell.
 
     A single value has no interval, so a row with such a cell has no best label.
     """
@@ -200,7 +202,7 @@ def best_label(cells: Mapping[str, Cell | None]) -> str | None:
 
 
 def interval_of(cell: Cell) -> tuple[float, float]:
-    """Return the ends of the 95% interval of the mean."""
+    """Return the lower and the upper end of the 95% interval of the mean."""
     spread_of_cell = cell["spread"]
     half = spread_of_cell["interval"]
     return spread_of_cell["mean"] - half, spread_of_cell["mean"] + half

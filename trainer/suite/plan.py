@@ -1,12 +1,12 @@
-"""The jobs of a suite, and where each of them writes.
+"""Builds the jobs of a suite. Their files:
 
-    OUTPUT/folders/LABEL/TASK      what `clozeline finetune` writes, or the scores of minimal pairs
+    OUTPUT/folders/LABEL/TASK      the output of `clozeline finetune`, or the scores of minimal pairs
     OUTPUT/folders/LABEL/probe     the scores of the linear probes
     OUTPUT/encoders/LABEL/TASK     the encoder of a task that other tasks start from
     OUTPUT/checkpoints/step-N      a run's checkpoint in the Hugging Face format
     OUTPUT/logs                    the output of each job
 
-A job writes its results last. It is done if they exist, belong to this encoder, and have all the seeds asked for.
+A job writes its results last. It is done if they exist, belong to this encoder, and include all requested seeds.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from trainer.suite.suite_file import OpenSuite, OpenTask
 
 IDENTITY_FILE = "identity.json"
 SOURCE_FILE = "source.json"
-"""The file in the folder of an encoder without a head that holds the hash of the fine-tuned folder it came from."""
+"""The file in OUTPUT/encoders/LABEL/TASK that holds the hash of the fine-tuned folder the encoder was taken from."""
 
 PROBE = "probe"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. data: the folder of the suite's files. probe: the task to probe, with a folder of its own."""
+    """The encoders and the tasks to score them on.
+
+    data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
+    """
 
     suite: OpenSuite | None
     encoders: Sequence[Encoder]
@@ -51,12 +54,12 @@ class Plan:
         return self.output / "folders" / encoder.label / name
 
     def headless(self, encoder: Encoder, task: str) -> Path:
-        """Return the folder of the encoder that other tasks start from, after it was fine-tuned on this task."""
+        """Return the folder of an encoder that was fine-tuned on a task, without its head, for other tasks."""
         return self.output / "encoders" / encoder.label / task
 
 
 def jobs_of(plan: Plan) -> list[Job]:
-    """Return the jobs of all encoders. They are in the order of tasks, so that the table fills row by row."""
+    """Return the jobs of all encoders, in the order of tasks, so that the table fills row by row."""
     jobs: list[Job] = []
     if plan.suite is not None:
         for task in plan.suite.tasks:
@@ -70,12 +73,12 @@ def jobs_of(plan: Plan) -> list[Job]:
 
 
 def name_of(encoder: Encoder, part: str) -> str:
-    """Return the name of the job that measures an encoder on a task, on minimal pairs or by the probe."""
+    """Return the name of the job that scores an encoder on a part: a task, minimal pairs or the probe."""
     return f"{encoder.label}/{part}"
 
 
 def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
-    """Return the job that fine-tunes and, if other tasks start from this one, the job that removes the head."""
+    """Return the job that fine-tunes on a task and, if other tasks start from it, the job that removes the head."""
     name = task.entry.name
     output = plan.place(encoder, name)
 
@@ -126,7 +129,7 @@ def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
-    """Return the job that probes all layers."""
+    """Return the job that probes all layers of an encoder."""
     assert plan.probe is not None
     output = plan.place(encoder, PROBE)
     words = ["probe", encoder.folder, "--task", plan.probe.path, "--data", plan.probe.data, "--output", str(output)]
@@ -141,26 +144,26 @@ def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
-    """Return whether a task's folder holds the results of an encoder for at least this number of seeds."""
+    """Return whether a task's folder holds results of the encoder in `folder` for at least this number of seeds."""
     results = read_json(output / RESULTS_FILE)
     finished = {seed["seed"] for seed in results.get("seeds", [])}
     return set(range(seeds)) <= finished and is_of_encoder(output, folder)
 
 
 def is_of_encoder(output: Path, folder: str) -> bool:
-    """Return whether the results in a task's folder started from an encoder."""
+    """Return whether the results in a task's folder belong to the encoder in `folder`."""
     return read_json(output / IDENTITY_FILE).get("encoder") == fingerprint_of(folder)
 
 
 def is_taken_from(headless: Path, model: Path) -> bool:
-    """Return whether an encoder without its head is that of a fine-tuned folder."""
+    """Return whether an encoder without a head was taken from the current version of a fine-tuned folder."""
     return read_json(headless / SOURCE_FILE).get("source") == fingerprint_of(str(model))
 
 
 def remove_if_of_another(output: Path, folder: str) -> None:
-    """Remove the results of a task if the encoder that it starts from has changed since.
+    """Remove the results of a task if the encoder that it started from has changed.
 
-    It changes if more seeds of the earlier task were run and a new one of them is the best.
+    That encoder changes when more seeds of the earlier task are run and one of the new seeds is the best.
     """
     if (output / IDENTITY_FILE).is_file() and not is_of_encoder(output, folder):
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
@@ -168,7 +171,7 @@ def remove_if_of_another(output: Path, folder: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, an empty one if there is no such file or it is damaged."""
+    """Return the JSON object in a file, an empty one if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""report.html of a suite: the table on one page, in the style of the data card.
+"""Writes report.html of a suite: all tables on one page, in the style of the data card.
 
-This module computes what the page says; templates/suite.html says it.
+This module computes the values; templates/suite.html lays them out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPORT_FILE = "report.html"
 
 
 def report(content: dict[str, Any]) -> str:
-    """Return the page for the content of results.json."""
+    """Return the page as HTML. content: that of results.json."""
     return render(
         "trainer.suite",
         "suite.html",
@@ -49,7 +49,7 @@ def report(content: dict[str, Any]) -> str:
 
 
 def figures(content: dict[str, Any]) -> dict[str, str]:
-    """Return the main figures for the top of the page, as texts by name."""
+    """Return the headline numbers for the top of the page as text, by name."""
     shown = {}
     for label in labels_of(content):
         average = content["averages"][label]
@@ -64,7 +64,10 @@ def figures(content: dict[str, Any]) -> dict[str, str]:
 
 
 def probe_charts(content: dict[str, Any]) -> list[Chart]:
-    """Return the chart of the probes' scores by layer, with a line for each encoder that has more than one layer."""
+    """Return the chart of probe scores by layer, with a line for each encoder whose probe has more than one layer.
+
+    Returns an empty list if there is no such encoder.
+    """
     lines = []
     for (label, probe), color in zip(content["probes"].items(), COLORS, strict=False):
         if len(probe["layers"]) > 1:

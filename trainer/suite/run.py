@@ -1,7 +1,7 @@
-"""Runs a suite; `run_suite` is where it begins.
+"""Runs a suite; the entry point is `run_suite`.
 
 OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   the scores
-OUTPUT/suite.json                                          what the scores belong to, see identity.py
+OUTPUT/suite.json                                          hashes of the inputs, see identity.py
 OUTPUT/folders, encoders, checkpoints, logs                see plan.py
 """
 
@@ -41,9 +41,10 @@ TABLE_FILE = "table.md"
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for. skipped: the parts of the suite whose files are missing.
+    """A suite as the command line asks for it.
 
-    run: the folder of the run whose checkpoints are scored, None if folders are. steps: of these checkpoints.
+    skipped: the parts of the suite whose files are missing. run: the folder of the run whose checkpoints are scored,
+    None if encoders are. steps: the steps of these checkpoints.
     """
 
     plan: Plan
@@ -56,8 +57,8 @@ class Order:
 def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     """Run all jobs and write the table.
 
-    Raises UsageError and DataError before anything is started, SuiteStoppedError once all jobs have saved, and
-    ClozelineError at the end if a job failed or a set that counts has no labels.
+    Raises UsageError and DataError for invalid inputs before any job starts, SuiteStoppedError after a stop request
+    once all jobs have saved, and ClozelineError at the end if a job failed or a reported set has no labels.
     """
     order = order_of(options)
     with claimed(order.plan):
@@ -88,7 +89,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
 
 
 def order_of(options: argparse.Namespace) -> Order:
-    """Return what the command line asks for. Raises UsageError and DataError for anything wrong with it."""
+    """Return the checked order of a command line. Raises UsageError and DataError for invalid flags and files."""
     if options.suite is None:
         check_probe_alone(options)
 
@@ -103,7 +104,7 @@ def order_of(options: argparse.Namespace) -> Order:
     if options.checkpoints is None:
         encoders, exports = encoders_of(options.folders, options.random_weights), []
     else:
-        # Reading checkpoints loads torch, which a suite of folders leaves to its jobs.
+        # Reading checkpoints loads torch. A suite of folders does not need it in this process.
         from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of
 
         run = run_of(options)
@@ -116,7 +117,10 @@ def order_of(options: argparse.Namespace) -> Order:
 
 
 def check_probe_alone(options: argparse.Namespace) -> None:
-    """Raise UsageError if there is no --probe either, or a flag is for tasks of a suite: it would have no effect."""
+    """Raise UsageError if --probe is missing as well, or if a flag only affects tasks of a suite.
+
+    For command lines without --suite, where such a flag would have no effect.
+    """
     if options.probe is None:
         raise UsageError("Give --suite, --probe or both.")
     if options.only:
@@ -131,9 +135,9 @@ def check_probe_alone(options: argparse.Namespace) -> None:
 
 
 def data_folder(options: argparse.Namespace) -> str:
-    """Return the folder of the suite's files: --data, or else that of the suite file.
+    """Return the folder of the suite's files: --data, or without it the suite file's folder.
 
-    Without a suite it is the folder of the probe's files.
+    Without a suite, returns the folder of the probe's files. Raises UsageError for a shipped suite without --data.
     """
     if options.suite is None:
         return probe_data(options)
@@ -145,17 +149,20 @@ def data_folder(options: argparse.Namespace) -> str:
 
 
 def probe_data(options: argparse.Namespace) -> str:
-    """Return the folder of the probe's files: that of its task file or, without a suite, --data.
+    """Return the folder of the probe's files.
 
-    With a suite, --data is for the suite's files. A task that ships with Clozeline has no files next to it, so its
-    files are looked up in --data in either case.
+    With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
+    and for a task that ships with Clozeline, which has no files next to it, --data comes first.
     """
     is_beside_suite = options.suite is not None and options.probe not in shipped_task_names()
     return folder_of_task(options.probe, None if is_beside_suite else options.data)
 
 
 def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
-    """Return the suite without the parts whose files are missing, and those parts. Raises DataError."""
+    """Return the suite without the parts whose files are missing, and those parts.
+
+    Raises DataError if required files are missing and `skip` is False.
+    """
     kept, skipped = without_missing(suite, missing_files(suite, data), skip)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
@@ -173,14 +180,14 @@ def run_of(options: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
-    """Hold the output folder. Raises UsageError if it belongs to something else, StorageError if it refuses."""
+    """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
     with held(plan.output):
         claim(plan.output, identity_of(plan))
         yield
 
 
 def write_outcome(output: Path, content: dict[str, Any]) -> None:
-    """Write results.json, table.md and report.html."""
+    """Write results.json, table.md and report.html. content: that of results.json."""
     storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     storage.publish(str(output / TABLE_FILE), markdown(content).encode())
     with keep_running(REPORT_FILE):

@@ -1,8 +1,8 @@
-"""Runs jobs in parallel, each in a process of its own and none before the jobs that it needs.
+"""Runs jobs in parallel, each in its own process and only after the jobs that it needs.
 
 If a job fails, the jobs that need it are not started; all others continue. When the suite is asked to stop, every
-process saves and ends, and the next start continues from there. A job's output goes straight to its log file. Only the
-end of that file is read, and only after a failure, so memory does not grow with what jobs print.
+process saves and ends, and the next start continues from there. A job's output goes directly to its log file. Only the
+end of that file is read, and only after a failure, so memory does not grow with the output of jobs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from trainer.suite.slots import Slot
 from trainer.suite.stop import Stop
 
 POLL_SECONDS = 0.1
-"""Between two looks at which processes have ended."""
+"""Seconds between two checks for processes that have ended."""
 
 END_OF_LOG = 8192
-"""Bytes at the end of a log that are searched for its last error."""
+"""Bytes at the end of a log to search for its last error."""
 
 ERROR_PREFIX = "clozeline: "
-"""How lines about errors begin (trainer/command_line.py prints them)."""
+"""The prefix of the error lines that trainer/command_line.py prints."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A process to run: `python -m trainer.suite.child WORDS`.
 
-    name: of the job, and of its log. needs: the names of the jobs that must be done first.
-    is_done: called once all needs are met; if it returns True, the job's results are there and it is not started.
+    name: names the job and its log. needs: the names of the jobs that must be done first.
+    is_done: called once all needed jobs are done; if it returns True, the job's results exist and it is not started.
     prepare: called just before the start.
     """
 
@@ -55,18 +55,18 @@ class _Running:
 
 
 class Scheduler:
-    """Runs jobs in the given order as far as their needs allow, at most one at a time in each slot."""
+    """Runs jobs in the given order, except that a job waits for those it needs, at most one at a time in each slot."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[Slot], logs: Path, stop: Stop):
         """logs: the folder for the jobs' output."""
         self.done: set[str] = set()
-        """The names of the jobs whose results are there and are what was asked for."""
+        """The names of the jobs whose results exist and are what was asked for."""
 
         self.errors: dict[str, str] = {}
-        """Why jobs failed or were not started, in one line each, by their names."""
+        """By job name, one line that says why the job failed or was not started."""
 
         self._failed_needs: dict[str, str] = {}
-        """For each job that was not started: the job whose failure was the reason."""
+        """For each job that was not started, the name of the job whose failure was the reason."""
 
         self._waiting = list(jobs)
         self._free = list(slots)
@@ -76,7 +76,10 @@ class Scheduler:
         self._stop = stop
 
     def run(self) -> None:
-        """Run all jobs. Raises SuiteStoppedError once all processes have ended, if the suite was asked to stop."""
+        """Run all jobs. If the suite is asked to stop, raises SuiteStoppedError once all processes have ended.
+
+        Jobs that fail are recorded in `errors`.
+        """
         self._logs.mkdir(parents=True, exist_ok=True)
 
         while (self._waiting or self._running) and not self._stop.asked:
@@ -96,7 +99,7 @@ class Scheduler:
     # ---- Starting ----
 
     def _start_what_can_start(self) -> None:
-        """Start jobs in the free slots, and drop those that are done already or need a job that failed."""
+        """Start jobs in the free slots, and remove those that are done already or need a job that failed."""
         for job in list(self._waiting):
             failed = [need for need in job.needs if need in self.errors]
             if failed:
@@ -110,8 +113,8 @@ class Scheduler:
                 self._start_unless_done(job)
 
     def _give_up(self, job: Job, need: str) -> None:
-        """Count a job as failed because a job that it needs has failed, or was itself not started."""
-        # Of a chain of jobs, the message names the one that really failed: only its log has an error.
+        """Record a job as failed because a job that it needs failed or was not started."""
+        # In a chain of jobs, the message names the job that really failed: only its log holds an error.
         culprit = self._failed_needs.get(need, need)
         self._failed_needs[job.name] = culprit
         self._fail(job, f"not started, because {culprit} failed")
@@ -135,7 +138,7 @@ class Scheduler:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in a terminal reaches only the suite's process, which asks the others to save.
+                # With a new session, Ctrl-C in a terminal reaches only the suite's process, which asks jobs to save.
                 start_new_session=True,
             )
         self._running.append(_Running(job, slot, process))
@@ -168,7 +171,7 @@ class Scheduler:
         logger.info("%s: %s", job.name, reason)
 
     def _reason(self, job: Job, exit_code: int) -> str:
-        """Return in one line why a process ended."""
+        """Return one line that says why a job's process failed."""
         path = self.log_of(job.name)
         if exit_code < 0:
             return f"ended by {signal.Signals(-exit_code).name}; see {path}"
@@ -192,14 +195,14 @@ class Scheduler:
         self._count_waiting_jobs_that_are_done()
 
     def _count_finished_processes(self) -> None:
-        """Count the processes that finished in time. The next start continues the others; they have not failed."""
+        """Record the processes that still finished as done. The others did not fail: the next start continues them."""
         for running in self._running:
             if running.process.returncode == 0:
                 self.done.add(running.job.name)
         self._running.clear()
 
     def _count_waiting_jobs_that_are_done(self) -> None:
-        """Count the jobs that this start did not come to, but an earlier one has done: their results are valid."""
+        """Count jobs as done that this start did not reach but an earlier start finished: their results are valid."""
         if self._stop.at_once:
             return
 
@@ -209,12 +212,12 @@ class Scheduler:
 
 
 def search_path() -> str:
-    """Return PATH with the interpreter's folder in front: DeepSpeed finds ninja there if no environment is active."""
+    """Return PATH with the interpreter's folder in front: DeepSpeed finds ninja there without an activated venv."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def last_error(path: Path) -> str | None:
-    """Return the last line about an error in a job's log, None if there is none."""
+    """Return the last error message in a job's log, None if there is none."""
     with path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - END_OF_LOG))

@@ -1,6 +1,6 @@
-"""The suite file: its tasks, which of them start from the encoder of another one, and what is averaged.
+"""The schema of a suite file: its tasks, which of them start from another task's encoder, and what is averaged.
 
-suite_file.py reads it. Each task has a file of its own (trainer/finetune/task.py).
+suite_file.py reads it. Each task has its own file (trainer/finetune/task.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic import Field, field_validator, model_validator
 from trainer.config.section import Section
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-"""A name is also the name of a folder."""
+"""The pattern of valid names, which are also the names of folders."""
 
 RESERVED_NAMES = ("probe", "export")
 RESERVED_ENDING = "-encoder"
-"""Names of the suite's own jobs: LABEL/probe, step-N/export and LABEL/TASK-encoder."""
+"""Names that the suite's own jobs use: LABEL/probe, step-N/export and LABEL/TASK-encoder."""
 
 Variant = Literal["word_l2r", "token"]
 
@@ -106,7 +106,7 @@ class Suite(Section):
         return [part.name for part in (*self.tasks, *self.minimal_pairs)]
 
     def only(self, names: Sequence[str]) -> Suite:
-        """Return the suite with some of its parts."""
+        """Return the suite with only the parts of these names."""
         return self.model_copy(
             update={
                 "tasks": tuple(task for task in self.tasks if task.name in names),

@@ -1,4 +1,4 @@
-"""The slots of this machine: how many jobs run at a time, and which cores or which GPU each of them gets."""
+"""The slots of this machine: how many jobs run in parallel, and how many threads or which GPU each one gets."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one process. environment: the variables that give it its cores or its GPU."""
+    """Resources for one process. environment: the variables that set its number of threads and its GPU."""
 
     environment: dict[str, str]
 
 
 def slots(workers: int | None) -> list[Slot]:
-    """Return the slots of this machine: one for each GPU or, without any, one for each core.
+    """Return the slots of this machine: one per GPU or, without GPUs, one per core.
 
-    workers: how many there should be instead. If that is more than there are GPUs, several share one.
+    workers: the number of slots instead. If there are more slots than GPUs, slots share GPUs.
     """
-    # One thread for each process, unless OMP_NUM_THREADS says otherwise. With more threads than cores, processes would
-    # wait for each other; and sums that several threads add up depend on how many there are.
+    # One thread per process, unless OMP_NUM_THREADS says otherwise. With more threads than cores, processes would wait
+    # for each other. The number of threads also affects the rounding of sums.
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     environment = {
         "OMP_NUM_THREADS": threads,
@@ -47,13 +47,13 @@ def gpus() -> list[str]:
     if visible is not None:
         return [name for name in visible.split(",") if name not in ("", "-1")]
 
-    # Asking CUDA itself would take memory of a GPU in this process, which computes nothing.
+    # Do not ask CUDA: that would allocate GPU memory in this process, which computes nothing.
     names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
     return sorted(names, key=int)
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

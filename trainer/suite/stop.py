@@ -23,7 +23,10 @@ class SuiteStoppedError(PreemptedError):
 
 
 class Stop:
-    """Whether this process was asked to stop."""
+    """Records stop requests.
+
+    asked: whether any signal asked this process to stop. at_once: whether a second Ctrl-C asked to kill the jobs.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -31,13 +34,13 @@ class Stop:
         self._interrupted_at: float | None = None
 
     def listen(self) -> Stop:
-        """From now on, record the signals instead of ending the process. Call it from the main thread."""
+        """Record signals from now on instead of ending the process. Must be called from the main thread."""
         for number in LISTENED:
             signal.signal(number, self._note)
         return self
 
     def error(self, message: str) -> SuiteStoppedError:
-        """Return the error that the command ends with."""
+        """Return the error that the command ends with. Its exit code is 130 after Ctrl-C, otherwise 75."""
         was_interrupted = self._interrupted_at is not None
         return SuiteStoppedError(message, INTERRUPTED if was_interrupted else PreemptedError.exit_code)
 
@@ -47,5 +50,6 @@ class Stop:
             return
         if self._interrupted_at is None:
             self._interrupted_at = monotonic()
+        # A wrapper may deliver one Ctrl-C twice, so a signal within SAME_REQUEST seconds belongs to the first.
         elif monotonic() - self._interrupted_at >= SAME_REQUEST:
             self.at_once = True

@@ -1,4 +1,4 @@
-"""Reads a suite, from a file or by the name of one that ships with Clozeline, and the files of its tasks."""
+"""Reads a suite, from a file or by the name of a shipped suite, and the task files of its tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task of a suite, read from its file. path: of that file. changes: the --set flags that apply to it."""
+    """A task of a suite, read from its task file. path: of that file. changes: the --set flags that apply to it."""
 
     entry: SuiteTask
     path: Path
@@ -36,7 +36,7 @@ class OpenTask:
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite and its tasks. entry: the content of the suite file."""
+    """A suite and its tasks. entry: the content of the suite file, without parts that were left out."""
 
     entry: Suite
     tasks: tuple[OpenTask, ...]
@@ -54,7 +54,8 @@ def suite_names() -> list[str]:
 def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSuite:
     """Return a suite with its tasks.
 
-    name: of a shipped suite, or the path of a file. only: the parts to keep; if empty, all of them.
+    name: of a shipped suite, or the path of a suite file. only: the parts to keep, and the tasks that these start from
+    are kept too; if empty, all parts.
     changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them.
     Raises UsageError that names each wrong key.
     """
@@ -73,7 +74,7 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
 
 
 def path_of(name: str) -> Path:
-    """Return the path of a suite's file. Raises UsageError if there is none."""
+    """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
     if is_shipped(name):
         return _shipped_folder() / f"{name}{SUFFIX}"
     if Path(name).is_file():
@@ -96,7 +97,7 @@ def _shipped_folder() -> Path:
 
 
 def read_suite(path: Path) -> Suite:
-    """Return the content of a suite file. The files of its tasks are not read. Raises UsageError."""
+    """Return the content of a suite file, without reading its task files. Raises UsageError."""
     try:
         return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -109,7 +110,7 @@ def read_suite(path: Path) -> Suite:
 
 
 def _explain(fault: Any) -> str:
-    """Return one of pydantic's errors as a sentence. The location ("tasks", 1, "file") is the key tasks[1].file."""
+    """Return one of pydantic's errors as a sentence. The location ("tasks", 1, "file") becomes tasks[1].file."""
     key = ""
     for part in fault["loc"]:
         key += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -136,7 +137,7 @@ def _shortened(text: str) -> str:
 
 
 def with_sources(suite: Suite, names: Sequence[str]) -> list[str]:
-    """Return the names, and those of all tasks that they start from, directly or not: they need their encoders."""
+    """Return the names, sorted, with the names of all tasks that these tasks start from, directly or indirectly."""
     kept = set(names)
     for task in reversed(suite.tasks):
         if task.name in kept and task.starts_from is not None:
@@ -145,7 +146,7 @@ def with_sources(suite: Suite, names: Sequence[str]) -> list[str]:
 
 
 def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> OpenTask:
-    """Return a task of a suite, read from its file and changed by --set. Raises UsageError."""
+    """Return a task of a suite, read from its task file, with --set applied. Raises UsageError."""
     path = suite_path.parent / entry.file
     own = changes_of(entry.name, changes)
     task = read_task(str(path), list(own))
@@ -164,13 +165,13 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
 
 
 def changes_of(name: str, changes: Sequence[str]) -> tuple[str, ...]:
-    """Return the changes that apply to a task, without its name: first those for all tasks, then its own."""
+    """Return the changes that apply to a task, as KEY=VALUE: first those for all tasks, then its own."""
     own = [change.removeprefix(f"{name}:") for change in changes if change.startswith(f"{name}:")]
     return (*changes_for_all(changes), *own)
 
 
 def changes_for_all(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return the changes that apply to every task. Only a colon in the key names a task: a value may be a URL."""
+    """Return the changes that apply to every task. Only a colon before "=" names a task: a value may be a URL."""
     return tuple(change for change in changes if ":" not in change.partition("=")[0])
 
 

@@ -1,7 +1,7 @@
-"""The rows of a suite's tables as texts, and OUTPUT/table.md.
+"""Formats the rows of a suite's tables as text, and builds OUTPUT/table.md.
 
-The first table has the means and intervals of all encoders side by side, and the second one all other statistics. Only
-the column of hours depends on when and where a suite ran.
+The first table shows the means and intervals of all encoders side by side, and the second one all statistics. Only the
+column of hours depends on when and where a suite ran.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScoreRow:
 
 
 def score_rows(content: dict[str, Any]) -> list[ScoreRow]:
-    """Return the first table: a row for each task, and one for the average, with a score for each encoder."""
+    """Return the first table: a row for each part of the suite and one for the average, with a score per encoder."""
     labels = labels_of(content)
     rows = []
     for row in content["rows"]:
@@ -49,13 +49,13 @@ def score_rows(content: dict[str, Any]) -> list[ScoreRow]:
 
 
 def scores_of(cells: dict[str, Cell | None]) -> list[Score]:
-    """Return the scores of one row."""
+    """Return the scores of one row, given its cells by label."""
     best = best_label(cells)
     return [Score(text_of(cell), label == best) for label, cell in cells.items()]
 
 
 def text_of(cell: Cell | None) -> str:
-    """Return a mean, with half of its interval if there are several values."""
+    """Return a mean as text, with the half-width of its interval if there are several values."""
     if cell is None or cell["spread"] is None:
         return DASH
 
@@ -91,7 +91,7 @@ def details_of(cell: Cell) -> list[str]:
 
 
 def error_lines(content: dict[str, Any]) -> list[str]:
-    """Return a line for each score that is missing, and for each task that was left out."""
+    """Return a line for each missing score and for each part that was left out."""
     lines = []
     for row in content["rows"]:
         for label in labels_of(content):
@@ -109,7 +109,7 @@ def error_lines(content: dict[str, Any]) -> list[str]:
 
 
 def phenomenon_rows(content: dict[str, Any]) -> list[list[str]]:
-    """Return the accuracy on minimal pairs by phenomenon: its name, and a score for each encoder."""
+    """Return the accuracies on minimal pairs: a row per phenomenon with its name and one score per encoder."""
     labels = labels_of(content)
     names: list[tuple[str, str]] = []
     for label in labels:
@@ -124,7 +124,7 @@ def phenomenon_rows(content: dict[str, Any]) -> list[list[str]]:
 
 
 def probe_rows(content: dict[str, Any]) -> list[list[str]]:
-    """Return the scores of the linear probes: the layer, and a score for each encoder."""
+    """Return the scores of the linear probes: a row per layer with its number and one score per encoder."""
     probes = content["probes"]
     layers = max((len(probe["layers"]) for probe in probes.values()), default=0)
     rows = []
@@ -143,12 +143,12 @@ def probe_title(content: dict[str, Any]) -> str:
 
 
 def labels_of(content: dict[str, Any]) -> list[str]:
-    """Return the names of the encoders, in the order of the columns."""
+    """Return the labels of the encoders, in the order of the columns."""
     return [encoder["label"] for encoder in content["encoders"]]
 
 
 def markdown(content: dict[str, Any]) -> str:
-    """Return table.md."""
+    """Return the text of table.md. content: that of results.json."""
     labels = labels_of(content)
     parts = [f"# {content['suite'] or 'Probe'}"]
     if content["rows"]:
@@ -171,7 +171,7 @@ def markdown(content: dict[str, Any]) -> str:
 
 
 def legend(content: dict[str, Any]) -> str:
-    """Return what the first table shows, in a sentence or two."""
+    """Return the sentences that explain the first table."""
     seeds = content["seeds"]
     if seeds == 1:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
@@ -182,7 +182,7 @@ def legend(content: dict[str, Any]) -> str:
 
 
 def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each task whose best encoder others start from, since their values are not independent."""
+    """Return a sentence for each task whose best encoder other tasks start from, whose values are not independent."""
     followers: dict[str, list[str]] = {}
     for row in rows:
         if row["starts_from"] is not None:
@@ -196,6 +196,6 @@ def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, its columns after the first aligned to the right."""
+    """Return a table in Markdown. All columns after the first are right-aligned."""
     lines = [list(columns), ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

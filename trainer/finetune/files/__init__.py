@@ -1,1 +1,1 @@
-"""Readers of the files that benchmarks publish: each turns a file into examples or names the line that is wrong."""
+"""Readers of the file formats of published benchmarks: each returns examples or reports the line that is wrong."""

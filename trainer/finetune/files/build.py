@@ -1,4 +1,4 @@
-"""Builds the examples of a set from the contents of its files, by the kind of the task."""
+"""Builds the examples of a set from the rows or questions of its files, for each kind of task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from trainer.finetune.task import ColumnsSection, Task
 
 @dataclass(frozen=True)
 class Building:
-    """What the examples of one set are made with. names: ids by label, empty where labels are numbers."""
+    """The context for building the examples of one set.
+
+    names: the id of each label name. For the kind choice, the position of each name of a choice. Empty if labels are
+    numbers.
+    """
 
     task: Task
     example_set: ExampleSet
@@ -35,7 +39,7 @@ class Building:
 
     @property
     def keeps_bad_rows(self) -> bool:
-        """Whether bad rows stay, with empty texts: in test sets every line gets a prediction."""
+        """Whether bad rows are kept, with empty texts, because every line of a test set needs a prediction."""
         return self.is_test and self.task.data.bad_rows == "drop"
 
     @cached_property
@@ -48,7 +52,7 @@ class Building:
 
 
 def example_of(content: Record | Question, id_: str, building: Building) -> Example:
-    """Return the example of a row or a question. Raises DataError, or BadRowError for what `bad_rows` may drop."""
+    """Return the example of a row or a question. Raises DataError, or BadRowError if `bad_rows` may drop it."""
     if isinstance(content, Question):
         rules = AnswerRules(
             find=building.task.data.find_answers or building.keeps_bad_rows,
@@ -75,7 +79,7 @@ def _text_example(record: Record, id_: str, building: Building) -> TextExample:
     if building.task.is_regression:
         return TextExample(id_, text, text_pair, number(value, record.place, building.is_test))
 
-    # Labels to skip are dropped from other sets, and in test sets no label is known for them.
+    # Examples with a label to skip are dropped from the other sets. In test sets they count as unlabeled.
     is_skipped = name_of(value, record.place) in building.task.data.skip_labels
     label = class_id(None if is_skipped else value, building.names, record.place, building.is_test)
     return TextExample(id_, text, text_pair, label)

@@ -1,4 +1,4 @@
-"""Reads C3, the multiple-choice task of CLUE: a list of [lines of a dialogue or a text, its questions, id]."""
+"""Reads C3, the multiple-choice task of CLUE: a JSON list of [lines of a dialogue or text, questions, id]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainer.finetune.task import Column
 def read_c3(path: str) -> list[Record]:
     """Return one row for each question, with the columns context, prefix (the question), choices and label.
 
-    label: the position of the answer among the choices, which the file gives as text. Raises DataError.
+    label: the position, from 0, of the answer among the choices; the file gives the answer as text. It is absent for a
+    question without an answer. Raises DataError for any other layout and for an answer that is none of the choices.
     """
     content = parse_json(read_text(path), path)
     if not isinstance(content, list):

@@ -18,10 +18,10 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 def read_conll(path: str, wanted: WantedColumns) -> list[Record]:
-    """Return the sentences of a file: each wanted column is a list with one text for each word.
+    """Return the sentences of a file: each wanted column is a list with one string per word.
 
-    A file with one column holds words alone. Raises DataError for lines of different numbers of columns and for a
-    column that does not exist.
+    A file with one column holds words only. Raises DataError if lines differ in their number of columns, and for a
+    required column that does not exist.
     """
     lines = split_lines(read_text(path))
     rows = [Row(number, _columns(line)) for number, line in enumerate(lines, start=1)]
@@ -41,19 +41,19 @@ def read_conll(path: str, wanted: WantedColumns) -> list[Record]:
 
 
 class Row(NamedTuple):
-    """A line of a file: its number, from 1, and its columns, none if it is empty."""
+    """A line of a file: its number, from 1, and its columns, which are empty for an empty line."""
 
     number: int
     columns: list[str]
 
     @property
     def is_word(self) -> bool:
-        """Whether the line has a word of a sentence, so that it is neither empty nor the start of a document."""
+        """Whether the line holds a word of a sentence: it is neither empty nor the start of a document."""
         return bool(self.columns) and self.columns[0] != DOCUMENT_START
 
 
 def _record(path: str, sentence: list[Row], positions: dict[Column, int]) -> Record:
-    """Return a sentence: for each wanted column the texts of all its words."""
+    """Return a sentence: for each wanted column, the strings of all its words."""
     values: dict[Column, Any] = {}
     for column, position in positions.items():
         values[column] = [row.columns[position] for row in sentence]
@@ -61,9 +61,9 @@ def _record(path: str, sentence: list[Row], positions: dict[Column, int]) -> Rec
 
 
 def _columns(line: str) -> list[str]:
-    """Return the columns of a line: what tabs separate if there are any, otherwise what spaces do.
+    """Return the columns of a line, which is split at tabs if it has any, otherwise at spaces.
 
-    str.split() would also split at a no-break space inside a word.
+    str.split() without an argument would also split at a no-break space inside a word.
     """
     if not line.strip():
         return []
@@ -89,7 +89,7 @@ def _positions(path: str, width: int, wanted: WantedColumns) -> dict[Column, int
     positions: dict[Column, int] = {}
     for column in wanted.all:
         position = int(column)
-        # With one column -1 would be the words themselves.
+        # In a file with one column, -1 would name the words themselves.
         is_there = -width <= position < width and (width > 1 or position == 0)
         if is_there:
             positions[column] = position

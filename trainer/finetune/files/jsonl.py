@@ -1,7 +1,7 @@
-"""Reads JSON files of rows: one object a line (JSON lines), or one list of objects.
+"""Reads JSON files of rows: one object per line (JSON lines), or one list of objects.
 
-A column is a key. Dots lead into objects ("passage.text"), and a list of objects on the way makes one row of each of
-its elements: with the columns passage.text and passage.questions.question, a passage of four questions makes four rows.
+A column is a key, with dots for nested keys ("passage.text"). A list of objects on that path makes one row per element:
+with the columns passage.text and passage.questions.question, a passage with four questions makes four rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.finetune.task import Column
 
 
 def read_json_lines(path: str, wanted: WantedColumns) -> list[Record]:
-    """Return the rows of a file with one JSON object a line. Empty lines are passed over. Raises DataError."""
+    """Return the rows of a file with one JSON object per line. Empty lines are skipped. Raises DataError."""
     records = []
     for number, line in enumerate(split_lines(read_text(path)), start=1):
         if line.strip():
@@ -26,7 +26,10 @@ def read_json_lines(path: str, wanted: WantedColumns) -> list[Record]:
 
 
 def read_json_list(path: str, wanted: WantedColumns) -> list[Record]:
-    """Return the rows of a file that is a list of JSON objects, or an object with such a list as "data"."""
+    """Return the rows of a file that is a list of JSON objects, or an object with such a list as "data".
+
+    Raises DataError.
+    """
     content = parse_json(read_text(path), path)
     if isinstance(content, dict):
         content = content.get("data")
@@ -40,7 +43,7 @@ def read_json_list(path: str, wanted: WantedColumns) -> list[Record]:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """Return the value of a JSON text. Raises DataError that says where it is broken."""
+    """Return the value of a JSON text. Raises DataError that names the place of a syntax error."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -68,9 +71,9 @@ def _rows_of(row: Any, wanted: WantedColumns, place: str) -> list[Record]:
 
 
 def _expand(value: dict[str, Any], paths: dict[Column, tuple[str, ...]], place: str) -> list[dict[Column, Any]]:
-    """Return the rows inside an object, each with those of the columns that are there.
+    """Return the rows inside an object. Each row holds those columns that the object has.
 
-    paths: the keys that lead from this object to each column.
+    paths: for each column, the keys that lead to it from this object.
     """
     row: dict[Column, Any] = {}
     inner_rows: list[dict[Column, Any]] | None = None
@@ -80,6 +83,7 @@ def _expand(value: dict[str, Any], paths: dict[Column, tuple[str, ...]], place: 
         if key not in value:
             continue
 
+        # Columns that end at this key take its value; the others continue inside it.
         found = value[key]
         row |= {column: found for column, keys in paths.items() if keys == (key,)}
         deeper = {column: keys[1:] for column, keys in paths.items() if keys[0] == key and len(keys) > 1}
@@ -93,6 +97,8 @@ def _expand(value: dict[str, Any], paths: dict[Column, tuple[str, ...]], place: 
             for element in _objects(found, key, place):
                 rows_inside += _expand(element, deeper, place)
 
+        # A single row merges into this object's row. Several rows (or none) come from a list, of which there can be
+        # only one: two lists would not say which of their elements belong together.
         if len(rows_inside) == 1:
             row |= rows_inside[0]
         elif inner_rows is not None:
@@ -113,7 +119,7 @@ def _objects(found: Any, key: str, place: str) -> list[dict[str, Any]]:
 
 
 def _known_keys(row: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of everything inside an object, as columns are written."""
+    """Return the column names of all values inside an object, nested keys with dots."""
     names = []
     for key, value in row.items():
         first = value[0] if isinstance(value, list) and value else value

@@ -1,4 +1,4 @@
-"""Turns the labels of a file into ids or numbers, and refuses values that are neither."""
+"""Turns the labels of a file into ids or numbers, and raises an error for values that are neither."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainer.finetune.files.records import listed
 from trainer.finetune.task import label_name
 
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
-"""What test files contain in place of labels, in lower case. A name that is a label of the task remains a label."""
+"""Values that test files contain in place of labels, in lower case. A value that is a label of the task is a label."""
 
 MOST_DISTINCT = 100
-"""More different labels than this in a training file suggest that the column does not hold labels."""
+"""If a training file has more distinct labels than this, the column probably does not hold labels."""
 
 
 def name_of(value: Any, place: str) -> str | None:
-    """Return the name of a label as a file has it, None if it is absent. Raises DataError for lists and objects."""
+    """Return a label's value in a file as its name, None if it is absent. Raises DataError for lists and objects."""
     if value is None:
         return None
     if isinstance(value, list | dict):
@@ -27,7 +27,10 @@ def name_of(value: Any, place: str) -> str | None:
 
 
 def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> int | None:
-    """Return the id of a label. In test files placeholders count as absent labels, for which the id is None."""
+    """Return the id of a label. Raises DataError for an unknown or missing label.
+
+    In a test file a missing label or a placeholder has the id None.
+    """
     name = name_of(value, place)
     if name in names:
         return names[name]
@@ -41,7 +44,10 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
 
 
 def number(value: Any, place: str, is_test: bool) -> float | None:
-    """Return the number that a regression predicts, None for an absent one in a test file."""
+    """Return the label of a regression, None if it is missing or a placeholder in a test file.
+
+    In a test file -1 is kept, since it may be a value. Raises DataError for anything but a finite number.
+    """
     name = name_of(value, place)
     if is_test and (name is None or name.lower() in PLACEHOLDERS - {"-1"}):
         return None
@@ -58,7 +64,11 @@ def number(value: Any, place: str, is_test: bool) -> float | None:
 
 
 def choice_position(value: Any, count: int, names: dict[str, int], place: str, is_test: bool) -> int | None:
-    """Return which of `count` choices a label means: a number from 0, or a name whose position it is."""
+    """Return the position, from 0, of the choice that a label names, None if it is missing in a test file.
+
+    count: the number of choices. names: the position of each name; if empty, the label itself is a position.
+    Raises DataError for any other label.
+    """
     name = name_of(value, place)
     position = names.get(name) if name is not None else None
     if position is None and is_test and (name is None or name.lower() in PLACEHOLDERS):
@@ -82,9 +92,11 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
 
 
 def infer_names(found: Iterable[str | None], examples: int, path: str) -> tuple[str, ...]:
-    """Return the labels of a training file in order: by number if all are whole numbers, otherwise by letters.
+    """Return the distinct labels of a training file, sorted as numbers if all are whole numbers, otherwise as text.
 
-    examples: how many there are. Raises DataError for fewer than two labels and for a column that holds no labels.
+    examples: the number of labels in the file, repeated ones included.
+    Raises DataError for fewer than two distinct labels, and UsageError if there are so many that the column probably
+    holds no labels.
     """
     names = {name for name in found if name is not None}
     if len(names) < 2:

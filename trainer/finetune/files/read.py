@@ -1,6 +1,6 @@
 """Reads the files of a task into examples, or raises the first error in them.
 
-All files are read before training starts, so a wrong line of the dev set does not end a run after its first epoch.
+All files are read before training starts, so that an invalid line in the dev set cannot fail a run after an epoch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trainer.logs import logger
 def read_task_data(task: Task, folder: str) -> TaskData:
     """Return the examples of a task.
 
-    folder: what the paths of the task file are relative to.
+    folder: the folder that the task's paths are relative to.
     Raises DataError or UsageError that names the file, the line, the value and what was expected.
     """
     sets = example_sets(task, folder)
     contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
     labels = _labels(task, sets[0], contents["train"])
 
-    # The task's labels of a choice name positions, and no example refers to them afterwards.
+    # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
     names = task.data.labels if task.kind == "choice" and isinstance(task.data.labels, tuple) else labels
     positions = {name: position for position, name in enumerate(names)}
 
@@ -44,7 +44,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
 
 
 def _labels(task: Task, train: ExampleSet, contents: list[Record] | list[Question]) -> tuple[str, ...]:
-    """Return the names of a task's labels in the order of their ids: the task file's, or those of the training set."""
+    """Return the names of a task's labels in the order of their ids, from the task file or else the training set."""
     if task.kind in ("choice", "span") or task.is_regression:
         return ()
     if isinstance(task.data.labels, tuple):
@@ -60,7 +60,7 @@ def _labels(task: Task, train: ExampleSet, contents: list[Record] | list[Questio
 
 
 def _label_names(task: Task, train: ExampleSet, record: Record) -> list[str]:
-    """Return the label of a record, or the tags of its words, as far as there are any."""
+    """Return the label of a record or the tags of its words, without missing ones."""
     columns = train.columns
     if task.kind == "tags":
         values = tags_of(record.values.get(columns.tags or 0), record.place)
@@ -72,7 +72,7 @@ def _label_names(task: Task, train: ExampleSet, record: Record) -> list[str]:
 
 
 def _examples(building: Building, contents: list[Record] | list[Question]) -> list[Example]:
-    """Return the examples of a set. Raises DataError for what is wrong in it."""
+    """Return the examples of a set. Raises DataError for the first error in it."""
     task = building.task
     what = f"the {building.example_set.name} set of {task.name}"
     may_drop = task.data.bad_rows == "drop" and not building.is_test
@@ -106,7 +106,7 @@ def _examples(building: Building, contents: list[Record] | list[Question]) -> li
 
 
 def _is_skipped(building: Building, content: Record | Question) -> bool:
-    """Return whether an example of a training or dev set has a label of data.skip_labels."""
+    """Return whether an example of the training or dev set has one of the labels in data.skip_labels."""
     skipped = building.task.data.skip_labels
     if not skipped or building.is_test or isinstance(content, Question):
         return False
@@ -114,7 +114,7 @@ def _is_skipped(building: Building, content: Record | Question) -> bool:
 
 
 def _id_of(building: Building, content: Record | Question, position: int) -> str:
-    """Return the id that the file gives an example, or its position in the set."""
+    """Return an example's id from its file, or its position in the set if the task names no id column."""
     if isinstance(content, Question):
         return str(content.content.get("id", position))
 
@@ -129,9 +129,10 @@ def _id_of(building: Building, content: Record | Question, position: int) -> str
 
 
 def _with_test_labels(building: Building, examples: list[Example]) -> list[Example]:
-    """Return the examples of a test set, whose labels are there for all of them or for none.
+    """Return the examples of a test set. Raises DataError unless either all of them have labels or none has.
 
-    A regression's -1 is a placeholder if all examples have it, as in files converted from Hugging Face's datasets.
+    If all labels of a regression are -1, they are placeholders, as in files converted from Hugging Face's datasets.
+    With data.skip_labels, unlabeled examples may be among labeled ones.
     """
     texts = [example for example in examples if isinstance(example, TextExample)]
     if building.task.is_regression and all(example.label == -1 for example in texts):

@@ -1,4 +1,4 @@
-"""What the readers of rows return: the values of one example by column, and their place in a file for messages."""
+"""The rows that file readers return: the values of one example by column, and its place in the file for messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemas.errors import DataError, nearest_name
 from trainer.finetune.task import Column
 
 SHOWN_NAMES = 12
-"""How many names of columns or labels a message lists."""
+"""The maximum number of column or label names in a message."""
 
 
 class BadRowError(DataError):
@@ -18,10 +18,10 @@ class BadRowError(DataError):
 
 @dataclass(frozen=True)
 class Record:
-    """One example as its file has it.
+    """One example as it is in its file.
 
-    place: the path and the line, for messages. values: by the task's columns; an absent column has no value.
-    fault: what is wrong with the whole line, None if nothing is.
+    place: the path and the line, for messages. values: the file's values by column of the task; a column that the file
+    lacks is absent. fault: what is wrong with the line as a whole, None if it is valid.
     """
 
     place: str
@@ -31,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True)
 class WantedColumns:
-    """The columns of a file that a task needs, and those that it reads if they are there."""
+    """The columns of a file that a task needs, and those that it reads if they exist."""
 
     required: tuple[Column, ...]
     optional: tuple[Column, ...] = ()
@@ -42,7 +42,7 @@ class WantedColumns:
 
 
 def missing_column(place: str, column: Column, existing: list[str]) -> DataError:
-    """Return the error for a column that a file does not have, with the names that it has."""
+    """Return the error for a column that a file does not have. It lists the columns that the file has."""
     hint = nearest_name(str(column), existing)
     return DataError(
         f"{place}: there is no column {column!r} among {listed(existing)}.{hint} Set data.columns to the file's names."
@@ -50,7 +50,7 @@ def missing_column(place: str, column: Column, existing: list[str]) -> DataError
 
 
 def listed(names: list[str] | tuple[str, ...]) -> str:
-    """Return names with commas, the first ones only where there are many."""
+    """Return names joined by commas, at most the first SHOWN_NAMES of them."""
     shown = ", ".join(names[:SHOWN_NAMES])
     more = len(names) - SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""The sets of a task: the files of each, and the rows or questions in them."""
+"""The sets of a task (train, dev, test and extra ones): finds the files of each and reads their rows or questions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ class ExampleSet:
 
     @property
     def is_test(self) -> bool:
-        """Whether every example gets a prediction, so that none is dropped and labels may be absent."""
+        """Whether every example needs a prediction, so that none is dropped and labels may be absent.
+
+        True for the test set and for the sets of [data.extra].
+        """
         return self.name not in ("train", "dev")
 
 
 def example_sets(task: Task, folder: str) -> list[ExampleSet]:
-    """Return the sets of a task, the training set first. folder: what their paths are relative to."""
+    """Return the sets of a task, the training set first. folder: the folder that relative paths start from."""
     test = ["test"] if task.data.test else []
     names = ["train", "dev", *test, *task.data.extra]
     return [_example_set(task, name, folder) for name in names]
@@ -66,7 +69,7 @@ def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
 
 
 def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Question]:
-    """Return the rows of a set's files, or their questions. Raises DataError for a file that cannot be read."""
+    """Return the rows or questions of a set's files, in order. Raises DataError for a file that cannot be read."""
     contents: list = []
     for path in example_set.paths:
         if not storage.exists(path):
@@ -98,7 +101,7 @@ def _read_file(task: Task, example_set: ExampleSet, path: str) -> list[Record] |
 
 
 def wanted_columns(example_set: ExampleSet) -> WantedColumns:
-    """Return the columns that the files of a set need. Those of labels may be absent in test sets."""
+    """Return the columns to read from the files of a set. In test sets the columns of labels are optional."""
     texts = _columns_named(example_set.columns, TEXT_COLUMNS)
     labels = _columns_named(example_set.columns, LABEL_COLUMNS)
     if example_set.is_test:

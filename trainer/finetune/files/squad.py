@@ -1,4 +1,4 @@
-"""Reads SQuAD files (1.1 and 2.0, and CMRC 2018 and DRCD, which are written alike): questions about paragraphs.
+"""Reads SQuAD 1.1 and 2.0 files, and CMRC 2018 and DRCD, which have the same format: questions about paragraphs.
 
     {"data": [{"paragraphs": [{"context": ..., "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}
 
@@ -20,7 +20,7 @@ from trainer.finetune.files.values import check_unicode
 
 @dataclass(frozen=True)
 class Question:
-    """One question as its file has it. place: the path and the question's id, for messages."""
+    """One question as it is in its file. place: the path and the question's id, for messages."""
 
     place: str
     context: Any
@@ -29,10 +29,10 @@ class Question:
 
 @dataclass(frozen=True)
 class AnswerRules:
-    """How answers are checked.
+    """How to check answers.
 
-    find: move misplaced answers to where their text is. is_train: every answer needs a place. is_test: answers may be
-    absent or placeholders. empty_allowed: keep questions without text.
+    find: move misplaced answers to the nearest occurrence of their text. is_train: answers that are not in the context
+    are left out. is_test: answers may be absent or placeholders. empty_allowed: keep empty questions and contexts.
     """
 
     find: bool
@@ -42,7 +42,7 @@ class AnswerRules:
 
 
 def read_questions(path: str) -> list[Question]:
-    """Return the questions of a file, unchecked. Raises DataError if the file is not laid out as SQuAD's."""
+    """Return the questions of a file, unchecked. Raises DataError if the file does not have SQuAD's structure."""
     content = parse_json(read_text(path), path)
     questions = []
     for article in _list(content, "data", path):
@@ -67,7 +67,7 @@ def _list(container: Any, key: str, path: str) -> list[Any]:
 
 
 def span_example(question: Question, id_: str, rules: AnswerRules) -> SpanExample:
-    """Return a question as an example. Raises DataError, or BadRowError for what `bad_rows` may drop."""
+    """Return a question as an example. Raises DataError, or BadRowError if `bad_rows` may drop the question."""
     context = _text(question.context, "the context", question.place, rules)
     text = _text(question.content.get("question"), "the question", question.place, rules)
 
@@ -97,7 +97,7 @@ def _text(found: Any, what: str, place: str, rules: AnswerRules) -> str:
 
 
 def _are_placeholders(found: list[Any]) -> bool:
-    """Return whether no answer has a place, as in CMRC 2018's public test file."""
+    """Return whether no answer has a start in the context, as in CMRC 2018's public test file."""
     starts = [answer.get("answer_start") if isinstance(answer, dict) else None for answer in found]
     return all(start is None or (isinstance(start, int) and start < 0) for start in starts)
 
@@ -105,7 +105,7 @@ def _are_placeholders(found: list[Any]) -> bool:
 def _answers(found: list[Any], context: str, place: str, rules: AnswerRules) -> tuple[Answer, ...]:
     answers = [_answer(answer, context, place, rules) for answer in found]
     if not rules.is_train:
-        # The metrics compare texts, so that an answer counts even if the context does not have it.
+        # The metrics compare texts, so an answer counts even if it does not occur in the context.
         return tuple(answers)
 
     placed = [answer for answer in answers if answer.start >= 0]
@@ -143,7 +143,7 @@ def _occurrences(text: str, context: str) -> list[int]:
 
 
 def _misplaced(text: str, start: int, context: str, place: str) -> str:
-    """Return what is wrong with an answer that is not where the file says."""
+    """Return the message for an answer that is not at the position that the file gives."""
     end = start + len(text)
     advice = "Correct the file, or move such answers with data.find_answers = true."
     if start < 0 or end > len(context):

@@ -1,7 +1,7 @@
 """Reads TSV and CSV files: lines of fields, with or without a header.
 
-GLUE's TSV files have no quoting: a lone " is a character of the text. Where quotes enclose fields, as in CSV, a field
-may hold separators and line ends, and a quote that is never closed is an error instead of swallowing the rest.
+GLUE's TSV files have no quoting: a lone " is a character of the text. If quotes enclose fields, as in CSV, a field may
+contain separators and line breaks, and a quote that is never closed is an error rather than swallowing the other rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.finetune.task import Column
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How a table is written. separator: one character. quotes: whether they enclose fields."""
+    """The layout of a table. separator: one character. quotes: whether quotes may enclose fields."""
 
     separator: str
     quotes: bool
@@ -30,8 +30,8 @@ class TableLayout:
 def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Record]:
     """Return the rows of a table, each with the wanted columns.
 
-    A row with too few or too many fields has a `fault`, and "" for fields that it lacks.
-    Raises DataError for a file without rows, a missing column and a quote that is never closed.
+    A row with too few or too many fields has a `fault`, and "" for each field that it lacks.
+    Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
     numbered_rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout))
@@ -54,8 +54,8 @@ def _plain_rows(text: str, layout: TableLayout) -> Iterator[tuple[int, list[str]
 
 
 def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row's first line and the row's fields, whose quotes are removed."""
-    # The module's own limit of 131,072 characters a field is a guard against lone quotes, which `strict` reports.
+    """Yield the number of each row's first line, from 1, and the row's fields without their quotes."""
+    # csv's default limit of 131,072 characters per field guards against lone quotes, which `strict` reports instead.
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     first_line = 1
@@ -72,7 +72,7 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
 
 
 def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Column, int]:
-    """Return where each wanted column is in a row. Numbers count from 0, negative ones from the end."""
+    """Return the position of each wanted column in a row. Column numbers count from 0, negative ones from the end."""
     positions: dict[Column, int] = {}
     for column in wanted.all:
         if isinstance(column, int):

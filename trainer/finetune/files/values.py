@@ -12,7 +12,7 @@ from trainer.finetune.task import Column, Columns, label_name
 class TextReader:
     """Reads the texts of examples.
 
-    replace: by a column's name, values that are read as other texts. empty_allowed: whether a text may be empty.
+    replace: by column name, the values to replace and their replacements. empty_allowed: whether a text may be empty.
     """
 
     def __init__(self, replace: dict[str, dict[str, str]], empty_allowed: bool):
@@ -20,14 +20,14 @@ class TextReader:
         self.empty_allowed = empty_allowed
 
     def text(self, record: Record, columns: Columns | None, what: str) -> str:
-        """Return the text of one column, or of several with spaces between. Raises BadRowError if it is empty."""
+        """Return the text of one column, or of several joined with spaces. Raises BadRowError if it is empty."""
         text = self.text_or_empty(record, columns)
         if not text.strip() and not self.empty_allowed:
             raise BadRowError(f"{record.place}: {what} is empty. Expected text in {columns!r}.")
         return text
 
     def text_or_empty(self, record: Record, columns: Columns | None) -> str:
-        """Return the text of one column, or of several with spaces between."""
+        """Return the text of one column, or of several joined with spaces. Raises DataError if it is not text."""
         parts = [self._part(record, column) for column in columns_of(columns)]
         return " ".join(part for part in parts if part)
 
@@ -47,7 +47,10 @@ class TextReader:
         return self.replace.get(str(column), {}).get(value, value)
 
     def choices(self, record: Record, columns: Columns | None) -> tuple[str, ...]:
-        """Return the choices of an example, without a prefix. Raises DataError for fewer than two."""
+        """Return the choices of an example, without a prefix.
+
+        Raises DataError for fewer than two and for a choice that is not text, and BadRowError for an empty choice.
+        """
         names = columns_of(columns)
         values = record.values.get(names[0]) if len(names) == 1 else [record.values.get(name) for name in names]
         if not isinstance(values, list) or len(values) < 2:
@@ -69,7 +72,10 @@ class TextReader:
 
 
 def words_of(record: Record, column: Column) -> tuple[str, ...]:
-    """Return the words of a sentence. Raises DataError for an empty sentence, an empty word and anything but texts."""
+    """Return the words of a sentence.
+
+    Raises BadRowError for a sentence without words, and DataError for an empty word and for values that are not text.
+    """
     words = record.values.get(column)
     if not isinstance(words, list):
         raise DataError(f"{record.place}: {column!r} is {words!r:.60}, expected a list of words.")
@@ -86,7 +92,7 @@ def words_of(record: Record, column: Column) -> tuple[str, ...]:
 
 
 def check_unicode(text: str, place: str) -> None:
-    """Raise DataError for a text with half a surrogate pair, which JSON can hold and tokenizers refuse."""
+    """Raise DataError for a text with a lone surrogate, which JSON can express but tokenizers reject."""
     if text.isascii():
         return
     try:

@@ -1,1 +1,1 @@
-"""The kinds of tasks: how examples become rows of tokens, and what the model computes becomes predictions."""
+"""The kinds of tasks: each turns examples into rows of tokens, and the model's outputs into predictions."""

@@ -1,10 +1,10 @@
-"""Multiple choice: which of several continuations belongs to a context, as in SWAG.
+"""Multiple choice: predicts which of several continuations belongs to a context, as in SWAG.
 
-Each choice makes a row with the context, and the head gives each row one logit. Examples may have different numbers of
-choices, but a batch is a tensor: examples with fewer choices are filled up with copies of their first row, whose logits
-are ignored.
+The context and each choice make one row, and the head gives each row one logit. Examples may have different numbers of
+choices, but a batch is one tensor, so examples with fewer choices are padded with copies of their first row, whose
+logits are ignored.
 
-Shape suffixes: B features of a batch, N choices, R rows of a batch, T tokens of a row.
+Shape suffixes: B features of a batch, N choices of a feature, R = B * N rows of a batch, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.finetune.kinds.kind import Feature, Floats, Kind, Row, host
 
 
 class Choice(Kind[ChoiceExample, int]):
-    """The number of the best choice."""
+    """Predicts the position of the best choice, from 0."""
 
     model_class = "AutoModelForMultipleChoice"
 
@@ -62,7 +62,7 @@ class Choice(Kind[ChoiceExample, int]):
         logits_BN = output.logits.float()
         device = logits_BN.device
 
-        # A logit of minus infinity takes no part in the softmax, so the copies neither win nor get a gradient.
+        # With a logit of minus infinity, the copies add nothing to the softmax and get no gradient.
         choices_B = torch.tensor([len(feature.rows) for feature in features], device=device)
         positions_N = torch.arange(logits_BN.shape[1], device=device)
         is_copy_BN = positions_N >= choices_B[:, None]
@@ -85,6 +85,6 @@ class Choice(Kind[ChoiceExample, int]):
 
 
 def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:
-    """Return `count` rows: these, and then copies of the first one."""
+    """Return `count` rows: the given rows, followed by copies of the first one."""
     copies = (rows[0],) * (count - len(rows))
     return rows + copies

@@ -1,12 +1,12 @@
-"""What all kinds of tasks have in common.
+"""The interface that all kinds of tasks share.
 
-A kind turns examples into features, features into batches, and the model's outputs into predictions. A feature is what
-the model reads at once: the rows of one example, or of a part of it when it is longer than a row may be.
+A kind turns examples into features, features into batches, and the model's outputs into predictions. A feature is one
+input of the model: the rows of an example, or of a part of an example that is too long for one row.
 
-    sentence, pair   one row an example                         text.py
-    choice           a row for each choice                      choice.py
-    tags             a row for each part that fits              tags.py
-    span             a row for each window over the context     span.py, windows.py
+    sentence, pair   one row per example                        text.py
+    choice           one row per choice                         choice.py
+    tags             one row per part of a sentence             tags.py
+    span             one row per window over the context        span.py, windows.py
 
 Shape suffixes: B features of a batch, T tokens of a row, C classes.
 """
@@ -30,11 +30,11 @@ from trainer.finetune.task import Task
 Floats = NDArray[np.float32]
 
 IGNORED = -100
-"""A label that counts for nothing, as in torch's cross-entropy."""
+"""The label of positions without a loss, the default ignore_index of torch's cross-entropy."""
 
 EXAMPLES_AT_ONCE = 1000
-"""Texts that a tokenizer gets in one call. It returns lists of Python objects, over 100 bytes a token with offsets, so
-they are packed into arrays before the next call."""
+"""Texts per call of a tokenizer. It returns lists of Python objects, over 100 bytes per token with offsets, so they are
+packed into arrays before the next call."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,10 +50,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What the model reads at once.
+    """One input of the model.
 
-    example: the number of its example. rows: one, or one for each choice.
-    target: what should come out, None without a label. part: what a kind must know to read the output.
+    example: the index of its example. rows: one row, or one per choice.
+    target: the label in the form that `loss_sum` takes, None if unlabeled. part: what the kind needs to interpret the
+    output, such as the window over a context.
     """
 
     example: int
@@ -63,7 +64,7 @@ class Feature:
 
     @property
     def length(self) -> int:
-        """The tokens of its longest row."""
+        """The number of tokens in its longest row."""
         return max(len(row.ids) for row in self.rows)
 
 
@@ -75,14 +76,14 @@ class Kind(ABC, Generic[Example, Prediction]):
     """One kind of task, for one task and one tokenizer."""
 
     model_class: ClassVar[str]
-    """The class of transformers that opens an encoder with this kind's head."""
+    """The Auto class of transformers that opens an encoder with this kind's head."""
 
     def __init__(
         self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
     ):
         """labels: the names of the classes, in the order of their ids; empty if the kind or the task has none.
 
-        longest: the most tokens that the encoder has positions for, None without a limit.
+        longest: the maximum number of tokens in a row of the encoder, None without a limit.
         """
         self.task = task
         self.labels = labels
@@ -96,7 +97,7 @@ class Kind(ABC, Generic[Example, Prediction]):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """The width of the head."""
+        """The number of outputs of the head (`num_labels` of transformers' configurations)."""
 
     @abstractmethod
     def features(self, examples: Sequence[Example]) -> list[Feature]:
@@ -104,15 +105,15 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        """Return the sum of the losses of a batch, a scalar in float32. `output` is the model's."""
+        """Return the sum of the losses of a batch, a float32 scalar. output: what the model returned for the batch."""
 
     @abstractmethod
     def weight(self, feature: Feature) -> int:
-        """Return how many losses a feature adds to `loss_sum`."""
+        """Return the number of losses that a feature adds to `loss_sum`."""
 
     @abstractmethod
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        """Return for each feature what `predictions` needs of the model's output, without padding."""
+        """Return for each feature the part of the model's output that `predictions` needs, without padding."""
 
     @abstractmethod
     def predictions(
@@ -122,27 +123,27 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def references(self, examples: Sequence[Example]) -> list[Any]:
-        """Return what the metrics compare predictions with. All examples have labels."""
+        """Return the references that metrics compare predictions with. All examples must have labels."""
 
     def written(self, prediction: Any) -> Any:
-        """Return what the metrics got as a prediction in the form that the file of predictions has."""
+        """Return a prediction, given in the form that metrics take, in the form that predictions_*.jsonl holds."""
         return prediction
 
     # ---- The same for all kinds ----
 
     def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        """Return the model's arguments: int64 (B, T), or (B, choices, T) if a feature has several rows."""
+        """Return the model's arguments by name: int64 (B, T), or (B, choices, T) for the kind choice."""
         return self.padded([row for feature in features for row in feature.rows])
 
     def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Return rows padded to the longest one, on the side that the tokenizer pads."""
+        """Return the model's arguments for rows, padded to the longest row, on the side where the tokenizer pads."""
         columns: dict[str, list[Any]] = {"input_ids": [row.ids.tolist() for row in rows]}
         if rows[0].type_ids is not None:
             columns["token_type_ids"] = [row.type_ids.tolist() for row in rows if row.type_ids is not None]
         return dict(self.tokenizer.pad(columns, return_tensors="pt"))
 
     def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
-        """Return the rows of texts or of pairs of texts. The longer text of a pair is truncated if they do not fit."""
+        """Return the rows of texts or of pairs of texts. If a pair is too long, its longer text is truncated first."""
         rows: list[Row] = []
         for block in blocks(len(texts)):
             encoding = self.tokenizer(
@@ -163,7 +164,7 @@ def blocks(count: int) -> Iterator[slice]:
 
 
 def rows_of(encoding: Any) -> list[Row]:
-    """Return the rows that a tokenizer made, as arrays."""
+    """Return the rows of a tokenizer's output, as arrays."""
     ids = [np.array(ids_of_row, dtype=np.int32) for ids_of_row in encoding["input_ids"]]
     type_ids = encoding.get("token_type_ids")
     if type_ids is None:
@@ -172,5 +173,5 @@ def rows_of(encoding: Any) -> list[Row]:
 
 
 def host(tensor: Tensor) -> Floats:
-    """Return a tensor as float32 on the host."""
+    """Return a tensor as a float32 array on the CPU."""
     return tensor.detach().to("cpu", torch.float32).numpy()

@@ -1,12 +1,13 @@
-"""Spans: the part of a context that answers a question, as in SQuAD 1.1 and 2.0.
+"""Spans: predicts the part of a context that answers a question, as in SQuAD 1.1 and 2.0.
 
 A context that is too long for a row is read in windows that share `stride` tokens (windows.py). The target of a window
-is its part of the answer; without the answer, or for an unanswerable question, it is the classification token.
+is the answer if the window contains all of it; otherwise, and for an unanswerable question, it is the classification
+token.
 
-The predicted answer is the best span of all windows: the one with the highest sum of its start logit and its end logit,
-no longer than max_answer_tokens. The score of "no answer" is the same sum at the classification token, the lowest of
-all windows. If it exceeds the score of the best span by more than a threshold, the question gets no answer (Devlin et
-al., arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
+The predicted answer is the best span over all windows: the span of at most max_answer_tokens with the highest sum of
+start logit and end logit. The score of "no answer" is the same sum at the classification token, minimized over the
+windows. If it exceeds the score of the best span by more than a threshold, the question gets no answer (Devlin et al.,
+arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
 
 Shape suffixes: B features of a batch, T tokens of a row.
 """
@@ -26,21 +27,21 @@ from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, row
 from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span, target_of
 
 MAX_QUESTION_TOKENS = 64
-"""A longer question is cut, as BERT's script does."""
+"""A longer question is truncated, as in BERT's script."""
 
 CONTEXT = 1
-"""What a tokenizer calls the second text of a row; the question is 0."""
+"""The sequence id that tokenizers give the second text of a row. The question has 0."""
 
 
 class Prediction(NamedTuple):
-    """The best span of an example: its text, and by how much the logits of "no answer" exceed its own."""
+    """The best span of an example: its text, and the score of "no answer" minus the score of the span."""
 
     text: str
     null_score: float
 
 
 class Spans(Kind[SpanExample, Prediction]):
-    """The text of the best span."""
+    """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
 
@@ -55,7 +56,7 @@ class Spans(Kind[SpanExample, Prediction]):
         return features
 
     def _features_of_block(self, examples: Sequence[SpanExample], first: int) -> list[Feature]:
-        """Return the features of some examples. first: the number of the first example."""
+        """Return the features of some examples. first: the index of the first of them among all examples."""
         encoding = self.tokenizer(
             self._shortened([example.question.strip() for example in examples]),
             [example.context for example in examples],
@@ -68,7 +69,7 @@ class Spans(Kind[SpanExample, Prediction]):
 
         features = []
         for place, row in enumerate(rows_of(encoding)):
-            # Positions in the question must not be taken for positions in the context.
+            # Offsets in the question must not be taken for offsets in the context.
             is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
             characters_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
             characters_T2[~is_context_T] = OUTSIDE
@@ -76,7 +77,7 @@ class Spans(Kind[SpanExample, Prediction]):
             classification = int(np.flatnonzero(row.ids == self.classification_id)[0])
             window = Window(characters_T2, classification)
 
-            # A long context has several windows, and so an example several rows.
+            # An example with a long context has several rows, one per window.
             in_block = encoding["overflow_to_sample_mapping"][place]
             target = target_of(examples[in_block], window)
             features.append(Feature(first + in_block, (row,), target, window))
@@ -84,13 +85,13 @@ class Spans(Kind[SpanExample, Prediction]):
 
     @property
     def classification_id(self) -> int:
-        """The id of the row's classification token, which XLNet has at the end."""
+        """The id of the classification token, which is the first token of a row, or in XLNet the last."""
         found = self.tokenizer.cls_token_id
         assert isinstance(found, int)
         return found
 
     def _shortened(self, questions: list[str]) -> list[str]:
-        """Return questions, each cut to MAX_QUESTION_TOKENS tokens, or to a quarter of a row if that is less."""
+        """Return questions, each truncated to MAX_QUESTION_TOKENS tokens or a quarter of a row, whichever is less."""
         limit = min(MAX_QUESTION_TOKENS, self.max_length // 4)
         encoding = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)
 
@@ -103,7 +104,10 @@ class Spans(Kind[SpanExample, Prediction]):
         return shortened
 
     def _stride(self) -> int:
-        """Return the tokens that windows share: fewer than asked if rows are so short that no window would advance."""
+        """Return the number of tokens that windows share.
+
+        It is at most half of the room for the context, so that each window advances even if rows are short.
+        """
         room = self.max_length - self.max_length // 4 - self.tokenizer.num_special_tokens_to_add(pair=True)
         return max(0, min(self.task.training.stride, room // 2))
 
@@ -114,7 +118,7 @@ class Spans(Kind[SpanExample, Prediction]):
         starts_BT = output.start_logits.float()
         ends_BT = output.end_logits.float()
 
-        # Targets count tokens without padding, and logits have padding, for some tokenizers on the left.
+        # Targets are positions in the row without padding. The logits include padding, on the left for some tokenizers.
         first_targets = []
         last_targets = []
         for feature, shift in zip(features, self._shifts(features, starts_BT.shape[1]), strict=True):
@@ -128,13 +132,13 @@ class Spans(Kind[SpanExample, Prediction]):
         return (loss_of_starts + loss_of_ends) / 2
 
     def _shifts(self, features: Sequence[Feature], longest: int) -> list[int]:
-        """Return by how many positions padding moves the tokens of each feature to the right."""
+        """Return by how many positions left padding shifts the tokens of each feature. longest: length of the rows."""
         if self.tokenizer.padding_side != "left":
             return [0] * len(features)
         return [longest - feature.length for feature in features]
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        """Return (2, T) for each window: the logits of starts and of ends."""
+        """Return the start and end logits of each window, float32 (2, T)."""
         logits_B2T = host(torch.stack([output.start_logits, output.end_logits], dim=1))
         shifts = self._shifts(features, logits_B2T.shape[2])
 

@@ -1,4 +1,4 @@
-"""Which class serves which kind of task."""
+"""Maps each kind of task to its class."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KINDS: dict[str, type[Kind[Any, Any]]] = {
 def kind_of(
     task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
 ) -> Kind[Any, Any]:
-    """Return the kind of a task, for its labels and the encoder's tokenizer.
+    """Return the kind object of a task, for its labels and the encoder's tokenizer.
 
-    longest: the most tokens that the encoder has positions for, None without a limit.
+    longest: the maximum number of tokens in a row of the encoder, None without a limit.
     """
     kind = Regression if task.is_regression else KINDS[task.kind]
     return kind(task, labels, tokenizer, longest)

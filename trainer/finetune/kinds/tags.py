@@ -1,7 +1,7 @@
-"""Tags: a label for each word, predicted at its first token (Devlin et al., arXiv:1810.04805, section 5.3).
+"""Tags: predicts a label for each word at its first token (Devlin et al., arXiv:1810.04805, section 5.3).
 
-A sentence that is longer than a row is cut between words into parts, so every word gets a tag. A word that the
-tokenizer drops entirely (some control characters) gets the tag "O", or the first label if there is no "O".
+A sentence that is too long for a row is cut between words into parts, so that every word gets a tag. A word for which
+the tokenizer returns no token (some control characters) gets the tag "O", or the first label if there is no "O".
 
 Shape suffixes: B features of a batch, T tokens of a row, W words of a feature, C classes.
 """
@@ -24,9 +24,10 @@ from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, row
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Words:
-    """The words of its example that a feature tags, and the positions of their first pieces in its row.
+    """The words that a feature tags.
 
-    Both int32 (W,). Positions are those in the row without padding.
+    words: int32 (W,), their indices in the sentence of the example. places: int32 (W,), the positions of their first
+    tokens in the feature's row without padding.
     """
 
     words: NDArray[np.int32]
@@ -34,7 +35,7 @@ class Words:
 
 
 class Tags(Kind[TagExample, list[int]]):
-    """The most likely tag of each word."""
+    """Predicts the most likely tag of each word."""
 
     model_class = "AutoModelForTokenClassification"
 
@@ -55,7 +56,7 @@ class Tags(Kind[TagExample, list[int]]):
         return features
 
     def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
-        """Return the number of pieces of each word."""
+        """Return the number of tokens of each distinct word."""
         words = sorted({word for example in examples for word in example.words})
 
         pieces_of: dict[str, int] = {}
@@ -67,7 +68,7 @@ class Tags(Kind[TagExample, list[int]]):
         return pieces_of
 
     def _feature(self, number: int, example: TagExample, first: int, end: int) -> Feature:
-        """Return the feature of the words from `first` to before `end`."""
+        """Return the feature of an example's words `first` to `end` - 1. number: the index of the example."""
         encoding = self.tokenizer(
             [list(example.words[first:end])],
             is_split_into_words=True,
@@ -75,7 +76,7 @@ class Tags(Kind[TagExample, list[int]]):
             max_length=self.max_length,
         )
 
-        # Of several pieces of a word the first one counts. Special tokens belong to no word.
+        # If a word has several tokens, the first one carries its tag. Special tokens belong to no word.
         place_of: dict[int, int] = {}
         for place, word in enumerate(encoding.word_ids(0)):
             if word is not None:
@@ -89,7 +90,7 @@ class Tags(Kind[TagExample, list[int]]):
         return len(feature.part.words)
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        # Words of all features of the batch, one after another.
+        # The words of all features of the batch, concatenated.
         logits_WC = torch.cat(self._logits_of_words(output.logits.float(), features))
         targets: list[int] = []
         for feature in features:
@@ -102,7 +103,7 @@ class Tags(Kind[TagExample, list[int]]):
         return [host(logits_WC) for logits_WC in self._logits_of_words(output.logits, features)]
 
     def _logits_of_words(self, logits_BTC: Tensor, features: Sequence[Feature]) -> list[Tensor]:
-        """Return (W, C) for each feature."""
+        """Return the logits at the first tokens of each feature's words, (W, C)."""
         pads_left = self.tokenizer.padding_side == "left"
         logits = []
         for logits_TC, feature in zip(logits_BTC, features, strict=True):
@@ -132,10 +133,10 @@ class Tags(Kind[TagExample, list[int]]):
 
 
 def parts(pieces: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Cut a sentence into as few parts as possible. Yields the first word of each part and the word after its last.
+    """Cut a sentence into as few parts as possible. Yields (first, end) for each part; `end` is exclusive.
 
-    pieces: the number of tokens of each word. room: how many tokens a part may have.
-    A word with more tokens than that makes a part by itself. It is truncated later, but keeps its first token.
+    pieces: the number of tokens of each word. room: the maximum number of tokens in a part.
+    A word with more tokens than `room` is a part by itself. It is truncated later, but keeps its first token.
     """
     first = 0
     used = 0

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences: a class, or a number, for each.
+"""Single texts and pairs of texts: predicts a class or a number for each.
 
 Shape suffixes: B features of a batch, C classes.
 """
@@ -17,7 +17,7 @@ from trainer.finetune.kinds.kind import Feature, Floats, Kind, host
 
 
 class Classification(Kind[TextExample, int]):
-    """The most likely class of a sentence or a pair."""
+    """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
 
@@ -28,7 +28,7 @@ class Classification(Kind[TextExample, int]):
     def features(self, examples: Sequence[TextExample]) -> list[Feature]:
         texts = [example.text for example in examples]
 
-        # Either all examples have a second text, or none has.
+        # A task's examples either all have a second text or all lack one.
         second_texts = [example.text_pair for example in examples if example.text_pair is not None]
         rows = self.encoded(texts, second_texts or None)
 
@@ -61,7 +61,7 @@ class Classification(Kind[TextExample, int]):
 
 
 class Regression(Classification):
-    """A number for a sentence or a pair, by the mean squared error."""
+    """Predicts a number for a text or a pair of texts, trained with the squared error."""
 
     @property
     def outputs(self) -> int:

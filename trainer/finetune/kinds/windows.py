@@ -1,4 +1,4 @@
-"""Windows over a context: where an answer lies in one, and which span of one has the best score.
+"""Windows over a context: locates an answer in a window, and finds the span of a window with the best score.
 
 Shape suffixes: T tokens of a row, N candidates.
 """
@@ -15,19 +15,19 @@ from trainer.finetune.examples import SpanExample
 from trainer.finetune.kinds.kind import Floats
 
 OUTSIDE = -1
-"""Stands in place of a character for tokens that are not from the context."""
+"""The character offset of tokens that are not from the context."""
 
 CANDIDATES = 20
-"""Starts and ends of a window that are paired: the likeliest ones."""
+"""How many of a window's most likely starts, and how many of its most likely ends, are combined into spans."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Window:
     """A window over a context.
 
-    characters_T2: int32 (T, 2), the characters of the context that each token covers: the first one, and the one after
-    the last; OUTSIDE twice for tokens that are not from the context.
-    classification: the position of the token that stands for "no answer here".
+    characters_T2: int32 (T, 2), the half-open range of characters of the context that each token covers; OUTSIDE twice
+    for tokens that are not from the context.
+    classification: the position of the classification token, the target if the window does not contain the answer.
     """
 
     characters_T2: NDArray[np.int32]
@@ -35,7 +35,10 @@ class Window:
 
 
 def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
-    """Return the first and the last token of the first answer, or the classification token if it is not inside."""
+    """Return the positions of the first and the last token of the example's first answer.
+
+    Both are the position of the classification token if the window does not contain the whole answer.
+    """
     nowhere = (window.classification, window.classification)
     if not example.answers:
         return nowhere
@@ -44,7 +47,7 @@ def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
     begin = answer.start
     end = answer.start + len(answer.text)
 
-    # Tokens outside of the context, and tokens without any text, cover no character.
+    # Tokens outside the context and tokens without text cover no characters.
     begins_T = window.characters_T2[:, 0]
     ends_T = window.characters_T2[:, 1]
     covering_N = np.flatnonzero(begins_T < ends_T)
@@ -64,7 +67,7 @@ def target_of(example: SpanExample, window: Window) -> tuple[int, int]:
 
 
 class FoundSpan(NamedTuple):
-    """A span of the context in characters, and the sum of its two logits."""
+    """A span of the context, `context[begin:end]`, and the sum of its start and end logits."""
 
     begin: int
     end: int
@@ -72,16 +75,16 @@ class FoundSpan(NamedTuple):
 
 
 def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan | None:
-    """Return the best span of a window, the first of equal ones; None if no span of the window can be an answer.
+    """Return the span of a window with the best score, the first if several are equal; None if there is no valid span.
 
-    scores_2T: the logits of starts and of ends. max_tokens: the length of the longest answer.
+    scores_2T: float32 (2, T), the start and end logits. max_tokens: the maximum number of tokens in an answer.
     """
     places_N = np.flatnonzero(window.characters_T2[:, 0] != OUTSIDE)
     if not len(places_N):
         return None
 
-    # All pairs of tokens would be thousands for each window. The best one is nearly always among the likeliest starts
-    # and ends, which is where run_squad.py looks as well.
+    # A window has thousands of pairs of tokens. The best pair is nearly always among the most likely starts and ends,
+    # to which run_squad.py limits the search as well.
     starts = _likeliest(scores_2T[0], places_N)
     ends = _likeliest(scores_2T[1], places_N)
 
@@ -91,7 +94,7 @@ def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan |
             if not start <= end < start + max_tokens:
                 continue
 
-            # Negative positions, so that of spans with equal scores the first one is the largest.
+            # Positions are negated so that, of spans with equal scores, the first one has the largest rank.
             rank = (float(scores_2T[0, start] + scores_2T[1, end]), -start, -end)
             if best is None or rank > best:
                 best = rank
@@ -109,6 +112,6 @@ def best_span(scores_2T: Floats, window: Window, max_tokens: int) -> FoundSpan |
 
 
 def _likeliest(logits_T: Floats, places_N: NDArray[np.int64]) -> list[int]:
-    """Return the positions with the highest logits, the highest first and of equal ones the first."""
+    """Return the positions with the highest logits, in descending order; equal logits keep their order."""
     order = np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]
     return [int(place) for place in places_N[order]]

@@ -1,11 +1,11 @@
 """Accuracy, F1 and Matthews' correlation of predicted classes.
 
-All functions take class ids as integers, one for each example, and return what scikit-learn's function of that name
-returns: a fraction, and 0.0 where the metric is undefined (no positive example predicted or labeled, constant
-predictions under Matthews). Raises ValueError for no examples, or for predictions and references of different lengths.
+All metrics take class ids as integers, one per example, and return the value of scikit-learn's function of that name,
+with 0.0 where the metric is undefined (no positive example predicted or labeled, constant predictions under Matthews).
+They raise ValueError if there are no examples, or if predictions and references differ in length.
 
-Sources: which task uses which metric is table 1 of GLUE (Wang et al., 2018, arXiv:1804.07461) and of SuperGLUE (Wang
-et al., 2019, arXiv:1905.00537). Matthews' correlation for more than two classes is R_K of Gorodkin (2004, "Comparing
+Sources: table 1 of GLUE (Wang et al., 2018, arXiv:1804.07461) and of SuperGLUE (Wang et al., 2019, arXiv:1905.00537)
+say which task uses which metric. Matthews' correlation for more than two classes is R_K of Gorodkin (2004, "Comparing
 two K-category assignments by a K-category correlation coefficient").
 
 Shape suffixes: N examples, C classes.
@@ -23,11 +23,11 @@ Ints = NDArray[np.int64]
 ClassIds = Sequence[int] | Ints
 
 POSITIVE = 1
-"""The class that binary F1 is about."""
+"""The positive class of binary F1."""
 
 
 def accuracy(predictions: ClassIds, references: ClassIds) -> float:
-    """Return the fraction of examples whose predicted class is right."""
+    """Return the fraction of examples whose predicted class is correct."""
     predicted_N, labeled_N = checked(predictions, references)
     return float(np.mean(predicted_N == labeled_N))
 
@@ -43,31 +43,31 @@ def f1(predictions: ClassIds, references: ClassIds) -> float:
 
 
 def micro_f1(predictions: ClassIds, references: ClassIds) -> float:
-    """Return F1 with the counts of all classes added up.
+    """Return the F1 of the counts summed over all classes.
 
-    With one class for each example every wrong prediction is one false positive and one false negative, so this is the
-    accuracy.
+    With one class per example, every wrong prediction is one false positive and one false negative, so this equals
+    the accuracy.
     """
     correct_C, predicted_C, labeled_C = counts_by_class(predictions, references)
     return f1_of_counts(int(correct_C.sum()), int(predicted_C.sum()), int(labeled_C.sum()))
 
 
 def macro_f1(predictions: ClassIds, references: ClassIds) -> float:
-    """Return the mean of the classes' F1, over the classes that are predicted or labeled at least once.
+    """Return the unweighted mean of the F1 of each class that is predicted or labeled at least once.
 
-    A class of the task that occurs in neither is left out, as scikit-learn does it.
+    Classes of the task that occur in neither are left out, as in scikit-learn.
     """
     counts = counts_by_class(predictions, references)
     return float(np.mean([f1_of_counts(*map(int, of_class)) for of_class in zip(*counts, strict=True)]))
 
 
 def matthews(predictions: ClassIds, references: ClassIds) -> float:
-    """Return Matthews' correlation, between -1 and 1; of any number of classes (Gorodkin's R_K)."""
+    """Return Matthews' correlation, between -1 and 1, for any number of classes (Gorodkin's R_K)."""
     correct_C, predicted_C, labeled_C = counts_by_class(predictions, references)
     examples = int(labeled_C.sum())
 
     # Covariances of the one-hot matrices of predictions and labels, times the square of the number of examples.
-    # Python's integers are exact, so constant predictions have a variance of exactly 0, and large products do not
+    # With Python's exact integers, constant predictions have a variance of exactly 0 and large products do not
     # overflow.
     covariance = examples * int(correct_C.sum()) - int(predicted_C @ labeled_C)
     predicted_variance = examples**2 - int(predicted_C @ predicted_C)
@@ -79,31 +79,31 @@ def matthews(predictions: ClassIds, references: ClassIds) -> float:
 
 
 def accuracy_and_f1(predictions: ClassIds, references: ClassIds) -> float:
-    """Return the mean of accuracy and binary F1: GLUE's one number for MRPC and QQP."""
+    """Return the mean of accuracy and binary F1, GLUE's score for MRPC and QQP."""
     return (accuracy(predictions, references) + f1(predictions, references)) / 2
 
 
 def accuracy_and_macro_f1(predictions: ClassIds, references: ClassIds) -> float:
-    """Return the mean of accuracy and macro F1: SuperGLUE's one number for CB."""
+    """Return the mean of accuracy and macro F1, SuperGLUE's score for CB."""
     return (accuracy(predictions, references) + macro_f1(predictions, references)) / 2
 
 
 def f1_of_counts(correct: int, predicted: int, labeled: int) -> float:
-    """Return the harmonic mean of correct / predicted and correct / labeled, 0.0 if it is undefined."""
+    """Return the harmonic mean of correct / predicted and correct / labeled, or 0.0 if it is undefined."""
     if predicted + labeled == 0:
         return 0.0
     return 2 * correct / (predicted + labeled)
 
 
 def counts_by_class(predictions: ClassIds, references: ClassIds) -> tuple[Ints, Ints, Ints]:
-    """Return how often each class is rightly predicted, predicted, and labeled: int64 (C,) each.
+    """Return how often each class is correctly predicted, predicted, and labeled: int64 (C,) each.
 
-    Classes are those that are predicted or labeled at least once, in the order of their ids.
+    The classes are those that are predicted or labeled at least once, in the order of their ids.
     """
     predicted_N, labeled_N = checked(predictions, references)
     examples = len(labeled_N)
 
-    # Positions among the classes that occur, so that ids may be any integers.
+    # Replace ids by positions among the classes that occur, so that ids may be any integers.
     classes_C, positions = np.unique(np.concatenate([predicted_N, labeled_N]), return_inverse=True)
     predicted_N, labeled_N = positions[:examples], positions[examples:]
 
@@ -114,7 +114,7 @@ def counts_by_class(predictions: ClassIds, references: ClassIds) -> tuple[Ints, 
 
 
 def checked(predictions: ClassIds, references: ClassIds) -> tuple[Ints, Ints]:
-    """Return both as int64 (N,). Raises ValueError if they are no integers, differ in length or are empty."""
+    """Return both as int64 (N,). Raises ValueError if they are not integers, differ in length or are empty."""
     predicted_N = np.asarray(predictions)
     labeled_N = np.asarray(references)
 

@@ -1,16 +1,18 @@
 """F1 of chunks (names, phrases), as conlleval counts them.
 
 A tag is a prefix and a type: B-PER begins a person's name, I-PER continues it, E-PER ends it, S-PER is a name of one
-word, O is outside. A chunk is right if a predicted chunk has the same type, the same first and the same last word.
+word, and O is outside any chunk. A predicted chunk is correct if a labeled chunk has the same type, first word and last
+word.
 
-The script does not insist on one scheme. Two rules say where a chunk begins and ends, given a word's tag and that of
-the word before, so that IOB1, IOB2, IOE1, IOE2 and IOBES can be read alike, and contradictions have a meaning: I-PER
-after O begins a chunk; I-PER after I-LOC ends one and begins the next.
+conlleval does not require one tagging scheme. Two rules decide from the tags of a word and of the previous word where
+chunks begin and end. They cover IOB1, IOB2, IOE1, IOE2 and IOBES, and define inconsistent tags too: I-PER after O
+begins a chunk; I-PER after I-LOC ends one chunk and begins the next.
 
 Sources: conlleval of the shared task of CoNLL-2000 (Tjong Kim Sang and Buchholz; www.cnts.ua.ac.be/conll2000/chunking),
-extended by S, and by an E that always ends its chunk, as in seqeval (github.com/chakki-works/seqeval), whose default
-mode this equals for any tags. Two things follow from seqeval where the script differs or says nothing: a tag without a
-prefix is split after its first letter ("LOC" is prefix L and type OC), and one letter alone has the type "_".
+extended by S and by an E that always ends its chunk, as in seqeval (github.com/chakki-works/seqeval). Results equal
+those of seqeval's default mode for any tags. Two rules come from seqeval, because conlleval differs or defines nothing:
+a tag without a dash is split after its first letter ("LOC" is prefix L and type OC), and a single letter has the type
+"_".
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ TaggedSentences = Sequence[Sequence[str]]
 OUTSIDE = "O"
 
 UNTYPED = "_"
-"""The type of a tag that has none, such as O or B."""
+"""The type of a tag without one, such as O or B."""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag, split: B-PER is the prefix B and the type PER."""
+    """A tag split into its parts: B-PER has the prefix B and the type PER."""
 
     prefix: str
     type: str
@@ -39,7 +41,10 @@ class Tag:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of words. Their numbers count the words of all sentences, and one more between two sentences."""
+    """A run of words of one type.
+
+    first, last: inclusive positions. They count the words of all sentences, plus one separator after each sentence.
+    """
 
     type: str
     first: int
@@ -48,7 +53,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ChunkScores:
-    """How many chunks the references have (labeled), how many were predicted, and how many of these are correct."""
+    """Numbers of chunks: in the references (labeled), predicted, and correctly predicted."""
 
     correct: int
     predicted: int
@@ -68,14 +73,15 @@ class ChunkScores:
 
 
 def chunk_f1(predictions: TaggedSentences, references: TaggedSentences) -> float:
-    """Return the F1 of chunks of all types together, 0.0 if there is none; see chunk_scores."""
+    """Return the F1 of chunks of all types together, 0.0 if there are no chunks. Raises the errors of chunk_scores."""
     return chunk_scores(predictions, references).f1
 
 
 def chunk_scores(predictions: TaggedSentences, references: TaggedSentences) -> ChunkScores:
-    """Return the counts of chunks of all types.
+    """Return the counts of chunks of all types together.
 
-    Raises ValueError for no sentences, and if a sentence has not as many predicted tags as words.
+    Raises ValueError if there are no sentences, if a sentence has more or fewer predicted tags than words, and for an
+    empty tag.
     """
     by_type = chunk_scores_by_type(predictions, references).values()
     return ChunkScores(
@@ -86,7 +92,7 @@ def chunk_scores(predictions: TaggedSentences, references: TaggedSentences) -> C
 
 
 def chunk_scores_by_type(predictions: TaggedSentences, references: TaggedSentences) -> dict[str, ChunkScores]:
-    """Return the counts of chunks by type, in alphabetical order; see chunk_scores."""
+    """Return the counts of chunks by type, in alphabetical order. Raises the errors of chunk_scores."""
     check_lengths(predictions, references)
     predicted = set(chunks(predictions))
     labeled = set(chunks(references))
@@ -100,8 +106,8 @@ def chunk_scores_by_type(predictions: TaggedSentences, references: TaggedSentenc
 
 
 def chunks(sentences: Iterable[Sequence[str]]) -> list[Chunk]:
-    """Return the chunks of tagged sentences, in their order."""
-    # A word outside of any chunk between two sentences ends every chunk.
+    """Return the chunks of tagged sentences, in order."""
+    # An O after each sentence ends its last chunk.
     words = [tag for sentence in sentences for tag in (*sentence, OUTSIDE)]
 
     found = []
@@ -129,7 +135,7 @@ def split_tag(tag: str) -> Tag:
 
 
 def ends_chunk(before: Tag, tag: Tag) -> bool:
-    """Return whether a chunk ended with the word before."""
+    """Return whether a chunk ended with the previous word, whose tag is `before`."""
     if before.prefix in ("E", "S"):
         return True
     if before.prefix in ("B", "I") and tag.prefix in ("B", "S", "O"):
@@ -139,7 +145,7 @@ def ends_chunk(before: Tag, tag: Tag) -> bool:
 
 
 def begins_chunk(before: Tag, tag: Tag) -> bool:
-    """Return whether a chunk begins with this word."""
+    """Return whether a chunk begins with this word, whose tag is `tag`."""
     if tag.prefix in ("B", "S"):
         return True
     if tag.prefix in ("E", "I") and before.prefix in ("E", "S", "O"):
@@ -150,12 +156,12 @@ def begins_chunk(before: Tag, tag: Tag) -> bool:
 
 def is_inside(tag: Tag) -> bool:
     """Return whether a word belongs to a chunk."""
-    # The script also reads the brackets of an older scheme, in which "." is a word outside.
+    # conlleval also reads an older scheme with brackets, in which "." marks a word outside any chunk.
     return tag.prefix not in (OUTSIDE, ".")
 
 
 def check_lengths(predictions: TaggedSentences, references: TaggedSentences) -> None:
-    """Raise ValueError for no sentences, and if a sentence has not as many predicted tags as words."""
+    """Raise ValueError if there are no sentences, or if a sentence has more or fewer predicted tags than words."""
     if len(predictions) != len(references) or len(references) == 0:
         raise ValueError(
             f"{len(predictions)} predicted sentences and {len(references)} labeled ones cannot be compared: expected "

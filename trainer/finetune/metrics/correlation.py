@@ -1,11 +1,11 @@
 """Pearson's and Spearman's correlation of predicted numbers with labeled ones.
 
-Both equal scipy.stats.pearsonr and spearmanr, but for one thing: where scipy returns nan or refuses, they return 0.0.
-That is so when the predictions or the references are all the same (one example, too), and when any is nan. A model
-that always answers the same number has found no relation, and 0.0 can be averaged over seeds and compared with other
-epochs. Raises ValueError for no examples, or for predictions and references of different lengths.
+Both equal scipy.stats.pearsonr and spearmanr, except that they return 0.0 where scipy returns nan or raises an error:
+if all predictions or all references are equal (which includes a single example), and if any number is nan. A model
+that always predicts the same number has found no relation, and 0.0 can be averaged over seeds and compared with other
+epochs. Both raise ValueError if there are no examples, or if predictions and references differ in length.
 
-Source of their use: STS-B in table 1 of GLUE (Wang et al., 2018, arXiv:1804.07461).
+Source of the choice of metrics: STS-B in table 1 of GLUE (Wang et al., 2018, arXiv:1804.07461).
 
 Shape suffixes: N examples.
 """
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Floats
 
 UNDEFINED = 0.0
-"""The correlation with something that does not vary."""
+"""The value returned where a correlation is undefined."""
 
 
 def pearson(predictions: Numbers, references: Numbers) -> float:
@@ -34,12 +34,12 @@ def pearson(predictions: Numbers, references: Numbers) -> float:
 
     correlation = float(unit_deviations(predicted_N) @ unit_deviations(labeled_N))
 
-    # Rounding can lead slightly beyond 1.
+    # Rounding can give a value slightly beyond 1.
     return min(1.0, max(-1.0, correlation))
 
 
 def spearman(predictions: Numbers, references: Numbers) -> float:
-    """Return Spearman's correlation, Pearson's of the ranks; 0.0 if it is undefined or any number is nan."""
+    """Return Spearman's correlation, which is Pearson's of the ranks; 0.0 if it is undefined or any number is nan."""
     predicted_N, labeled_N = checked(predictions, references)
     if np.isnan(predicted_N).any() or np.isnan(labeled_N).any():
         return UNDEFINED
@@ -47,21 +47,20 @@ def spearman(predictions: Numbers, references: Numbers) -> float:
 
 
 def pearson_and_spearman(predictions: Numbers, references: Numbers) -> float:
-    """Return the mean of the two correlations: GLUE's one number for STS-B."""
+    """Return the mean of the two correlations, GLUE's score for STS-B."""
     return (pearson(predictions, references) + spearman(predictions, references)) / 2
 
 
 def ranks(values_N: Floats) -> Floats:
-    """Return each value's rank from 1, float64 (N,); equal values share the mean of the ranks that they take up."""
+    """Return each value's rank, from 1, float64 (N,). Equal values get the mean of their ranks."""
     _, groups_N, sizes = np.unique(values_N, return_inverse=True, return_counts=True)
     last_ranks = np.cumsum(sizes)
     return (last_ranks - (sizes - 1) / 2)[groups_N]
 
 
 def unit_deviations(values_N: Floats) -> Floats:
-    """Return the deviations from the mean, scaled to a Euclidean norm of 1. The values must not be all the same."""
-    # Numbers near the largest that float64 holds would overflow in sums and squares. A power of two scales without
-    # rounding.
+    """Return the deviations from the mean, scaled to a Euclidean norm of 1. The values must not all be equal."""
+    # Sums and squares of numbers near the float64 maximum would overflow. Scaling by a power of two does not round.
     _, exponent = np.frexp(np.abs(values_N).max())
     scaled_N = np.ldexp(values_N, -exponent)
 

@@ -1,12 +1,12 @@
-"""The threshold above which a question counts as unanswerable.
+"""Chooses the threshold above which a question counts as unanswerable.
 
-For each question a model gives its best answer and a null score, which says how much more likely it is that there is no
-answer (a probability, or a difference of logits). A question is answered unless its null score is above the threshold.
+For each question a model gives its best answer and a null score, which says how likely it is that there is no answer (a
+probability, or a difference of logits). A question is answered unless its null score is above the threshold.
 
-best_threshold is the search of SQuAD's script, for numbers that are compared with published ones. It has two flaws. It
-may divide questions with equal null scores, which no threshold can do. And it returns 0.0 where it is best to answer
-nothing, which suits probabilities but not differences of logits. choose_threshold has neither flaw; use it to choose
-a threshold.
+best_threshold is the search of SQuAD's script, for scores that are compared with published ones. It has two flaws: it
+may separate questions with equal null scores, which no threshold can do, and it returns 0.0 if it is best to answer
+nothing, which is right for probabilities but not for differences of logits. choose_threshold has neither flaw; use it
+to choose a threshold.
 
 Source: find_best_thresh of evaluate-v2.0.py (trainer/finetune/metrics/squad.py has the references).
 
@@ -28,14 +28,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Threshold:
-    """A question whose null score is above `value` gets no answer; the mean score is then `score`, 0.0 to 1.0."""
+    """A threshold on null scores, and the mean score of the questions with it.
+
+    value: a question whose null score is above it gets no answer. score: from 0.0 to 1.0.
+    """
 
     value: float
     score: float
 
 
 def apply_threshold(predictions: Texts, null_scores: Sequence[float], threshold: float) -> list[str]:
-    """Return the predictions, the empty text where the null score is above the threshold."""
+    """Return the predictions, with "" for questions whose null score is above the threshold."""
     final = []
     for prediction, null_score in zip(predictions, null_scores, strict=True):
         is_answered = null_score <= threshold
@@ -48,13 +51,14 @@ def best_threshold(
 ) -> Threshold:
     """Return the threshold that SQuAD's script finds best, and the score that it reports as best_exact or best_f1.
 
-    predictions: the best answers, whether or not a question can be answered.
-    null_scores: one for each question. Questions with equal ones are taken in their order.
-    scores: the questions' exact_scores or f1_scores with these predictions.
+    predictions: the best answer to each question, whether or not the question can be answered.
+    null_scores: one for each question. Questions with equal null scores keep their order.
+    scores: the exact_scores or f1_scores of these predictions.
+    Raises ValueError if the arguments differ in length or are empty, or if a null score is not finite.
     """
     order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
 
-    # The script's threshold is the null score of the last question that is answered.
+    # The script's threshold is the null score of the last answered question.
     answered = int(np.argmax(total_N1))
     value = null_scores[order_N[answered - 1]] if answered > 0 else 0.0
     return Threshold(float(value), float(total_N1[answered]) / len(scores))
@@ -63,16 +67,17 @@ def best_threshold(
 def choose_threshold(
     predictions: Texts, references: Answers, null_scores: Sequence[float], scores: Sequence[float]
 ) -> Threshold:
-    """Return the threshold with the best score on these questions, the lowest of equally good ones.
+    """Return the threshold with the best score on these questions; of equally good ones, the lowest.
 
-    The arguments are those of best_threshold. The score is what apply_threshold's predictions get, with one exception:
-    where the only right answer is empty after normalization ("The"), the script counts an empty prediction as wrong,
-    and so does this function. If it is best to answer nothing, the threshold is the next number below all null scores.
+    Takes the arguments of best_threshold and raises the same errors. The score is that of apply_threshold's
+    predictions, with one exception: if the only correct answer is empty after normalization ("The"), an empty
+    prediction counts as wrong, as in the script. If it is best to answer nothing, the threshold is the largest float
+    below all null scores.
     """
     order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
     sorted_N = np.asarray(null_scores, dtype=np.float64)[order_N]
 
-    # A threshold may lie before the first question, after the last one, and between two with different null scores.
+    # A threshold can lie before the first question, after the last one, or between two with different null scores.
     rises_between = sorted_N[1:] > sorted_N[:-1]
     is_possible_N1 = np.concatenate([[True], rises_between, [True]])
     possible_total_N1 = np.where(is_possible_N1, total_N1, -np.inf)
@@ -90,8 +95,8 @@ def totals_by_answered(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the order of the questions by null score, and the total score for each number of answered questions.
 
-    Order: int64 (N,), rising. Totals: float64 (N + 1,); number n is the total if the first n questions in that order
-    are answered and the others are not.
+    Order: int64 (N,), indices of questions by ascending null score. Totals: float64 (N + 1,); entry n is the total if
+    the first n questions in that order are answered and the others are not.
     Raises ValueError if the arguments differ in length or are empty, or if a null score is not finite.
     """
     lengths = {len(predictions), len(references), len(null_scores), len(scores)}
@@ -100,7 +105,7 @@ def totals_by_answered(
     if not np.isfinite(np.asarray(null_scores)).all():
         raise ValueError("a null score is not finite; expected numbers that a threshold can be compared with")
 
-    # If nothing is answered, exactly the unanswerable questions are right. To answer one of those loses its point,
+    # If nothing is answered, exactly the unanswerable questions are correct. Answering one of those loses its point,
     # unless the prediction is empty anyway.
     unanswerable = sum(1 for answers in references if not answers)
     gains = []
@@ -113,6 +118,6 @@ def totals_by_answered(
     order_N = np.argsort(np.asarray(null_scores, dtype=np.float64), kind="stable")
     gains_N = np.asarray(gains, dtype=np.float64)[order_N]
 
-    # The script adds one gain after the other to that number. So does cumsum, and hence rounding is the same.
+    # cumsum adds the gains one by one to that number, as the script does, so that rounding is the same.
     total_N1 = np.cumsum(np.concatenate([[float(unanswerable)], gains_N]))
     return order_N, total_N1

@@ -1,14 +1,14 @@
-"""Exact match and F1 of answers, and thresholds for unanswerable questions, as SQuAD's script scores them.
+"""Exact match and F1 of answers to questions, as SQuAD's script scores them.
 
-An answer is compared after normalization, which leaves lower-case words without punctuation and articles. Of several
-right answers the best match counts. A question without any answer is right if the prediction is empty.
+Answers are compared after normalization, which leaves lowercase words without punctuation and articles. If a question
+has several correct answers, the best match counts. For a question without an answer, an empty prediction is correct.
 
 Source: evaluate-v2.0.py of SQuAD 2.0 (Rajpurkar, Jia and Liang, 2018, arXiv:1806.03822;
-rajpurkar.github.io/SQuAD-explorer). The script prints percentages, and here they are fractions. On SQuAD 1.1 the
-numbers are those of evaluate-v1.1.py, too, except where an answer consists of articles and punctuation alone: version
-1.1 compares it as an empty text, and version 2.0 does not count it among the right answers.
+rajpurkar.github.io/SQuAD-explorer). The script prints percentages; these functions return fractions. On SQuAD 1.1 the
+scores also equal those of evaluate-v1.1.py, except if an answer consists only of articles and punctuation: version 1.1
+compares it as an empty text, and version 2.0 does not count it among the correct answers.
 
-References are the texts of each question's right answers, () if it cannot be answered.
+References are the texts of each question's correct answers, empty if the question cannot be answered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Texts = Sequence[str]
 Answers = Sequence[Sequence[str]]
 
 SCORES_OF_PARTS = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
-"""The script's names for the scores of questions that have an answer, and of those that have none."""
+"""The script's names for the scores of the questions with answers and of those without."""
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -31,20 +31,20 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def exact_match(predictions: Texts, references: Answers) -> float:
-    """Return the fraction of questions whose prediction is a right answer, once normalized."""
+    """Return the fraction of questions whose prediction equals a correct answer after normalization."""
     return mean(exact_scores(predictions, references))
 
 
 def answer_f1(predictions: Texts, references: Answers) -> float:
-    """Return the mean over the questions of the F1 of words that a prediction shares with the best right answer."""
+    """Return the mean word F1 over the questions, each for the correct answer that its prediction matches best."""
     return mean(f1_scores(predictions, references))
 
 
 def squad_scores(predictions: Texts, references: Answers) -> dict[str, float]:
-    """Return all that the script reports, by its own names: exact and f1, and both for two parts of the questions.
+    """Return all scores that the script reports, by its names: exact, f1 and total, for all questions and for parts.
 
-    HasAns_exact and HasAns_f1 are there if some questions have answers, NoAns_exact and NoAns_f1 if some have none.
-    HasAns_total and NoAns_total are how many.
+    HasAns_exact, HasAns_f1 and HasAns_total are for the questions with answers, and NoAns_exact, NoAns_f1 and
+    NoAns_total for those without. A part without questions is absent. The totals are numbers of questions.
     """
     exact = exact_scores(predictions, references)
     f1 = f1_scores(predictions, references)
@@ -62,7 +62,7 @@ def squad_scores(predictions: Texts, references: Answers) -> dict[str, float]:
 def scores_of_parts(predictions: Texts, references: Answers) -> dict[str, float]:
     """Return HasAns_exact, HasAns_f1, NoAns_exact and NoAns_f1 of `squad_scores`.
 
-    Empty if all questions have answers, as in SQuAD 1.1, where HasAns would repeat the scores of all questions.
+    Returns an empty dict if all questions have answers, as in SQuAD 1.1, since HasAns would repeat the total scores.
     """
     if all(references):
         return {}
@@ -71,22 +71,22 @@ def scores_of_parts(predictions: Texts, references: Answers) -> dict[str, float]
 
 
 def exact_scores(predictions: Texts, references: Answers) -> list[float]:
-    """Return for each question 1.0 if the prediction is a right answer, else 0.0."""
+    """Return for each question 1.0 if the prediction equals a correct answer after normalization, else 0.0."""
     return best_matches(predictions, references, exact_score)
 
 
 def f1_scores(predictions: Texts, references: Answers) -> list[float]:
-    """Return for each question the F1 of words that the prediction shares with the best right answer, 0.0 to 1.0."""
+    """Return for each question the word F1 with the best-matching correct answer, from 0.0 to 1.0."""
     return best_matches(predictions, references, f1_score)
 
 
 def best_matches(
     predictions: Texts, references: Answers, score_of: Callable[[list[str], list[str]], float]
 ) -> list[float]:
-    """Return for each question the prediction's score with the right answer that it matches best.
+    """Return for each question the prediction's score with the correct answer that it matches best.
 
-    score_of: of the normalized words of a right answer and of the prediction.
-    Raises ValueError for no questions, or predictions and references of different lengths.
+    score_of: returns the score of (correct answer, prediction), both as normalized words.
+    Raises ValueError if there are no questions, or if predictions and references differ in length.
     """
     if len(predictions) != len(references) or len(references) == 0:
         raise ValueError(
@@ -102,9 +102,9 @@ def best_matches(
 
 
 def answers_to_compare(answers: Sequence[str]) -> list[list[str]]:
-    """Return the normalized words of each right answer; of a question that cannot be answered, one without words.
+    """Return the normalized words of each correct answer.
 
-    Answers of which normalization leaves nothing ("The") do not count, unless there are no others.
+    Answers without words after normalization ("The") do not count. If no answer remains, returns one without words.
     """
     normalized = [normalized_words(answer) for answer in answers]
     return [words for words in normalized if words] or [[]]
@@ -115,7 +115,7 @@ def exact_score(answer: list[str], prediction: list[str]) -> float:
 
 
 def f1_score(answer: list[str], prediction: list[str]) -> float:
-    """Return the F1 of two bags of words. Two empty ones are the same, and an empty one shares nothing with others."""
+    """Return the F1 of two bags of words: 1.0 if both are empty, 0.0 if only one is."""
     if not answer or not prediction:
         return float(answer == prediction)
 
@@ -123,16 +123,16 @@ def f1_score(answer: list[str], prediction: list[str]) -> float:
     if shared == 0:
         return 0.0
 
-    # Rounded as in the script, since the best threshold may hang on the last bit.
+    # This formula rounds as the script does. The choice of the best threshold can depend on the last bit.
     precision = shared / len(prediction)
     recall = shared / len(answer)
     return 2 * precision * recall / (precision + recall)
 
 
 def normalized_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without ASCII punctuation and without the articles a, an and the.
+    """Return the lowercase words of a text, without ASCII punctuation and without the articles a, an and the.
 
-    Punctuation goes first and leaves no space: "the-end" is the word "theend".
+    Punctuation is removed first and leaves no space: "the-end" becomes the word "theend".
     """
     plain = text.lower().translate(WITHOUT_PUNCTUATION)
     return ARTICLES.sub(" ", plain).split()

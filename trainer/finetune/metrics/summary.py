@@ -1,8 +1,7 @@
-"""Summarizes the values of several seeds: the mean with an interval, and quartiles.
+"""Summarizes the values of several seeds: the mean with a confidence interval, and quartiles.
 
-The interval is Student's t for the mean of independent values of about normal distribution ("Student", 1908, The
-probable error of a mean), without resampling. With three seeds it is 4.3 standard errors wide to each side, with five
-2.8: so few seeds say no more.
+The interval is Student's t interval for the mean of independent, roughly normal values ("Student", 1908, The probable
+error of a mean). Its half-width is 4.3 standard errors with three seeds, and 2.8 with five.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.95
-"""The probability with which such intervals contain the mean."""
+"""The probability that such an interval contains the true mean."""
 
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """The mean of `count` values, and the 95% confidence interval of the mean.
+    """The mean of `count` values, and its 95% confidence interval from `low` to `high`.
 
-    low and high are None for one value, which says nothing about the next. The interval is not cut off at a metric's
-    limits, so it may end above 1.
+    low and high are None for a single value, which has no spread. The interval is not clipped to a metric's range, so
+    it may end above 1.
     """
 
     mean: float
@@ -32,7 +31,7 @@ class MeanWithInterval:
 
 @dataclass(frozen=True)
 class Quartiles:
-    """A quarter of the values is below `lower`, half of them below `median`, three quarters below `upper`."""
+    """The 25%, 50% and 75% quantiles of some values."""
 
     lower: float
     median: float
@@ -40,14 +39,14 @@ class Quartiles:
 
 
 def mean_with_interval(values: Sequence[float]) -> MeanWithInterval:
-    """Return the mean and its interval of 95%. Raises ValueError for no values, or for one that is not finite."""
+    """Return the mean and its 95% interval. Raises ValueError if there are no values, or one is not finite."""
     checked = finite(values)
     mean = float(np.mean(checked))
     count = len(checked)
     if count == 1:
         return MeanWithInterval(mean, None, None, count)
 
-    # Of scipy.stats this is t.ppf, which takes a second longer to import.
+    # The same as scipy.stats.t.ppf, but scipy.stats takes a second longer to import.
     from scipy.special import stdtrit
 
     standard_error = float(np.std(checked, ddof=1)) / count**0.5
@@ -56,13 +55,13 @@ def mean_with_interval(values: Sequence[float]) -> MeanWithInterval:
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
-    """Return the quartiles, interpolated between values. Raises ValueError for none, or for one that is not finite."""
+    """Return the quartiles, linearly interpolated. Raises ValueError if there are no values, or one is not finite."""
     lower, median, upper = np.quantile(finite(values), [0.25, 0.5, 0.75])
     return Quartiles(float(lower), float(median), float(upper))
 
 
 def finite(values: Sequence[float]) -> np.ndarray:
-    """Return the values, float64. Raises ValueError for none, or for one that is not finite."""
+    """Return the values as a float64 array. Raises ValueError if there are none, or one is not finite."""
     checked = np.asarray(values, dtype=np.float64)
     if checked.ndim != 1 or len(checked) == 0 or not np.isfinite(checked).all():
         raise ValueError(f"cannot summarize {list(values)}: expected at least one value, all of them finite")

@@ -1,14 +1,14 @@
-"""The metrics by the names that task files use.
+"""The metrics, by the names that task files use.
 
-Every metric is a function of (predictions, references, labels), and which types these have depends on the task's kind:
+Every metric is a function of (predictions, references, labels). Their types depend on the task's kind:
 
-    kind              predictions and references, one for each example            labels
-    sentence, pair    class ids; floats if the task's labels are numbers          names of the classes; () for numbers
-    choice            the choice's number, from 0                                 ()
-    tags              for each sentence a list of tag ids, one for each word      names of the tags
-    span              predicted: a text; reference: all right answers' texts, () if the question has none    ()
+    kind              predictions and references, one per example                 labels
+    sentence, pair    class ids; floats for a regression                          class names; () for a regression
+    choice            position of the choice, from 0                              ()
+    tags              a list of tag ids per sentence, one id per word             tag names
+    span              prediction: a text; reference: the texts of all correct answers, empty if there are none    ()
 
-Values are fractions from -1 or 0 to 1. Their sources are in the modules that compute them.
+Values are fractions from -1 or 0 to 1. The modules that compute them name their sources.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from trainer.finetune.metrics import classification, cmrc, conll, correlation, s
 MetricFunction = Callable[[Sequence[Any], Sequence[Any], Sequence[str]], float]
 
 TEXT_KINDS = frozenset({"sentence", "pair"})
-"""The kinds whose labels are classes or numbers."""
+"""The kinds of tasks with one label per example, a class or a number."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, and the tasks that it serves.
+    """A metric, and the tasks that it applies to.
 
-    function: of predictions, references and labels.
-    kinds: of tasks.
+    function: takes predictions, references and labels.
+    kinds: the kinds of tasks that can use the metric.
     of_numbers: whether labels must be numbers (regression); otherwise they must be classes.
-    two_classes: whether there must be exactly two, of which the second is the positive one.
-    larger_is_better: whether the best epoch is the one with the largest value.
+    two_classes: whether there must be exactly two classes, of which the second is the positive one.
+    larger_is_better: whether the largest value is the best one. Training assumes it, and it holds for all of METRICS.
     """
 
     function: MetricFunction
@@ -47,7 +47,7 @@ class Metric:
 
 
 def unlabeled(metric: Callable[[Any, Any], float]) -> MetricFunction:
-    """Return a metric that needs no labels as one that is given them."""
+    """Wrap a metric of (predictions, references) as a function that also takes labels, and ignores them."""
 
     def function(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
         return metric(predictions, references)
@@ -56,7 +56,7 @@ def unlabeled(metric: Callable[[Any, Any], float]) -> MetricFunction:
 
 
 def accuracy(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-    """Return the fraction of right classes; of tags, the fraction of words with the right tag."""
+    """Return the fraction of correct classes; for tags, the fraction of words with the correct tag."""
     if is_nested(references):
         predictions = list(chain.from_iterable(predictions))
         references = list(chain.from_iterable(references))
@@ -64,7 +64,7 @@ def accuracy(predictions: Sequence[Any], references: Sequence[Any], labels: Sequ
 
 
 def chunk_f1(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-    """Return the F1 of chunks, after naming the tags."""
+    """Return the F1 of chunks, given tags as ids."""
     return conll.chunk_f1(named(predictions, labels), named(references, labels))
 
 
@@ -73,22 +73,22 @@ def is_nested(values: Sequence[Any]) -> bool:
 
 
 def named(sentences: Sequence[Sequence[int]], labels: Sequence[str]) -> list[list[str]]:
-    """Return the tags' names. An id that is no label raises IndexError."""
+    """Return the names of tags. Raises IndexError for an id that is not in `labels`."""
     return [[labels[tag] for tag in sentence] for sentence in sentences]
 
 
 def of_classes(metric: Callable[[Any, Any], float], two_classes: bool = False) -> Metric:
-    """Return a metric of the class of a sentence or a pair."""
+    """Return a metric of the kinds sentence and pair with classes as labels."""
     return Metric(unlabeled(metric), TEXT_KINDS, two_classes=two_classes)
 
 
 def of_numbers(metric: Callable[[Any, Any], float]) -> Metric:
-    """Return a metric of the number of a sentence or a pair."""
+    """Return a metric of the kinds sentence and pair with numbers as labels."""
     return Metric(unlabeled(metric), TEXT_KINDS, of_numbers=True)
 
 
 def of_answers(metric: Callable[[Any, Any], float]) -> Metric:
-    """Return a metric of the answers to questions."""
+    """Return a metric of the kind span."""
     return Metric(unlabeled(metric), frozenset({"span"}))
 
 
@@ -113,25 +113,25 @@ METRICS: dict[str, Metric] = {
     "cmrc_exact_match": of_answers(cmrc.cmrc_exact_match),
     "cmrc_f1": of_answers(cmrc.cmrc_f1),
 }
-"""The first metric of a task decides which epoch is the best."""
+"""The metrics by name. A task may use several; the first one that it names decides which epoch is the best."""
 
 
 def metrics_for(kind: str, has_numbers: bool = False) -> list[str]:
-    """Return the names of the metrics that serve a kind of task, in the order of METRICS.
+    """Return the names of the metrics that apply to a kind of task, in the order of METRICS.
 
-    has_numbers: whether the task's labels are numbers, which they can be in sentences and pairs.
+    has_numbers: whether the task is a regression, which the kinds sentence and pair allow.
     """
     return [name for name in METRICS if serves(name, kind, has_numbers)]
 
 
 def serves(name: str, kind: str, has_numbers: bool) -> bool:
-    """Return whether a metric serves a kind of task, with labels that are numbers or not."""
+    """Return whether a metric applies to a kind of task. has_numbers: whether the task is a regression."""
     metric = METRICS[name]
     return kind in metric.kinds and metric.of_numbers == has_numbers
 
 
 def default_metrics(kind: str, has_numbers: bool = False) -> list[str]:
-    """Return the metrics of a task that names none."""
+    """Return the metrics of a task whose file names none. has_numbers: whether the task is a regression."""
     if has_numbers:
         return ["pearson_and_spearman", "pearson", "spearman"]
 
@@ -140,7 +140,7 @@ def default_metrics(kind: str, has_numbers: bool = False) -> list[str]:
 
 
 def unsuitable(name: str, kind: str, has_numbers: bool, number_of_labels: int | None) -> str | None:
-    """Return why a metric does not serve a task and what would, or None if it does.
+    """Return why a metric does not apply to a task and which ones do, or None if it applies.
 
     number_of_labels: None if it is not known yet.
     """

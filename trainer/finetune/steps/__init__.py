@@ -1,1 +1,1 @@
-"""Steps of adaptation before fine-tuning: a general encoder, its domain's text, its task's text, the task."""
+"""Adaptation before fine-tuning: continued pretraining of a general encoder on a domain's text and the task's text."""

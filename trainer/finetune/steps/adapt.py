@@ -1,13 +1,14 @@
 """Runs one step of continued pretraining: text -> pairs -> a run of the trainer -> a Hugging Face folder.
 
-    DIR/STEP/texts.jsonl    the task's text (step "task" alone)
+    DIR/STEP/texts.jsonl    the task's text (only in the step "task")
     DIR/STEP/text           text shards
-    DIR/STEP/pairs          pairs, with the encoder's own vocabulary
+    DIR/STEP/pairs          pairs, encoded with the encoder's own vocabulary
     DIR/STEP/recipe.toml    the recipe
     DIR/STEP/run            the run: checkpoints, metrics, report
-    DIR/STEP/hf             the encoder that the next step begins with
+    DIR/STEP/hf             the encoder that the next step starts from
 
-Each is made by the documented command, either completely or not at all, and is not made again once it exists.
+The documented commands write these files. They skip or resume what earlier starts wrote, so an interrupted step
+continues when it is run again.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ from trainer.run_context import watch_ranks
 from trainer.train import pretrain
 
 JOB_TIMEOUT_SECONDS = 600.0
-"""How long rank 0 may go without progress while it runs the pipeline's jobs."""
+"""How long rank 0 may make no progress while it runs the pipeline's jobs before the watchdog ends the process."""
 
 PAIR_OBJECTIVES = {"domain": "full_sentences", "task": "doc_sentences"}
-"""Objectives with one segment per row, so only masks are predicted. In a task's rows examples are not joined."""
+"""The default objective of each step. Rows have one segment, so only masked tokens are predicted. A row of the step
+"task" never joins two examples."""
 
 
 @dataclass(frozen=True)
 class AdaptStep:
     """A step of continued pretraining.
 
-    name: "domain" or "task". texts: the task's; None for a domain's step. sources: of a domain's step, its corpus as
-    `shard` takes it, or folders of pairs if has_pairs. output: the step's folder.
+    name: "domain" or "task". output: the step's folder. texts: the texts of the step "task"; None for "domain".
+    sources: for the step "domain", its corpus as `shard --input` takes it, or folders of pairs if has_pairs.
     """
 
     name: str
@@ -63,7 +65,7 @@ class AdaptStep:
 
     @property
     def encoder(self) -> Path:
-        """The Hugging Face folder that the step ends with."""
+        """The Hugging Face folder that the step exports."""
         return self.output / "hf"
 
     @property
@@ -73,7 +75,7 @@ class AdaptStep:
 
 
 def check_step(step: AdaptStep, folder: str) -> None:
-    """Raise UsageError or DataError, before anything is done, if a step cannot continue the encoder in `folder`."""
+    """Raise UsageError or DataError if a step cannot continue the encoder in `folder`. Writes nothing."""
     validated(step_recipe(step.section, folder, step.pairs, str(step.run)), step.section)
     max_length_of(step.section, model_of_folder(folder))
     if step.has_pairs:
@@ -83,7 +85,7 @@ def check_step(step: AdaptStep, folder: str) -> None:
 
 
 def adapt(step: AdaptStep, folder: str, stop: StopRequest) -> None:
-    """Continue the encoder in `folder` and export it to `step.encoder`. A collective call.
+    """Continue the pretraining of the encoder in `folder` and export it to `step.encoder`. A collective call.
 
     Raises PreemptedError after a stop request, once everything is saved.
     """
@@ -104,7 +106,7 @@ def on_rank_0(act: Callable[[Callable[[], None]], None]) -> None:
 
 
 def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callable[[], None]) -> None:
-    """Turn the step's text into pairs, as a user would."""
+    """Turn the step's text into pairs, with the same commands that a user would run."""
     section = step.section
     text = step.output / "text"
     source = ",".join(step.sources)
@@ -124,18 +126,18 @@ def make_pairs(step: AdaptStep, folder: str, stop: StopRequest, progress: Callab
 
 
 def write_unless_equal(path: str, content: bytes) -> None:
-    """Write a file unless it already has this content: `shard` treats a newer file as changed."""
+    """Write a file unless it already has this content, because `shard` treats a file with a newer time as changed."""
     if not storage.exists(path) or storage.read(path) != content:
         storage.publish(path, content)
 
 
 def flags_of(values: dict[str, Any]) -> list[str]:
-    """Return flags as words. Example: `{"max_length": 64}` -> `["--max_length", "64"]`."""
+    """Return flags as command-line arguments. Example: `{"max_length": 64}` -> `["--max_length", "64"]`."""
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
 def final_recipe(step: AdaptStep, folder: str) -> Recipe:
-    """Write the step's recipe, which depends on how many rows there are, and return it."""
+    """Write the step's recipe, which depends on the number of rows in its pairs, and return it."""
     content = step_recipe(step.section, folder, step.pairs, str(step.run))
     content = fitted(content, step.section)
     write_recipe(content, str(step.output / "recipe.toml"))
@@ -143,15 +145,15 @@ def final_recipe(step: AdaptStep, folder: str) -> Recipe:
 
 
 def export_run(run: Path, encoder: Path, stop: StopRequest, progress: Callable[[], None]) -> None:
-    """Export a run, replacing what a killed export may have left."""
+    """Export a run, and overwrite what a killed export may have left."""
     run_job(["-m", "trainer.export", str(run), "--output", str(encoder), "--overwrite"], stop, progress)
 
 
 @contextlib.contextmanager
 def restored_arithmetic() -> Iterator[None]:
-    """Restore torch's arithmetic settings after the block, which a training run changes.
+    """Restore torch's arithmetic settings after the block, because a pretraining run changes them.
 
-    Fine-tuning must not depend on whether a step before it ran in the same process, or in one that was killed.
+    Fine-tuning must not depend on whether an earlier step ran in the same process or in one that was killed.
     """
     precision = torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -1,14 +1,13 @@
-"""Runs all steps in order; the entry point is `run_steps`.
+"""Runs all adaptation steps in order; the entry point is `run_steps`.
 
-    DIR/steps.json    which steps are done, and what each was made with
-    DIR/general       the run of [general] recipe, and its export (not with [general] folder)
+    DIR/steps.json    which steps are finished, and hashes of the inputs of each
+    DIR/general       the run of general.recipe and its export (absent with general.folder)
     DIR/domain        see adapt.py
-    DIR/task
-    DIR/finetune      what `clozeline finetune` writes
+    DIR/task          see adapt.py
+    DIR/finetune      the output of `clozeline finetune`
 
-All steps run in this process, on all ranks of a launcher. Each starts from what the step before it left on the disk,
-just as it does when the command is started again. Rank 0 alone runs the pipeline's jobs and exports, each in a separate
-process.
+All steps run in this process, on all ranks of a launcher. Each step reads the files that the previous one wrote, also
+when the command is started again. Rank 0 alone runs the pipeline's jobs and the exports, each in a separate process.
 """
 
 from __future__ import annotations
@@ -58,7 +57,10 @@ FINETUNE = "finetune"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. data: the folder of the task's files. made_with: for each step that has a folder."""
+    """The steps to run.
+
+    output: DIR. data: the folder of the task's files. made_with: by name, for each step that has a folder in DIR.
+    """
 
     steps: Steps
     output: Path
@@ -74,15 +76,15 @@ class Plan:
 
     @property
     def first_encoder(self) -> str:
-        """The folder of the encoder that the first step continues."""
+        """The folder of the encoder that the first adaptation step continues."""
         return self.general.folder or str(self.output / GENERAL / "hf")
 
 
 def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     """Run all steps that are not finished. A collective call.
 
-    Raises UsageError and DataError before anything is done, PreemptedError once everything is saved, and what training,
-    exports and the pipeline's jobs raise.
+    output: DIR. Raises UsageError and DataError for invalid steps before anything runs, PreemptedError after a stop
+    request once everything is saved, and the errors of training, of exports and of the pipeline's jobs.
     """
     plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
     start_distributed(JOB_TIMEOUT_SECONDS)
@@ -114,7 +116,7 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
 
 
 def plan_of(steps: Steps, output: Path) -> Plan:
-    """Read everything that the steps name. Raises UsageError and DataError for steps that cannot be run."""
+    """Read and check everything that the steps name. Raises UsageError and DataError for steps that cannot run."""
     task = read_task(steps.finetune.task, steps.finetune.set)
     data = data_folder(steps.finetune.task, steps.finetune.data)
     examples = read_task_data(task, data)
@@ -144,7 +146,10 @@ def check_encoder(plan: Plan, folder: str) -> None:
 
 
 def made_with_of(plan: Plan) -> dict[str, MadeWith]:
-    """Return for each step hashes of what decides its result."""
+    """Return for each step the hashes of the inputs that determine its result.
+
+    The hashes of a step include those of the step before it, so a change reaches all later steps.
+    """
     made_with: dict[str, MadeWith] = {}
     general = plan.general
     if general.folder is not None:
@@ -166,14 +171,14 @@ def made_with_of(plan: Plan) -> dict[str, MadeWith]:
 
 
 def text_identity(step: AdaptStep) -> str:
-    """Return a hash of a step's text. A corpus is identified by its patterns alone, not by what its files contain."""
+    """Return a hash of a step's text. A corpus is identified by its patterns only, not by the contents of its files."""
     if step.has_pairs:
         return hash_of([read_manifest(folder, "pairs").fingerprint for folder in step.pairs])
     return hash_of(step.texts, step.sources)
 
 
 def _without_workers(flags: Any) -> dict[str, Any]:
-    """Return the flags of a job that its result depends on."""
+    """Return the flags of a job that affect its result. The number of worker processes does not."""
     return flags.model_dump(exclude={"direct_num_workers"})
 
 
@@ -181,7 +186,7 @@ def _without_workers(flags: Any) -> dict[str, Any]:
 
 
 def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
-    """Hold DIR until `resources` close, and return its record. Raises UsageError if it holds something else."""
+    """Lock DIR until `resources` close, and return its record. Raises UsageError if DIR holds something else."""
     if (plan.output / IDENTITY_FILE).exists():
         raise UsageError(f"--output {plan.output} holds a fine-tuning without steps. Choose another folder.")
     resources.enter_context(held(plan.output))
@@ -193,9 +198,10 @@ def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
 
 @contextlib.contextmanager
 def _step(plan: Plan, record: StepRecord, name: str, always: bool = False) -> Iterator[bool]:
-    """Record that a step begins and, after the block, that it is finished. Yields whether the step must be run.
+    """Record that a step begins and, after the block, that it is finished. A collective call.
 
-    always: run the step even if it is finished, because the step itself knows what is left to do.
+    Yields whether the step must be run. always: run the step even if it is finished, because the step itself skips what
+    is already done.
     """
     made_with = plan.made_with[name]
     is_due = always or not run_on_rank_0(lambda: record.is_finished(name))

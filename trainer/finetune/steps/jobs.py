@@ -1,7 +1,7 @@
-"""Runs Clozeline's commands as a user would, each in its own process, and passes on their one-line errors.
+"""Runs Clozeline's commands as a user would, each in its own process, and raises their one-line errors here.
 
-The trainer does not import the pipeline. A job ends when this process ends. On Linux that holds even if this process is
-killed, so a new start never runs into a job of the previous one.
+The trainer does not import the pipeline. A job ends when this process ends. On Linux this holds even if this process is
+killed, so that a restart never meets a job of the previous start.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ if sys.platform == "linux":
         sys.exit(1)
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
-"""Lets the system end the process when its parent has ended (PR_SET_PDEATHSIG of prctl(2)), and becomes Python with
-the arguments from the second on. The parent may have ended before that."""
+"""A program that asks the kernel for SIGTERM when its parent dies (PR_SET_PDEATHSIG of prctl(2)), and then becomes
+Python with the arguments from the second on. The first argument is the parent's process id: if the parent died before
+the request, its child has another parent and exits at once."""
 
 
 class JobFailedError(ClozelineError):
-    """A job ended with an exit code that is not one of Clozeline's errors: it has a bug, or was killed."""
+    """A job ended with an exit code that is not one of Clozeline's errors: it has a bug or was killed."""
 
 
 def run_job(words: list[str], stop: StopRequest, progress: Callable[[], None]) -> None:
     """Run `python WORDS` and wait for it.
 
-    progress: called while the job runs.
-    Raises the error that the job ended with, and PreemptedError, after ending the job, if this process is to stop.
+    progress: called every half second while the job runs.
+    Raises the error that the job reported. If this process is asked to stop, ends the job and raises PreemptedError.
     """
     command = [sys.executable, "-c", ENDS_WITH_PARENT, str(os.getpid()), *words]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -73,7 +74,7 @@ def _has_ended(process: subprocess.Popen[str]) -> bool:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs."""
+    """End a process if it still runs: with SIGTERM, and after 30 seconds with SIGKILL."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -85,7 +86,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _read_errors(stream: IO[str], messages: list[str]) -> None:
-    """Pass on what a job writes to stderr, except its error, which this process reports once."""
+    """Copy a job's stderr to this process's, except its one-line error, which `run_job` raises."""
     for line in stream:
         if line.startswith(PREFIX):
             messages.append(line.removeprefix(PREFIX).strip())

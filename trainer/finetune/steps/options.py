@@ -28,9 +28,9 @@ def add_step_flags(flags: argparse.ArgumentParser) -> None:
 
 
 def steps_of(options: argparse.Namespace) -> Steps | None:
-    """Return the steps that a command line asks for, None if it asks for fine-tuning alone.
+    """Return the steps that a command line asks for, or None if it asks only for fine-tuning.
 
-    Raises UsageError if flags do not go together or one is missing.
+    Raises UsageError if flags conflict or one is missing.
     """
     if options.steps is not None:
         given = [f"--{name}" for name in IN_STEPS_FILE if getattr(options, name) not in (None, [])]

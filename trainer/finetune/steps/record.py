@@ -1,9 +1,9 @@
-"""The record of a folder of steps: which steps are finished, and what each was made with.
+"""The record of a folder of steps: which steps are finished, and hashes of the inputs of each.
 
     DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": HASH, ...}, "finished": true}, ...}
 
-What a step was made with includes the step before it, so a change shows in all steps that follow. A step whose folder
-was removed is done again, and so the folders of all later steps must be removed as well.
+The inputs of a step include the previous step, so a change affects the hashes of all later steps. A step whose folder
+was removed is run again, so the folders of all later steps must be removed as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemas.errors import DataError, UsageError
 RECORD_FILE = "steps.json"
 
 MadeWith = dict[str, str]
-"""Hashes of what a step's result depends on, by their names in messages."""
+"""Hashes of a step's inputs, by their names in messages."""
 
 
 class StepRecord:
@@ -35,9 +35,9 @@ class StepRecord:
                 self._entries[name] = entry
 
     def check(self, steps: Mapping[str, MadeWith]) -> None:
-        """Raise UsageError if the folder of a step was made with something else, or with a step that was removed.
+        """Raise UsageError if a step's folder was made with other inputs, or with a step whose folder was removed.
 
-        steps: all steps by name, in their order.
+        steps: the inputs of all steps by name, in the order of the steps.
         """
         names = list(steps)
         for position, name in enumerate(names):
@@ -48,7 +48,7 @@ class StepRecord:
                     f"--output, or remove {self._existing(names[position:])} to do it again."
                 )
 
-        # A step that is done again may have another result: a corpus, for example, is known by its path alone.
+        # A step that is run again may give another result: the hash of a corpus, for example, covers only its paths.
         for position, name in enumerate(names):
             later = self._existing(names[position + 1 :])
             if name not in self._entries and later:
@@ -58,14 +58,14 @@ class StepRecord:
                 )
 
     def _differences(self, name: str, made_with: MadeWith) -> list[str]:
-        """Return what a step would be made with now that differs from what its folder was made with."""
+        """Return the names of a step's inputs that differ from those its folder was made with."""
         if name not in self._entries:
             return []
         before = self._entries[name]["made_with"]
         return [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
 
     def _existing(self, names: list[str]) -> str:
-        """Return the folders of those steps that have one, for a message; an empty string if there are none."""
+        """Return the existing folders of the given steps for a message; an empty string if there are none."""
         return " and ".join(str(self._output / name) for name in names if name in self._entries)
 
     def is_finished(self, name: str) -> bool:
@@ -80,7 +80,7 @@ class StepRecord:
 
 
 def hash_of(*values: Any) -> str:
-    """Return a short hash of values that JSON can hold."""
+    """Return a hash of values that JSON can represent, as 16 hex digits."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

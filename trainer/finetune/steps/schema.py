@@ -1,7 +1,7 @@
-"""The steps file: which text an encoder is continued on before it is fine-tuned, as strict tables of a TOML file.
+"""The schema of a steps file, a TOML file that says on which texts to continue pretraining before fine-tuning.
 
-Paths are relative to the steps file's folder, except those inside recipes, which are relative to where the command
-runs, as those of `clozeline train` are.
+Paths are relative to the steps file's folder, except those inside recipes, which are relative to the working directory,
+as with `clozeline train`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trainer.config.section import Section
 
 
 class ShardFlags(Section):
-    """Flags of `clozeline shard`, which says what they mean. What is left out has its default."""
+    """Flags of `clozeline shard`, whose --help describes them. Flags that are left out have its defaults."""
 
     format: Literal["auto", "text", "jsonl", "parquet", "wikiextractor"] | None = Field(
         default=None, description="Format of the corpus."
@@ -35,7 +35,7 @@ class ShardFlags(Section):
 
 
 class PairsFlags(Section):
-    """Flags of `clozeline pairs`, which says what they mean. What is left out has its default, or the step's."""
+    """Flags of `clozeline pairs`, whose --help describes them. Flags left out have its defaults or the step's."""
 
     objective: Literal["nsp", "sop", "full_sentences", "doc_sentences"] | None = Field(
         default=None,
@@ -75,7 +75,7 @@ class AdaptSection(Section):
 
 
 class GeneralSection(Section):
-    """The encoder that everything begins with: a folder, or a recipe that is trained first."""
+    """The encoder that the steps start from: a folder, or a recipe that is trained first."""
 
     folder: str | None = Field(default=None, description="Encoder in the Hugging Face format.")
     recipe: str | None = Field(
@@ -85,7 +85,7 @@ class GeneralSection(Section):
 
 
 class DomainSection(AdaptSection):
-    """The step on a domain's text."""
+    """Continued pretraining on a domain's text."""
 
     corpus: str | list[str] | None = Field(
         default=None, description="Text files, or patterns of them, as `clozeline shard --input` takes them."
@@ -96,7 +96,7 @@ class DomainSection(AdaptSection):
 
 
 class TaskStepSection(AdaptSection):
-    """The step on the text of the task's training files. Labels, and the other files, are not used."""
+    """Continued pretraining on the text of the task's training files. Labels and the other files are not used."""
 
     epochs: float | None = Field(
         default=100.0,
@@ -107,7 +107,7 @@ class TaskStepSection(AdaptSection):
 
 
 class FinetuneSection(Section):
-    """Fine-tuning: what `clozeline finetune FOLDER` takes as flags."""
+    """Fine-tuning, with the values that `clozeline finetune FOLDER` takes as flags."""
 
     task: str = Field(description="The task file.")
     data: str | None = Field(default=None, description="Folder of the task's files. If unset, the task file's.")
@@ -117,7 +117,7 @@ class FinetuneSection(Section):
 
 
 class Steps(Section):
-    """All steps, in the order in which they are done."""
+    """All steps, in the order in which they run."""
 
     general: GeneralSection | None = Field(
         default=None, description="The encoder to begin with. If unset, FOLDER of the command line."
@@ -128,4 +128,4 @@ class Steps(Section):
 
 
 ORDER = tuple(Steps.model_fields)
-"""The names of the steps, in the order in which they are done."""
+"""The names of the steps, in the order in which they run."""

@@ -1,6 +1,6 @@
-"""The recipe of a step: the one that the steps file names, with the model of the encoder that the step begins with.
+"""Builds the recipe of a step: the recipe that the steps file names, with the model shape of the encoder to continue.
 
-It is written to DIR/STEP/recipe.toml, which `clozeline train --config` takes as well.
+It is written to DIR/STEP/recipe.toml, which `clozeline train --config` accepts as well.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from trainer.models.hf_shape import model_of_folder
 from trainer.models.host_memory import check_memory
 
 KEPT_OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-"""Keys of a recipe's [model] that are no part of the encoder's shape."""
+"""Keys of a recipe's [model] that are kept, because they are not part of the encoder's shape."""
 
 OF_OTHER_PAIRS = ("weights", "vocab", "statistics")
-"""Keys of a recipe's [data] that belong to the pairs which it names itself."""
+"""Keys of a recipe's [data] that apply only to the recipe's own data.pairs."""
 
 DEFAULT_MAX_LENGTH = 128
 
 
 def changed_content(section: AdaptSection) -> dict[str, Any]:
-    """Return the content of a step's recipe with the step's changes. Raises UsageError and StorageError."""
+    """Return the content of a step's recipe with the step's `set` applied. Raises UsageError and StorageError."""
     content = content_of_recipe(section.recipe)
     for change in section.set:
         apply_override(content, change)
@@ -46,9 +46,9 @@ def changed_content(section: AdaptSection) -> dict[str, Any]:
 
 
 def max_length_of(section: AdaptSection, model: dict[str, Any]) -> int:
-    """Return how many tokens the rows of a step have: what is asked for, as far as the encoder takes it.
+    """Return the maximum tokens per row of a step: make_pairs.max_length, or the recipe's data.max_length, or 128.
 
-    Raises UsageError if the step itself asks for more.
+    The last two are capped at the encoder's limit. Raises UsageError if make_pairs.max_length exceeds it.
     """
     longest = model["max_position_embeddings"]
     asked = section.make_pairs.max_length
@@ -62,9 +62,9 @@ def max_length_of(section: AdaptSection, model: dict[str, Any]) -> int:
 
 
 def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: str) -> dict[str, Any]:
-    """Return the content of the recipe that continues the encoder in `folder` on folders of pairs.
+    """Return the content of the recipe that continues the encoder in `folder` on folders of pairs, not yet validated.
 
-    output: the run's folder. The content is not validated yet.
+    output: the run's folder.
     """
     content = changed_content(section)
     before = content.get("model", {})
@@ -80,7 +80,10 @@ def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: st
 
 
 def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
-    """Return a valid recipe with as many steps as its text allows, in batches that the text fills."""
+    """Return the content of a recipe with batch size and number of steps adapted to the step's pairs.
+
+    A batch has at most as many rows or tokens as there are. If `epochs` is set, it limits run.max_steps.
+    """
     recipe = validated(content, section)
     unit = "rows" if recipe.batch.global_tokens is None else "tokens"
     manifests = [read_manifest(folder, "pairs") for folder in recipe.data.folders]
@@ -89,7 +92,7 @@ def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
     batch = dict(content["batch"])
     size = recipe.batch.size
     if size > available:
-        # Otherwise rows would recur within a step, which the trainer refuses.
+        # A larger batch would repeat rows within a step, which the trainer rejects.
         micro_batch = min(recipe.batch.micro_batch or 1, available)
         size = available // micro_batch * micro_batch
         batch["global_batch" if unit == "rows" else "global_tokens"] = size

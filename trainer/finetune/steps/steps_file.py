@@ -1,4 +1,4 @@
-"""Reads a steps file, or makes the steps of `clozeline finetune --continue_pretraining RECIPE`."""
+"""Reads a steps file, or builds the steps of `clozeline finetune --continue_pretraining RECIPE`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trainer.finetune.steps.schema import (
 )
 
 PATHS = ("folder", "corpus", "pairs", "data")
-"""Keys of any step that hold paths; `recipe` and `task` do as well, unless they name one that ships."""
+"""Keys of a step that hold paths. `recipe` and `task` do too, unless they name one that ships with Clozeline."""
 
 
 def read_steps(path: str, folder: str | None) -> Steps:
-    """Return the steps of a file, with paths from where the command runs.
+    """Return the steps of a file, with paths relative to the working directory.
 
     folder: FOLDER of the command line, None if it was not given.
     Raises UsageError that names the file and each wrong key, and StorageError if the file cannot be read.
@@ -41,7 +41,7 @@ def read_steps(path: str, folder: str | None) -> Steps:
 
 
 def continued_steps(folder: str, recipe: str, finetune: FinetuneSection) -> Steps:
-    """Return the steps of --continue_pretraining: the domain's, if the recipe has pairs of its own, and the task's."""
+    """Return the steps of --continue_pretraining: "domain", if the recipe has its own data.pairs, and "task"."""
     content = content_of_recipe(recipe)
     data = content.get("data", {})
     pairs = data.get("pairs") if isinstance(data, dict) else None
@@ -54,7 +54,7 @@ def continued_steps(folder: str, recipe: str, finetune: FinetuneSection) -> Step
 
 
 def content_of_recipe(recipe: str) -> dict[str, Any]:
-    """Return the content of a recipe file, or of a shipped recipe. Raises UsageError and StorageError."""
+    """Return the content of a recipe file or a shipped recipe. Raises UsageError and StorageError."""
     try:
         return tomllib.loads(read_recipe(recipe))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -62,9 +62,9 @@ def content_of_recipe(recipe: str) -> dict[str, Any]:
 
 
 def check_order(names: list[str], path: str) -> None:
-    """Raise UsageError if the tables of a file are not in the order of the steps, which would be misleading.
+    """Raise UsageError if the tables of a file are not in the order in which the steps run, to avoid surprises.
 
-    Unknown names are left to the schema.
+    The schema reports unknown names later.
     """
     places = [ORDER.index(name) for name in names if name in ORDER]
     for before, after in pairwise(places):
@@ -76,7 +76,7 @@ def check_order(names: list[str], path: str) -> None:
 
 
 def check_sources(steps: Steps, folder: str | None, path: str) -> None:
-    """Raise UsageError unless the first encoder and the domain's text are each named once."""
+    """Raise UsageError unless the first encoder and the domain's text are each given exactly once."""
     general = steps.general
     if general is not None and folder is not None:
         raise UsageError(f"--steps {path} has [general], and FOLDER {folder} is given too. Leave one of them out.")
@@ -116,7 +116,7 @@ def _toml_of(path: str) -> dict[str, Any]:
 
 
 def _from_here(steps: Steps, folder: Path) -> Steps:
-    """Return the steps with paths that are relative to the working directory instead of `folder`."""
+    """Return the steps with paths relative to the working directory instead of `folder`."""
     changed: dict[str, Any] = {}
     for name in ORDER:
         section = getattr(steps, name)
@@ -128,10 +128,10 @@ def _from_here(steps: Steps, folder: Path) -> Steps:
 
 
 def _paths_of(section: Any, folder: Path) -> dict[str, Any]:
-    """Return the keys of a step that hold paths, as far as they are set."""
+    """Return the keys of a step that hold paths and are set, with their values."""
     paths = {name: getattr(section, name, None) for name in PATHS}
 
-    # Recipes and tasks that ship with Clozeline have names, before which files come.
+    # These keys also take names of shipped recipes and tasks. A file with the same name takes precedence.
     for key, shipped in (("recipe", recipe_names()), ("task", shipped_task_names())):
         value = getattr(section, key, None)
         if value not in shipped or (folder / value).is_file():
@@ -140,7 +140,7 @@ def _paths_of(section: Any, folder: Path) -> dict[str, Any]:
 
 
 def _moved(value: Any, folder: Path) -> Any:
-    """Return a path, a list of them, or patterns with commas between, from the working directory."""
+    """Return a path, a list of paths, or comma-separated patterns relative to the working directory. URLs stay."""
     if isinstance(value, list):
         return [_moved(path, folder) for path in value]
     parts = [path if "://" in path else str(folder / path) for path in value.split(",")]

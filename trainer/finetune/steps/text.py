@@ -1,6 +1,7 @@
-"""The text of a task's training examples, without their labels: what the task's step learns from.
+"""Extracts the text of a task's training examples, without labels, for continued pretraining in the step "task".
 
-Each example is a document. A text that several examples share, such as the context of questions, is one document.
+Each text or pair of texts is one document; contexts, questions and choices are separate documents. A text that several
+examples share, such as the context of questions, becomes one document.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from trainer.finetune.examples import ChoiceExample, Example, SpanExample, TagEx
 
 
 def task_texts(examples: Sequence[Example], task: str) -> list[str]:
-    """Return the distinct texts of training examples, in their order. Raises DataError if there is none.
+    """Return the distinct texts of training examples, in their order. Raises DataError if there are none.
 
     task: the name of the task, for the message.
     """
-    # The keys of a dict keep their order.
+    # A dict removes duplicates and, unlike a set, keeps the order.
     texts = {text: None for example in examples for text in _texts_of(example) if text.strip()}
     if not texts:
         raise DataError(
@@ -35,7 +36,7 @@ def _texts_of(example: Example) -> Iterator[str]:
         yield example.context
         yield example.question
     elif isinstance(example, ChoiceExample):
-        # All choices: which one is right is the label.
+        # All choices, so that the text does not reveal which one is correct.
         yield example.context
         yield from example.choices
     else:
@@ -43,5 +44,5 @@ def _texts_of(example: Example) -> Iterator[str]:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Return texts as JSON lines, which `shard` reads."""
+    """Return texts as UTF-8 JSON lines, in the format that `shard` reads."""
     return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()

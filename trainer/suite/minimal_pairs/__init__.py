@@ -1,1 +1,1 @@
-"""Minimal pairs: how often does a masked language model prefer the acceptable sentence of two?"""
+"""Minimal pairs: counts how often a masked language model prefers the acceptable sentence of a pair."""

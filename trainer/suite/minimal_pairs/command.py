@@ -3,7 +3,7 @@
     OUTPUT/files/NAME.json   the scores of one file, written when all its pairs are scored
     OUTPUT/results.json      the mean accuracy over paradigms, and the accuracy of each phenomenon and paradigm
 
-A finished file is kept, so the same command continues after a stop.
+Scores of finished files are kept, so the same command continues after a stop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trainer.suite.needed_files import joined, matching
 from trainer.suite.plan import read_json
 
 SENTENCES_AT_ONCE = 512
-"""Sentences whose masked rows are in memory together."""
+"""Sentences whose masked rows are in memory at the same time."""
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -48,7 +48,7 @@ def score_files(options: argparse.Namespace) -> None:
     paths = [joined(options.data, name) for name in matching(options.data, options.files)]
     if not paths:
         raise DataError(f"{options.data} has no files {options.files}.")
-    # Read all of them first, so that an error in the last one does not come after hours of scoring.
+    # Read all files first, so that an error in the last one does not appear after hours of scoring.
     pairs_of = {path: read_pairs(path) for path in paths}
 
     encoder = fingerprint_of(options.folder)
@@ -66,7 +66,7 @@ def score_files(options: argparse.Namespace) -> None:
         identity_of_file = identity | {"file": storage.sha256(storage.read(path))}
         scores = _scored_before(file, identity_of_file, output)
         if scores is None:
-            # The model is opened here, at the first file that needs it: a finished folder needs none.
+            # The model is opened at the first file that needs it. If all files are scored, it is never loaded.
             model, tokenizer = opened()
             with naming(path):
                 scores = identity_of_file | scores_of(model, tokenizer, pairs_of[path], options.variant)
@@ -78,7 +78,10 @@ def score_files(options: argparse.Namespace) -> None:
 
 
 def _scored_before(file: Path, identity: Mapping[str, Any], output: Path) -> dict[str, Any] | None:
-    """Return what an earlier start wrote, None if there is nothing. Raises UsageError if it is of something else."""
+    """Return the scores that an earlier start wrote, None if there are none.
+
+    Raises UsageError if they are of another encoder, variant or file.
+    """
     scores = read_json(file)
     if not scores:
         return None
@@ -89,7 +92,7 @@ def _scored_before(file: Path, identity: Mapping[str, Any], output: Path) -> dic
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Put the name of a file before errors about its sentences."""
+    """Prefix errors about sentences with the path of their file."""
     try:
         yield
     except DataError as error:
@@ -97,9 +100,9 @@ def naming(path: str) -> Iterator[None]:
 
 
 def scores_of(model: Any, tokenizer: Any, pairs: Sequence[Pair], variant: str) -> dict[str, Any]:
-    """Return how many pairs of each paradigm a model gets right, and the seconds that took.
+    """Return how many pairs of each paradigm a model gets right, the accuracy over all pairs, and the seconds it took.
 
-    A pair is right if the acceptable sentence is the more likely one; two equal sentences count as wrong.
+    A pair is right if the acceptable sentence is more likely than the other one. Equal likelihoods count as wrong.
     """
     started = perf_counter()
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
@@ -122,10 +125,10 @@ def scores_of(model: Any, tokenizer: Any, pairs: Sequence[Pair], variant: str) -
 def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of results.json: the scores of all files together.
 
-    The accuracy is the mean over paradigms, each of which counts the same. That is what BLiMP reports (all of its
-    paradigms have 1,000 pairs) and what BabyLM computes, whose paradigms differ in size (`process_results` in
-    sentence_zero_shot/run.py of https://github.com/babylm/evaluation-pipeline-2025). A phenomenon's accuracy is over
-    its pairs, as there.
+    The accuracy is the unweighted mean over paradigms, as BLiMP reports it (all of its paradigms have 1,000 pairs) and
+    as BabyLM computes it, whose paradigms differ in size (`process_results` in sentence_zero_shot/run.py of
+    https://github.com/babylm/evaluation-pipeline-2025). As in BabyLM's code, the accuracy of a phenomenon is over all
+    its pairs.
     """
     rows = [row for file in files for row in file["paradigms"]]
     by_phenomenon: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -146,5 +149,5 @@ def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> 
 
 
 def share_right(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return which share of the pairs of some paradigms is right."""
+    """Return the fraction of right pairs over all pairs of some paradigms."""
     return sum(row["right"] for row in rows) / sum(row["pairs"] for row in rows)

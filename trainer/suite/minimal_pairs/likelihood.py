@@ -1,9 +1,9 @@
-"""The pseudo-log-likelihood of a sentence under a masked language model.
+"""Computes the pseudo-log-likelihood of a sentence under a masked language model.
 
-Each token is masked in turn, and the log-probabilities that the model gives the masked tokens are added up (Salazar et
-al., Masked Language Model Scoring, arXiv:1910.14659). A word of several tokens then scores too high, because its other
-tokens give the masked one away. By default, the later tokens of the same word are therefore masked as well (Kauf and
-Ivanova, A Better Way to Do Masked Language Model Scoring, arXiv:2305.10588, "PLL-word-l2r").
+Each token is masked in turn, and the log-probabilities of the masked tokens are summed (Salazar et al., Masked Language
+Model Scoring, arXiv:1910.14659). A word of several tokens then scores too high, because its other tokens give the
+masked one away. By default, the later tokens of the same word are therefore masked as well (Kauf and Ivanova, A Better
+Way to Do Masked Language Model Scoring, arXiv:2305.10588, "PLL-word-l2r").
 
 Shape suffixes: R rows of a batch, T tokens of a row, H width, V tokens of the vocabulary.
 """
@@ -22,15 +22,18 @@ from schemas.errors import DataError
 from trainer.finetune.model import longest_row
 
 TOKENS_AT_ONCE = 8192
-"""Tokens of a batch."""
+"""Maximum tokens per batch."""
 
 ROWS_AT_ONCE = 512
-"""Rows of a batch at most: each has logits over the vocabulary, in float32."""
+"""Maximum rows per batch. Each row has float32 logits over the vocabulary."""
 
 
 @dataclass(frozen=True)
 class MaskedRow:
-    """A sentence with some tokens masked. sentence: its number. place: the position to predict. target: its token."""
+    """A sentence with some tokens masked.
+
+    sentence: the index of the sentence. ids: with special tokens. place: the position to predict. target: its token id.
+    """
 
     sentence: int
     ids: tuple[int, ...]
@@ -39,17 +42,17 @@ class MaskedRow:
 
 
 def max_tokens(config: Any, tokenizer: Any) -> int:
-    """Return the most tokens that a sentence may have, by the tokenizer and by the encoder's positions."""
+    """Return the maximum number of tokens in a sentence, by the tokenizer and by the encoder's positions."""
     positions = longest_row(config)
     return tokenizer.model_max_length if positions is None else min(tokenizer.model_max_length, positions)
 
 
 def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, longest: int) -> list[MaskedRow]:
-    """Return a row for each token of each sentence, special tokens excepted.
+    """Return one row for each token of each sentence, except special tokens.
 
-    within_words: also mask the later tokens of the same word. A word is what the tokenizer's pre-tokenization makes.
-    longest: the most tokens of a row.
-    Raises DataError for a longer sentence: cut off, it could not be compared with its counterpart.
+    within_words: also mask the later tokens of the same word, as the tokenizer's pre-tokenization defines words.
+    longest: the maximum number of tokens in a row.
+    Raises DataError for a longer sentence. If it were truncated, its score could not be compared with the other one's.
     """
     encoding = tokenizer(list(sentences), return_special_tokens_mask=True, truncation=False)
     rows = []
@@ -73,7 +76,10 @@ def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, lo
 
 
 def end_of_word(words: Sequence[int | None], place: int) -> int:
-    """Return the position of the last token of a token's word. words: the number of each token's word."""
+    """Return the position of the last token of the word at `place`.
+
+    words: the index of each token's word, None for special tokens.
+    """
     last = place
     while last + 1 < len(words) and words[last + 1] is not None and words[last + 1] == words[place]:
         last += 1
@@ -81,7 +87,7 @@ def end_of_word(words: Sequence[int | None], place: int) -> int:
 
 
 def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:
-    """Yield the numbers of the rows of each batch. Rows of a batch have the same length, so there is no padding."""
+    """Yield the indices of the rows of each batch. Rows of a batch have the same length, so there is no padding."""
     by_length: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         by_length.setdefault(len(row.ids), []).append(number)
@@ -94,9 +100,9 @@ def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within_words: bool) -> list[float]:
-    """Return the pseudo-log-likelihood of each sentence, in nats. The model is in evaluation mode.
+    """Return the pseudo-log-likelihood of each sentence, in nats. The model must be in evaluation mode.
 
-    Raises DataError for a sentence that is longer than the encoder's positions.
+    within_words: as in `masked_rows`. Raises DataError for a sentence that is too long for the encoder.
     """
     rows = masked_rows(sentences, tokenizer, within_words, max_tokens(model.config, tokenizer))
     device = next(model.parameters()).device
@@ -112,7 +118,7 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
         for number, value in zip(numbers, log_probabilities_R.tolist(), strict=True):
             found[number] = value
 
-    # Summed in the order of tokens, so that a sum does not depend on how rows were batched.
+    # Sum in the order of tokens, so that a sum does not depend on how rows were batched.
     sums = [0.0] * len(sentences)
     for row, value in zip(rows, found, strict=True):
         sums[row.sentence] += value
@@ -120,7 +126,7 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
 
 
 def logits_at(model: Any, ids_RT: Tensor, places_R: Tensor) -> Tensor:
-    """Return the logits (R, V) at one place of each row."""
+    """Return the logits (R, V) at one position of each row. places_R: these positions."""
     attention_RT = torch.ones_like(ids_RT)
     with only_at(model, places_R) as is_cut:
         logits = model(input_ids=ids_RT, attention_mask=attention_RT).logits
@@ -131,10 +137,10 @@ def logits_at(model: Any, ids_RT: Tensor, places_R: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def only_at(model: Any, places_R: Tensor) -> Iterator[bool]:
-    """Have the model compute logits over the vocabulary at one position of each row only. Yields whether it will.
+    """Make the model compute logits over the vocabulary only at one position of each row. Yields whether it will.
 
-    Logits at all positions would take most of the memory, and most of the time of a small model. The last layer of a
-    head in transformers is what `get_output_embeddings` returns; the hook passes it only the vectors (R, H) needed.
+    Logits at all positions would take most of the memory and, in a small model, most of the time. In transformers,
+    `get_output_embeddings` returns the last layer of the head; a hook passes it only the vectors (R, H) needed.
     """
     decoder = model.get_output_embeddings()
     if not isinstance(decoder, torch.nn.Linear):

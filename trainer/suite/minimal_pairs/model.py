@@ -1,4 +1,4 @@
-"""Opens a masked language model, or says why a folder holds none."""
+"""Opens a masked language model for minimal pairs, or explains why a folder cannot be used."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WHY_NOT = {
     "sentence with single tokens masked is not defined for it",
     "electra": "a replaced-token detector tells which tokens were replaced and gives none of them a probability",
 }
-"""Why some families are refused, by model_type. ELECTRA's generators have the discriminators' model_type, and are
-recognized by their weights."""
+"""Why some families cannot be used, by model_type. ELECTRA's generators have the same model_type as discriminators, and
+are recognized by their weights."""
 
 
 def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     """Return the model, in evaluation mode on the job's device, and its tokenizer.
 
-    Raises UsageError if the folder holds no masked language model, with the reason, and DataError for damaged weights.
+    Raises UsageError with the reason if the folder holds no masked language model, and DataError for damaged weights.
     """
     config = read_config(folder)
     if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
@@ -34,7 +34,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
         raise UsageError(f"{folder} has no mask token, or no tokenizer.json. Minimal pairs need both.")
 
     model, missing = open_model(AutoModelForMaskedLM, folder, random_weights)
-    # A head that the folder lacks would have random weights, and every score would be random.
+    # A head that is missing from the folder would have random weights, so every score would be random.
     if missing:
         raise _refusal(folder, config)
     return model, tokenizer

@@ -13,12 +13,13 @@ from schemas.errors import DataError
 GOOD = "sentence_good"
 BAD = "sentence_bad"
 NAMES = ("UID", "linguistics_term")
-"""Keys for the paradigm and the phenomenon of a pair. Without them, the name of the file stands for both."""
+"""Keys for the paradigm and the phenomenon of a pair. A missing paradigm defaults to the file's name, and a missing
+phenomenon to the paradigm."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An acceptable and an unacceptable sentence, with their paradigm and the phenomenon that it belongs to."""
+    """An acceptable and an unacceptable sentence, their paradigm, and the phenomenon that the paradigm belongs to."""
 
     good: str
     bad: str
@@ -27,7 +28,7 @@ class Pair:
 
 
 def read_pairs(path: str) -> list[Pair]:
-    """Return the pairs of a file. Raises DataError that names the line and what is wrong with it."""
+    """Return the pairs of a file, a path or a URL. Raises DataError that names the line and what is wrong with it."""
     name = posixpath.splitext(posixpath.basename(path))[0]
     pairs = []
     with storage.open_input(path) as file:

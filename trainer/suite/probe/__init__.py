@@ -1,1 +1,1 @@
-"""Linear probes: how well can a linear classifier solve a task from the frozen vectors of each layer?"""
+"""Linear probes: measures how well a linear classifier solves a task from the frozen vectors of each layer."""

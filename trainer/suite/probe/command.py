@@ -1,10 +1,10 @@
 """Probes all layers of an encoder: `python -m trainer.suite.child probe FOLDER --task TASK.toml --output DIR`.
 
-    OUTPUT/results.json   for each layer the task's first metric on the dev set
+    OUTPUT/results.json   for each layer, the task's first metric on the dev set
 
-A logistic regression for each layer is fitted to the vectors of the training set (Alain and Bengio, Understanding
-intermediate layers using linear classifier probes, arXiv:1610.01644). The only random choice is which examples of a
-large training set are used, and it is always the same. So there is one score for each layer, and there are no seeds.
+For each layer, a logistic regression is fitted to the vectors of the training set (Alain and Bengio, Understanding
+intermediate layers using linear classifier probes, arXiv:1610.01644). The only random choice is the sample of a large
+training set, whose seed is fixed, so each layer has one score and there are no seeds to choose.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from trainer.suite.probe.tasks import check_probed
 from trainer.suite.probe.vectors import layer_vectors
 
 MAX_TRAINING_VECTORS = 20_000
-"""For the 13 layers of a base model they take 800 MB. More of them hardly change the score of a linear classifier."""
+"""Maximum training vectors per layer. They take 800 MB for the 13 layers of a base model. More vectors hardly change
+the score of a linear classifier."""
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -75,10 +76,10 @@ def probe(options: argparse.Namespace) -> None:
 
 
 def open_encoder(folder: str, random_weights: bool) -> Any:
-    """Return the encoder without a head, in evaluation mode. Raises DataError for damaged and for missing weights."""
+    """Return the encoder without a head, in evaluation mode. Raises DataError for damaged or missing weights."""
     model, missing = open_model(AutoModel, folder, random_weights)
 
-    # The pooler comes after the last layer, so no layer's vectors depend on it.
+    # The pooler comes after the last layer, so the vectors do not depend on it.
     needed = [name for name in missing if "pooler" not in name]
     if needed:
         raise DataError(
@@ -89,20 +90,20 @@ def open_encoder(folder: str, random_weights: bool) -> Any:
 
 @dataclass(frozen=True)
 class Sample:
-    """Vectors (L, N, H) and their classes (N)."""
+    """Vectors, float32 (L, N, H), for L layers, N vectors and width H, and their classes, int64 (N,)."""
 
     vectors_LNH: NDArray[np.float32]
     classes_N: NDArray[np.int64]
 
 
 def fitted(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> list[Classifier]:
-    """Return a classifier for each layer."""
+    """Return a classifier for each layer, fitted to a sample of the training features."""
     sample = sample_of(model, kind, chosen(features))
     return [fit(vectors_NH, sample.classes_N, kind.outputs) for vectors_NH in sample.vectors_LNH]
 
 
 def chosen(features: Sequence[Feature]) -> list[Feature]:
-    """Return random features, always the same ones, that have at most MAX_TRAINING_VECTORS vectors together."""
+    """Return a random sample of features, from a fixed seed, with at most MAX_TRAINING_VECTORS vectors in total."""
     random = np.random.Generator(np.random.PCG64(key("probe", "examples")))
     kept: list[int] = []
     vectors = 0
@@ -132,15 +133,15 @@ def sample_of(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> Samp
 
 
 def scored(model: Any, kind: Kind[Any, Any], classifiers: Sequence[Classifier], dev: Sequence[Any]) -> list[float]:
-    """Return the task's first metric on the dev set for each layer. Its vectors are in memory for one batch alone."""
+    """Return the task's first metric on the dev set for each layer. Holds the vectors of only one batch in memory."""
     features = kind.features(dev)
-    # What the head of a fine-tuned model would give, by layer and by the number of a feature: logits (C,), or (W, C)
-    # for W words. Here the chosen class has 1 and the others have 0.
+    # By layer and index of the feature, scores in the form that the head of a fine-tuned model gives: logits (C,), or
+    # (W, C) for W words. The predicted class has 1 and the others have 0.
     outputs: list[dict[int, NDArray[np.float32]]] = [{} for _ in classifiers]
     one_hot_CC = np.eye(kind.outputs, dtype=np.float32)
 
     for numbers, vectors_LNH in layer_vectors(model, kind, features):
-        # The vectors of a batch lie one behind the other. Each feature takes as many as it has.
+        # The vectors of a batch are concatenated. Split them by the number of vectors of each feature.
         counts = [vector_count(features[number]) for number in numbers]
         ends = np.cumsum(counts)[:-1]
 
@@ -159,5 +160,5 @@ def scored(model: Any, kind: Kind[Any, Any], classifiers: Sequence[Classifier], 
 
 
 def vector_count(feature: Feature) -> int:
-    """Return how many vectors a feature has: one for each of its words, or one."""
+    """Return the number of vectors of a feature: one per word, or one for a text."""
     return len(feature.part.words) if feature.part is not None else 1

@@ -1,4 +1,4 @@
-"""Which tasks a linear probe can be fitted to."""
+"""Reads the task of a linear probe, and checks that it can be probed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ KINDS = ("sentence", "pair", "tags")
 
 @dataclass(frozen=True)
 class OpenProbe:
-    """A task to probe. path: of its file. data: the folder of its files, which may be a URL. changes: by --set."""
+    """A task to probe.
+
+    path: of the task file. data: the folder of the task's files, which may be a URL. changes: --set flags that apply.
+    """
 
     path: str
     task: Task
@@ -26,8 +29,10 @@ class OpenProbe:
 
 
 def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
-    """Return the task to probe. changes: the values of --set; those for a task of the suite do not apply to the probe.
+    """Return the task to probe.
 
+    path: of the task file. data: the folder of its files. changes: the values of --set. Those for a single task of the
+    suite do not apply to the probe.
     Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
     own = changes_for_all(changes)
@@ -45,7 +50,7 @@ def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
 
 
 def check_probed(task: Task) -> None:
-    """Raise UsageError if a task cannot be probed."""
+    """Raise UsageError unless a task has classes of texts or of words, which a linear probe needs."""
     if task.kind not in KINDS or task.is_regression:
         what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind!r}"
         raise UsageError(

@@ -1,7 +1,7 @@
-"""The vectors that a probe reads from each layer of an encoder.
+"""Computes the vectors that a probe reads from each layer of an encoder.
 
-A text's vector is the mean over its tokens, and a word's is that of its first token. Layer 0 is the embeddings; the
-last layer is what the head of a fine-tuned model reads.
+The vector of a text is the mean over its tokens, and that of a word is the vector of its first token. Layer 0 is the
+output of the embeddings; the last layer is the input of the head in a fine-tuned model.
 
 Shape suffixes: B features of a batch, T tokens of a row, H width, N vectors, L layers.
 """
@@ -20,16 +20,16 @@ from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.kinds.tags import Words
 
 FEATURES_AT_ONCE = 64
-"""Features of a batch."""
+"""Features per batch."""
 
 Vectors = NDArray[np.float32]
 
 
 @torch.inference_mode()
 def layer_vectors(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> Iterator[tuple[list[int], Vectors]]:
-    """Yield, batch by batch, the positions of its features in `features`, and their vectors (L, N, H) in that order.
+    """Yield for each batch the indices of its features, and their vectors, float32 (L, N, H), in that order.
 
-    A feature has one vector, or one for each of its words.
+    A feature has one vector, or one per word.
     """
     device = next(model.parameters()).device
     for numbers in evaluation_batches(features, FEATURES_AT_ONCE):
@@ -37,17 +37,17 @@ def layer_vectors(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> 
         columns = {name: values.to(device) for name, values in kind.batch(batch).items()}
         layers = model(**columns, output_hidden_states=True).hidden_states
 
-        # All layers of a batch go to the host together, as one array: 330 MB for a base model and rows of 128 tokens.
+        # Copy all layers of a batch to the CPU as one array: 330 MB for a base model and rows of 128 tokens.
         hidden_LBTH = torch.stack([layer.float() for layer in layers]).cpu().numpy()
         attention_BT = columns["attention_mask"].cpu().numpy().astype(bool)
         yield numbers, pooled(hidden_LBTH, attention_BT, batch)
 
 
 def pooled(hidden_LBTH: Vectors, attention_BT: NDArray[np.bool_], batch: Sequence[Feature]) -> Vectors:
-    """Return the vectors (L, N, H) that stand for texts or for words. attention_BT: False at padding."""
+    """Return the vectors of texts or of words, (L, N, H). attention_BT: False at padding."""
     found = []
     for row, feature in enumerate(batch):
-        # Padding may be on either side, so it is taken out before positions are counted.
+        # Padding may be on either side, so remove it first: positions of words are counted without padding.
         hidden_LTH = hidden_LBTH[:, row, attention_BT[row]]
 
         if isinstance(feature.part, Words):
