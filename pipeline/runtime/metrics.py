@@ -49,7 +49,7 @@ def count_report(kind: Kind, report: Report) -> None:
 
 
 def count_lot(entries: list[Shard]) -> None:
-    """Count a lot of text shards whose words are counted: its documents, and the bytes of its files."""
+    """Count a lot, a group of shards that one worker counts: its rows (as "documents") and the bytes of its files."""
     count(f"{PIECES}/lot")
     count("documents", sum(entry.rows for entry in entries))
     count("text_file_bytes", sum(entry.bytes for entry in entries))
