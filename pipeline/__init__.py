@@ -1,8 +1,9 @@
-"""Raw text to sentence pairs, as Apache Beam jobs.
+"""Turns raw text into sentence pairs, as Apache Beam jobs.
 
-    shard   corpora -> text shards
-    vocab   text shards -> vocabulary
-    pairs   text shards + vocabulary -> pair shards
+    shard        corpora -> text shards
+    vocab        text shards -> vocabulary
+    pairs        text shards + vocabulary -> pair shards
+    statistics   pair shards -> counts of tokens and co-occurrences
 
 How the code is laid out, from the command line down:
 

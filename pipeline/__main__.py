@@ -24,9 +24,9 @@ def run() -> int:
 def end(code: int) -> None:
     """End the process with an exit code.
 
-    Exit handlers, which stop what Beam has started, run. What they log, and what threads raise whose engine is gone, is
-    noise by then. Tearing down the interpreter would take a tenth of a second, and after a job on an engine it may wait
-    for a worker's thread forever, or abort.
+    Exit handlers, which stop what Beam has started, still run. Their log messages, and exceptions in threads whose
+    engine is gone, are noise by then, so both are hidden. Tearing down the interpreter would take a tenth of a second,
+    and after a job on an engine it may wait forever for a worker's thread, or abort.
     """
     logging.disable(logging.CRITICAL)
     threading.excepthook = _ignore

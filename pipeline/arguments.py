@@ -1,4 +1,4 @@
-"""argparse with one-line errors: they name what is wrong and the nearest flag instead of printing the whole usage."""
+"""argparse with one-line errors that name what is wrong and the nearest flag, instead of printing the whole usage."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from schemas.errors import UsageError, nearest_name
 
 
 class JobParser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would print its usage and exit."""
+    """A parser that raises UsageError where argparse would print its usage and exit."""
 
     _given: list[str]
 
     @property
     def known_flags(self) -> list[str]:
-        """Every flag of this parser, as it is written on the command line."""
+        """Every flag of this parser, as written on the command line."""
         return list(self._option_string_actions)
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
@@ -29,7 +29,7 @@ class JobParser(argparse.ArgumentParser):
         raise UsageError(f"{message}.{self._misspelled_flags(message)} See `{self.prog} --help`.")
 
     def _misspelled_flags(self, message: str) -> str:
-        """Name each unknown flag that is close to one that `message` reports as missing."""
+        """Return hints for unknown flags that resemble a flag that `message` reports as missing."""
         if "arguments are required" not in message:
             return ""
 
@@ -48,7 +48,7 @@ class JobParser(argparse.ArgumentParser):
 
 
 def add_launch_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how a job is launched."""
+    """Add the flags that control how a job is launched."""
     parser.add_argument(
         "--dry_run",
         nargs="?",
@@ -65,7 +65,7 @@ def add_launch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def launch_flags(parsed: argparse.Namespace) -> list[str]:
-    """Return the flags of `add_launch_flags` that were given, as jobs take them: among Beam's flags."""
+    """Return the given flags of `add_launch_flags`, in the form in which jobs accept them among Beam's flags."""
     flags = ["--dry_run=True"] if getattr(parsed, "dry_run", False) else []
     if getattr(parsed, "no_wait", False):
         flags.append("--no_wait")
@@ -73,7 +73,7 @@ def launch_flags(parsed: argparse.Namespace) -> list[str]:
 
 
 def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:
-    """Return the error for unknown flags, each with the nearest known one. Their values are not named."""
+    """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
     hints = []
     for flag in [word for word in unknown if word.startswith("-")] or unknown:
         name = flag.split("=")[0]

@@ -51,12 +51,12 @@ class Invocation:
         return given_flags(options, self.parsed)
 
     def refuse_other_arguments(self) -> None:
-        """Raises UsageError for the commands that take no flags of Beam."""
+        """Raise UsageError if arguments are left over. For commands that accept none of Beam's flags."""
         if self.other_arguments:
             raise unknown_flags(self.other_arguments, self.known_flags, what="argument")
 
     def refuse_misspelled(self, missing: list[str]) -> None:
-        """Raises UsageError when a flag that is not the command's own is close to one that is missing."""
+        """Raise UsageError if an unknown flag resembles one of the `missing` flags."""
         for argument in self.other_arguments:
             name = argument.partition("=")[0]
             if argument.startswith("--") and nearest_name(name, missing):
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
         other_arguments += launch_flags(parsed)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
-        # Around the whole command, for Beam logs warnings while it is imported.
+        # Around the whole command, because Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
             parsed.command.run(invocation)
         return 0
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
 
 
 def parser(prog: str = "python -m pipeline") -> JobParser:
-    """Return the parser of all commands. Parsing leaves the chosen `command` and its `known_flags` in the result."""
+    """Return the parser of all commands. Its result also has the chosen `command` and its `known_flags`."""
     top = JobParser(
         prog=prog,
         description=DESCRIPTION,
@@ -232,7 +232,7 @@ def _result_line(manifest: Manifest, output: str) -> str:
 
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:
-    """Describe what a job published, and what it left out and why."""
+    """Return lines that describe what a job published, and what it left out and why."""
     left_out = [f"  left out: {entry.count:,} x {entry.reason} ({entry.source})" for entry in manifest.ledger]
     return [_result_line(manifest, output), *left_out]
 

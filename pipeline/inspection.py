@@ -1,6 +1,6 @@
-"""`inspect` and `verify`: what a folder or a shard holds, and whether it is what its manifest says.
+"""`inspect` and `verify`: what a folder or a shard contains, and whether it matches its manifest.
 
-Neither needs Beam. Lines for a terminal are made in terminal_views.py.
+Neither needs Beam. terminal_views.py formats the lines for a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, V
 
 
 def inspect(path: str, rows: int) -> Iterator[str]:
-    """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError when it is neither."""
+    """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError if it is neither."""
     if path.endswith(".arrow"):
         yield from show_shard(path, rows)
         return
@@ -37,7 +37,7 @@ def inspect(path: str, rows: int) -> Iterator[str]:
 
 
 def _manifest_lines(manifest: Manifest, url: str) -> list[str]:
-    """The lines of `show_manifest`. Raises DataError when the statistics are not those that a job writes."""
+    """Return the lines of `show_manifest`. Raises DataError if the statistics are not in the form that a job writes."""
     try:
         return list(show_manifest(manifest))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -48,7 +48,7 @@ def _manifest_lines(manifest: Manifest, url: str) -> list[str]:
 
 
 def show_shard(path: str, rows: int) -> Iterator[str]:
-    """Yield the first rows of a shard, decoded. Raises DataError when it is not a readable shard."""
+    """Yield the first rows of a shard, decoded. Raises DataError if it is not a readable shard."""
     data = storage.read(path)
     columns = shard_columns(data, path)
     yield f"\n{path}"
@@ -79,7 +79,7 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
 def counted_tokens(path: str) -> tuple[str, ...] | None:
     """Return the tokens that a file of statistics counts, by id, or None if they cannot be found.
 
-    Statistics hold no vocabulary. The pairs that were counted do, if they still lie where they did.
+    Statistics contain no vocabulary. The pairs that were counted do, if they are still where they were.
     """
     try:
         manifest = read_manifest(path.rpartition("/")[0] or ".", "statistics")
@@ -90,7 +90,7 @@ def counted_tokens(path: str) -> tuple[str, ...] | None:
 
 
 def shard_columns(data: bytes, path: str) -> list[str]:
-    """Return the names of the columns of an Arrow file."""
+    """Return the names of the columns of an Arrow file. Raises DataError if it is not readable."""
     try:
         return pa.ipc.open_file(pa.py_buffer(data)).schema.names
     except pa.ArrowInvalid as error:
@@ -98,9 +98,9 @@ def shard_columns(data: bytes, path: str) -> list[str]:
 
 
 def compare(a: str, b: str) -> Iterator[str]:
-    """Yield lines on what two finished vocabularies share and how they cut the words of the first one's text.
+    """Yield lines on what two finished vocabularies share, and how each encodes the words of the first one's text.
 
-    Raises DataError when one of them is not a finished vocabulary.
+    Raises DataError if one of them is not a finished vocabulary.
     """
     from pipeline.vocab.statistics import compare_vocabularies
 
@@ -133,7 +133,7 @@ def verify(folder: str) -> Iterator[str]:
 
 
 def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
-    """Return the vocabulary of a folder, None if its kind has none. Raises DataError when it is not the one stated."""
+    """Return the vocabulary of a folder, None if its kind has none. Raises DataError if it is not the stated one."""
     if manifest.kind in ("text", "counts", "statistics"):
         return None
     if manifest.kind == "pairs":
@@ -149,7 +149,7 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
 
 
 def row_schema(manifest: Manifest, path: str) -> pa.Schema:
-    """Return the schema that a file of a folder has."""
+    """Return the schema that a folder's file must have."""
     if manifest.kind == "text":
         return shards.TEXT_SCHEMA
     if manifest.kind == "statistics":
@@ -164,7 +164,7 @@ def row_schema(manifest: Manifest, path: str) -> pa.Schema:
 
 
 def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
-    """Raises DataError unless a shard has the rows that the manifest counts, and values in range."""
+    """Raise DataError unless a shard has the rows that the manifest counts, with values in range."""
     if table.num_rows != shard.rows:
         raise DataError(
             f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild the folder."
@@ -172,6 +172,6 @@ def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, voc
     if manifest.kind == "pairs" and vocabulary is not None:
         check_pairs(table, path, PairLimits.of(manifest, vocabulary))
 
-    # The files of a vocabulary have no fingerprint of their rows; the sha256 of their bytes is checked already.
+    # A vocabulary's files have no fingerprint of their rows; the sha256 of their bytes has been checked already.
     if manifest.kind != "vocab":
         shards.check_fingerprint(table, path, shard.fingerprint)

@@ -1,4 +1,4 @@
-"""Printing to a terminal what a corpus or a file system chose: names and text may hold control characters."""
+"""Prints text and file names that may contain control characters to a terminal, safely."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from schemas.errors import StorageError
 
 BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that reorder the text after them, beyond the end of the string that holds them."""
+"""Characters that reorder the text after them, beyond the end of the string that contains them."""
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print to the end, or until the reader (`head`, for example) closes the pipe.
+    """Print all lines, or stop when the reader (`head`, for example) closes the pipe.
 
-    Raises StorageError when stdout is a file that cannot be written.
+    Raises StorageError if stdout is a file that cannot be written.
     """
     for line in lines:
         if not _reaches_reader(terminal_safe(line) + "\n"):
@@ -25,7 +25,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def _reaches_reader(text: str, flush: bool = False) -> bool:
-    """Print the text and return True, or return False when the reader has closed the pipe."""
+    """Print the text and return True, or return False if the reader has closed the pipe."""
     try:
         print(text, end="", flush=flush)
     except BrokenPipeError:
@@ -39,17 +39,17 @@ def _reaches_reader(text: str, flush: bool = False) -> bool:
 
 
 def _discard_stdout() -> None:
-    """Send what is still buffered nowhere; the interpreter would otherwise fail to write it when it exits."""
+    """Redirect buffered output to nowhere; otherwise the interpreter would fail to write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def can_ask() -> bool:
-    """Whether a user is there who sees questions and can answer them."""
+    """Whether there is a user who can see questions and answer them."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(question: str) -> str:
-    """Ask on stderr, where all that is no result goes, and return the answer. Raises EOFError when there is none."""
+    """Ask on stderr, where everything but results goes, and return the answer. Raises EOFError if there is none."""
     print(f"\n{question}", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:
@@ -58,12 +58,12 @@ def ask(question: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text with line breaks and control characters escaped: names of files may hold both."""
+    """Return text with line breaks and control characters escaped: file names may contain both."""
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def terminal_safe(text: str) -> str:
-    """Return text of a corpus with line breaks kept and every character that could control a terminal escaped.
+    """Return corpus text with its line breaks, but with every character that could control a terminal escaped.
 
     Letters, marks and spaces of all scripts stay. So do joiners, which some scripts and emoji need.
     """

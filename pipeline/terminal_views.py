@@ -1,4 +1,4 @@
-"""Manifests, rows of text and rows of pairs as lines for a terminal."""
+"""Formats manifests, rows of text and rows of pairs as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipeline.data_card import card, charts
 from schemas.manifest import Manifest
 from schemas.vocabulary import Vocabulary
 
-WIDTH = 100  # characters of a line, where lines are broken here
-LABEL_WIDTH = 12  # characters that the name before a line's content takes
+WIDTH = 100  # maximum characters of a wrapped line
+LABEL_WIDTH = 12  # width of the name before a line's content
 SHOWN_SENTENCES = 5  # of a document
 SHOWN_WORD_COUNTS = (2, 3, 5, 10)
-TOKENS_PER_LINE = 4  # of the commonest tokens
+TOKENS_PER_LINE = 4  # in the list of the most frequent tokens
 
 
 def show_manifest(manifest: Manifest) -> Iterator[str]:
@@ -41,7 +41,7 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
 
 
 def show_rare_words(manifest: Manifest) -> Iterator[str]:
-    """Yield the sources, then for each set of rules the number of words that each --min_word_count would leave out."""
+    """Yield the sources, then for each set of rules how many words each --min_word_count would leave out."""
     from pipeline.vocab.rare_words import THRESHOLDS, all_words, words_below  # not needed for other kinds
 
     yield _wrapped("sources", _as_text(manifest.statistics["sources"]))
@@ -69,12 +69,12 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
 
 
 def _labeled(name: str, text: str) -> str:
-    """Return a name and its text; the text starts at the same column in every line."""
+    """Return a name and its text, which starts at the same column in every line."""
     return f"{name:<{LABEL_WIDTH - 1}} {text}"
 
 
 def _wrapped(name: str, text: str) -> str:
-    """Like `_labeled`, but wrap a long text, with its further lines indented to the same column."""
+    """Return a name and its text as `_labeled` does, with long text wrapped and indented to the same column."""
     lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
     indentation = "\n" + " " * LABEL_WIDTH
     return _labeled(name, indentation.join(lines))
@@ -91,7 +91,7 @@ def _as_text(value: object) -> str:
 
 
 def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
-    """Yield the facts of the data card."""
+    """Yield the facts of the data card as lines."""
     statistics = manifest.statistics
     padding = f"{card.padded_share(manifest):.1%} padding at {card.max_length(manifest)}"
     yield _labeled("lengths", f"{_mean_and_quartiles(statistics['lengths'])}; {padding}")
@@ -181,7 +181,7 @@ def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None)
     A token is shown by its id if `tokens` is None.
     """
     order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
-    # A file has up to 50 million pairs, so select the rows in Arrow: only these become Python objects.
+    # A file may have 50 million pairs, so select the rows in Arrow: only these become Python objects.
     largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
     for row in largest.to_pylist():
         yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"

@@ -1,11 +1,11 @@
-"""`python -m pipeline.worker`: the Python side of an engine's workers, where Clozeline is installed.
+"""`python -m pipeline.worker`: the Python side of an engine's workers, on machines with Clozeline.
 
     --environment_type PROCESS      the engine starts `python -m pipeline.worker --id ... --provision_endpoint ...`
     a container's entry point       the same
     --environment_type EXTERNAL     a pool waits for the engine: `python -m pipeline.worker --pool --port 50000`
 
-A pool imports Beam and the pipeline once and forks a worker in some milliseconds, where a worker of PROCESS takes
-seconds to start. Workers end when their engine has no more work, when it is gone, and when their pool ends.
+A pool imports Beam and the pipeline once and forks a worker in a few milliseconds, whereas a PROCESS worker takes
+seconds to start. Workers end when their engine has no more work or is gone, and when their pool ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline.wor
     """Run a worker, or a pool of workers, to its end and return the exit code of the process."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed, _ = _parser(prog).parse_known_args(words)  # engines may give flags that are not known here
+        parsed, _ = _parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
 
-        # C libraries read these variables when a process starts, so the process starts once more.
+        # C libraries read these variables when a process starts, so start the process again with them.
         if set_in_environment(os.environ):
             os.execv(sys.executable, [sys.executable, "-m", "pipeline.worker", *words])
 

@@ -1,4 +1,4 @@
-"""Reading exact ranges of bytes out of many files, several at the same time."""
+"""Reads exact ranges of bytes from many files, several at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemas import storage
 from schemas.errors import DataError
 
 RANGES_AT_ONCE = 32
-"""Concurrent requests to a store. More would gain little and make stores answer 503."""
+"""Concurrent requests to a store. More would gain little and make stores respond with 503."""
 
 
 class ByteRange(NamedTuple):

@@ -1,8 +1,8 @@
-"""Exact counts of the tokens of some rows, and of which tokens occur near each other.
+"""Exact counts of the tokens of some rows, and of tokens that occur near each other.
 
 One sort counts the co-occurrences of a block of rows: each occurrence is a single number, with the two tokens in its
-high bits and their distance in its low ones. Sorted, equal pairs of tokens lie side by side, and their weights are
-added up. numpy sorts numbers some ten times as fast as it sorts rows of them.
+high bits and their distance in the low bits. After sorting, equal pairs of tokens are adjacent, and their weights are
+added up. numpy sorts numbers some ten times as fast as rows of several numbers.
 
 Shape suffixes: N tokens of a block, V vocabulary, C distinct pairs of tokens.
 """
@@ -22,19 +22,19 @@ from schemas.statistics import Cooccurrences, unit_weight
 from schemas.vocabulary import Vocabulary
 
 BLOCK_OCCURRENCES = 12 << 20
-"""Co-occurrences that are counted at once, those of 4 million tokens with a window of 3. They take 100 MB, and what is
-computed from them several times as much. So a wider window is counted in smaller blocks."""
+"""Co-occurrences that are counted at once: those of 4 million tokens with a window of 3. They take 100 MB, and the
+arrays computed from them several times as much. So the blocks for a wider window have fewer tokens."""
 
 ROWS_AT_ONCE = 1024
-"""Rows that a block grows by, at most: as many as a record batch of a pair shard has."""
+"""Maximum rows that a block grows by at a time: the size of a pair shard's record batch."""
 
 DISTANCE_BITS = 4
 MAX_WINDOW = 1 << DISTANCE_BITS
-"""The widest window. `unit_weight` of it is 720,720, so sums over a trillion tokens fit into 64 bits."""
+"""The widest window. Its `unit_weight` is 720,720, so sums over a trillion tokens fit into 64 bits."""
 
 
 class TokenRows(NamedTuple):
-    """Rows laid end to end. ids_N: int64. row_N: the number of each token's row."""
+    """Rows laid end to end. ids_N: int64, token ids. row_N: int64, the number of each token's row."""
 
     ids_N: NDArray[np.int64]
     row_N: NDArray[np.int64]
@@ -44,8 +44,8 @@ class TokenRows(NamedTuple):
 class Counting:
     """How tokens are counted.
 
-    special_ids: tokens that end a window, and of which only the unknown token is counted itself.
-    uncounted_ids: those of the special tokens that are not counted at all.
+    special_ids: tokens that no co-occurrence includes or crosses; only [UNK] among them is counted as a token.
+    uncounted_ids: the special tokens that are not counted at all.
     """
 
     vocabulary_size: int
@@ -55,7 +55,7 @@ class Counting:
 
 
 def counting_of(vocabulary: Vocabulary, window: int) -> Counting:
-    """Return how the tokens of a vocabulary are counted: all but special ones, of which [UNK] alone is a word."""
+    """Return how a vocabulary's tokens are counted: all but the special ones other than [UNK]."""
     unknown = vocabulary.special_id("unk")
     return Counting(
         vocabulary_size=vocabulary.size,
@@ -66,9 +66,9 @@ def counting_of(vocabulary: Vocabulary, window: int) -> Counting:
 
 
 def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
-    """Return rows of a shard with at most `max_tokens` tokens together, drawn by their places alone.
+    """Return a random sample of a shard's rows with at most `max_tokens` tokens, drawn by row numbers alone.
 
-    The rows are taken in a random order, up to the first one that no longer fits.
+    Rows are taken in a random order, up to the first one that no longer fits.
     """
     lengths = pairs["input_ids"].combine_chunks().value_lengths().to_numpy()
     if lengths.sum() <= max_tokens:
@@ -86,14 +86,14 @@ def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
 def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
     """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block.
 
-    A block has up to ROWS_AT_ONCE rows more than that. Without rows there may be no block at all.
+    A block may exceed that by up to ROWS_AT_ONCE rows. Without rows there may be no block at all.
     """
     most_tokens = BLOCK_OCCURRENCES // window
     ids: list[NDArray[np.int64]] = []
     lengths: list[NDArray[np.int64]] = []
     tokens = 0
     for table in tables:
-        # A table whose batches were combined would otherwise be one block, whatever its size.
+        # Otherwise a table of a single batch would be one block, whatever its size.
         for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             column = batch.column("input_ids")
             ids.append(column.flatten().to_numpy().astype(np.int64))
@@ -114,7 +114,7 @@ def _joined(ids: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> T
 
 
 def count_unigrams(rows: TokenRows, counting: Counting) -> NDArray[np.int64]:
-    """Return (V,) how often each token occurs; 0 for those that are not counted."""
+    """Return (V,) int64: how often each token occurs; 0 for tokens that are not counted."""
     counts_V = np.bincount(rows.ids_N, minlength=counting.vocabulary_size)
     counts_V[list(counting.uncounted_ids)] = 0
     return counts_V.astype(np.int64)
@@ -123,8 +123,8 @@ def count_unigrams(rows: TokenRows, counting: Counting) -> NDArray[np.int64]:
 def count_cooccurrences(rows: TokenRows, counting: Counting) -> Cooccurrences:
     """Return the weight of each pair of tokens in a block, sorted by (first, second).
 
-    Two tokens of a row that are d <= window apart add unit_weight(window) / d, unless a special token is one of them or
-    lies between them.
+    Two tokens of a row at a distance d <= window add unit_weight(window) / d, unless one of them is special or a
+    special token is between them.
     """
     occurrences = np.concatenate([_at_distance(rows, counting, d) for d in range(1, counting.window + 1)])
     occurrences.sort()
@@ -140,8 +140,8 @@ def count_cooccurrences(rows: TokenRows, counting: Counting) -> Cooccurrences:
 
 
 def _at_distance(rows: TokenRows, counting: Counting, distance: int) -> NDArray[np.uint64]:
-    """Return a number for each pair of tokens at a distance, as the module's docstring says."""
-    # Specials are counted along the block: between tokens of one stretch their number does not change.
+    """Return a number for each pair of tokens at this distance, in the form that the module's docstring describes."""
+    # Count special tokens along the block: if two tokens have the same count, there is none between them.
     is_special_N = np.isin(rows.ids_N, counting.special_ids)
     specials_before_N = np.cumsum(is_special_N)
 
@@ -156,7 +156,7 @@ def _at_distance(rows: TokenRows, counting: Counting, distance: int) -> NDArray[
 
 
 def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
-    """Return the sum of the weights of equal pairs of tokens, sorted by (first, second)."""
+    """Add up the weights of equal pairs of tokens. The result is sorted by (first, second)."""
     pairs = parts.first_C.astype(np.uint64) * np.uint64(vocabulary_size) + parts.second_C.astype(np.uint64)
     order = np.argsort(pairs, kind="stable")
     in_order = pairs[order]
@@ -184,6 +184,7 @@ def least_weight(weight_C: NDArray[np.int64], most_pairs: int) -> int:
     if len(weight_C) <= most_pairs:
         return 1
 
-    # The heaviest pair that has to go, and with it all of its weight, so that no order decides between equals.
+    # Drop every pair with the weight of the heaviest pair that must go, so that no arbitrary order decides between
+    # equals.
     first_dropped = np.partition(weight_C, len(weight_C) - most_pairs - 1)[len(weight_C) - most_pairs - 1]
     return int(first_dropped) + 1

@@ -43,7 +43,7 @@ class CheckpointError(ClozelineError):
 
 
 class StorageError(ClozelineError):
-    """A disk, a folder or an object store failed: it is full, read-only, forbidden or out of reach.
+    """A disk, a folder or an object store failed: it is full, read-only, forbidden or unreachable.
 
     The input and the options are fine, so the same command succeeds once the cause is removed.
     """
@@ -52,7 +52,7 @@ class StorageError(ClozelineError):
 
 
 class PreemptedError(ClozelineError):
-    """A signal asked the run to stop and everything is saved; the same command resumes. EX_TEMPFAIL of sysexits.h."""
+    """A signal stopped the run and everything is saved; the same command resumes. EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
     everywhere = True

@@ -17,10 +17,10 @@ EXTENSION_FILE = "extension.json"
 
 @dataclass(frozen=True)
 class Extension:
-    """How a vocabulary extends a smaller one. Ids from `base_size` on are new.
+    """How a vocabulary extends a smaller one. Ids from `base_size` up are new.
 
-    base_fingerprint: the smaller vocabulary's fingerprint. rows: for each new id, the old ids whose mean embedding
-    initializes it.
+    base_fingerprint: the smaller vocabulary's fingerprint.
+    rows: for each new id, the old ids whose mean embedding initializes it.
     """
 
     base_size: int

@@ -19,7 +19,7 @@ from schemas.manifest_entries import PART_ENTRIES, Shard
 def fingerprint(kind: str, shards: Sequence[Shard], identity: str = "", version: int = FORMAT_VERSION) -> str:
     """Return the fingerprint of a folder's content, by the rule of a format version.
 
-    `identity` is the vocabulary's fingerprint, which gives ids their meaning; text has none.
+    `identity` is the vocabulary's fingerprint, which gives ids their meaning; it is empty for text.
     """
     if version == 1:
         return _hash([kind, "1", identity, *_lines(shards)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from schemas import storage
 
 PAGE = 1000
-"""Files listed, and then deleted, per request to S3: the most that S3 accepts."""
+"""Files listed, and then deleted, per request to S3: the maximum that S3 accepts."""
 
 
 def remove_folder(url: str, last: str) -> None:

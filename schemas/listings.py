@@ -53,9 +53,9 @@ def sizes(url: str, prefix: str = "") -> dict[str, int]:
 
 
 def _with_prefix(fs: Any, path: str, prefix: str) -> dict[str, dict[str, Any]]:
-    """Return what a store knows of the files directly in a folder whose names begin with `prefix`, by path."""
+    """Return a store's entries, by path, for files directly in a folder whose names begin with `prefix`."""
     folder = path.rstrip("/")
-    found = fs.find(path, detail=True, prefix=prefix)  # stores filter on the server, other file systems not at all
+    found = fs.find(path, detail=True, prefix=prefix)  # stores filter on the server; other file systems do not filter
     inside = {}
     for name, entry in found.items():
         parent, _, last = name.rpartition("/")
@@ -77,7 +77,7 @@ def _local_sizes(path: str, prefix: str) -> dict[str, int]:
 
 
 def _local_names(path: str) -> list[str]:
-    """Return the names in a local folder; none when the path is a file."""
+    """Return the names in a local folder; empty if the path is a file."""
     try:
         return os.listdir(path)
     except NotADirectoryError:

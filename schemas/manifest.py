@@ -1,9 +1,9 @@
 """manifest.json: the description of a finished folder. It is written last, so its presence means finished.
 
-The jobs shard, vocab and pairs write manifests of the same form, so one `verify` and one reader serve all three.
+All jobs write manifests of the same form, so one `verify` and one reader serve all of them.
 
-A manifest of more than PART_ENTRIES shards or inputs lists them in parts, files next to it that it names with their
-hashes. `open_manifest` and `read_manifest` return one Manifest with all entries, wherever they lie.
+A manifest of more than PART_ENTRIES shards or inputs lists them in parts: files next to it, which it names with their
+hashes. `open_manifest` and `read_manifest` return one Manifest with all entries, wherever they are.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from schemas.manifest_entries import Count, FolderKind, Hex, Input, LedgerEntry,
 from schemas.manifest_needs import NEEDED
 from schemas.many_files import concurrently
 
-# So that callers need this module alone.
+# Re-exported, so that callers need only this module.
 __all__ = ["FolderKind", "Input", "LedgerEntry", "Part", "Shard", "fingerprint"]
 
 NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
 JOBS: dict[FolderKind, str] = {"text": "shard", "vocab": "vocab", "pairs": "pairs", "statistics": "statistics"}
-"""The jobs that write folders. Counts are written by `vocab` as well, by another flag."""
+"""The job that writes each kind of folder. Counts are also written by `vocab`, but with --counts."""
 
 NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
-"""The types of pydantic's errors for a PlainName that is none; the second is that of a lone surrogate."""
+"""Pydantic's error types for a string that is not a PlainName; the second is for a lone surrogate."""
 
 
 class _Strict(BaseModel):
@@ -40,8 +40,8 @@ class _Strict(BaseModel):
 class Manifest(_Strict):
     """The whole of manifest.json.
 
-    parts: the files in which shards or inputs lie, in order, when there are more than PART_ENTRIES of them. As long as
-    they are not read, the lists that they hold are empty here.
+    parts: the files with the shards or inputs, in order, if there are more than PART_ENTRIES of them. Until they are
+    read, the corresponding lists are empty here.
     """
 
     format_version: Annotated[int, Field(ge=1)]
@@ -57,7 +57,7 @@ class Manifest(_Strict):
     parts: list[Part] = []
 
     def parts_of(self, holds: Listed) -> list[Part]:
-        """Return the parts that one of the lists lies in; none when manifest.json lists it itself."""
+        """Return the parts that contain one of the lists; empty if manifest.json lists it itself."""
         return [part for part in self.parts if part.holds == holds]
 
     @property
@@ -66,10 +66,10 @@ class Manifest(_Strict):
         return len(self.shards) or sum(part.count for part in self.parts_of("shards"))
 
     def to_json(self) -> bytes:
-        """Return the bytes of manifest.json, without what its parts hold."""
+        """Return the bytes of manifest.json, without the entries of its parts."""
         content = self.model_dump()
         if not self.parts:
-            del content["parts"]  # as in folders without parts from before there were any
+            del content["parts"]  # folders without parts have no such field, as before parts existed
         for part in self.parts:
             content[part.holds] = []
         return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
@@ -78,21 +78,21 @@ class Manifest(_Strict):
 def read_manifest(folder: str, kind: FolderKind) -> Manifest:
     """Return the manifest of a finished folder of this kind, with all its entries.
 
-    Raises DataError when there is none, when it or a part of it cannot be read, or when it is of another kind or a
-    newer format.
+    Raises DataError if there is none, if it or a part of it cannot be read, or if it is of another kind or a newer
+    format.
     """
     root = read_root(folder, kind)
     return _with_parts(root, folder)
 
 
 def open_manifest(folder: str) -> Manifest:
-    """Return the manifest of a finished folder of any kind, with all its entries. Raises DataError."""
+    """Return the manifest of a finished folder of any kind, with all its entries. Raises DataError if it is invalid."""
     url = storage.join(folder, NAME)
     return _with_parts(parse_manifest(storage.read(url), url), folder)
 
 
 def read_root(folder: str, kind: FolderKind) -> Manifest:
-    """Do what `read_manifest` does without reading parts, whose entries are then missing."""
+    """Do what `read_manifest` does without reading parts, so that their entries are missing."""
     url = storage.join(folder, NAME)
     if not storage.exists(url):
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {_how_to_make(kind, folder)}")
@@ -103,9 +103,9 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
 
 
 def parse_manifest(data: bytes, url: str) -> Manifest:
-    """Check and read the bytes of a manifest. Raises DataError naming `url` and every fault found.
+    """Parse and check the bytes of a manifest. Raises DataError naming `url` and every fault found.
 
-    Parts are not read: what they hold is missing, and whether they agree with the rest is not checked.
+    Parts are not read: their entries are missing, and whether they agree with the rest is not checked.
     """
     try:
         fields = json.loads(data)
@@ -130,7 +130,7 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
 
 
 def _faults(error: ValidationError) -> str:
-    """Return where each fault is and what is wrong there."""
+    """Return the place of each fault and what is wrong there, as one string."""
     faults = []
     for fault in error.errors():
         place = ".".join(map(str, fault["loc"]))
@@ -157,7 +157,7 @@ def _with_parts(root: Manifest, folder: str) -> Manifest:
 
 
 def read_part(folder: str, part: Part) -> list[Any]:
-    """Return the entries of one part: Shards or Inputs. Raises DataError naming the part when it is not as stated."""
+    """Return the entries of one part: Shards or Inputs. Raises DataError naming the part if it is not as stated."""
     url = storage.join(folder, part.path)
     try:
         data = storage.read(url)
@@ -181,7 +181,7 @@ def read_part(folder: str, part: Part) -> list[Any]:
 
 
 def check_consistency(manifest: Manifest, url: str) -> None:
-    """Raise DataError when parts of a manifest contradict each other: it was edited, or put together from others."""
+    """Raise DataError if a manifest contradicts itself, because it was edited or assembled from others."""
     paths = [shard.path for shard in manifest.shards]
     if len(set(paths)) < len(paths):
         name, _ = Counter(paths).most_common(1)[0]
@@ -190,7 +190,7 @@ def check_consistency(manifest: Manifest, url: str) -> None:
     if manifest.kind == "pairs":
         check_totals(manifest, url)
 
-    if manifest.kind != "vocab":  # a vocabulary's fingerprint is of tokenizer.json
+    if manifest.kind != "vocab":  # a vocabulary's fingerprint is that of tokenizer.json
         identity = manifest.options["vocabulary"] if manifest.kind == "pairs" else ""
         found = fingerprint(manifest.kind, manifest.shards, identity, manifest.format_version)
         if found != manifest.fingerprint:
@@ -201,7 +201,7 @@ def check_consistency(manifest: Manifest, url: str) -> None:
 
 
 def check_totals(manifest: Manifest, url: str) -> None:
-    """Raise DataError when the totals of pairs are not the sums of their shards and of their histogram."""
+    """Raise DataError if the totals of pairs are not the sums over their shards and over their histogram."""
     lengths = manifest.statistics["lengths"]
     by_length = {"rows": sum(lengths), "tokens": sum(length * rows for length, rows in enumerate(lengths))}
     for name, counted in by_length.items():
@@ -232,7 +232,7 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
 
 
 def _who_writes(kind: FolderKind) -> str:
-    """Return the advice where a folder of another kind was given: its own path must not become an output."""
+    """Return the advice for a folder of the wrong kind. It must not suggest that folder's path as an output."""
     if kind == "counts":
         return "Give a folder that `python -m pipeline vocab --counts` wrote."
     return f"Give a folder that `python -m pipeline {JOBS[kind]}` wrote."

@@ -1,4 +1,4 @@
-"""The entries of a manifest: files, inputs, the ledger, and the parts in which long lists of entries lie.
+"""The entries of a manifest: files, inputs, the ledger, and the parts that contain long lists of entries.
 
 There may be hundreds of thousands of files. So their entries are small objects that pydantic checks and builds without
 Python code: 100,000 of them take 0.4 s and 50 MB.
@@ -15,17 +15,17 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 PART_ENTRIES = 4096
-"""The most shards, or inputs, that manifest.json lists itself. Longer lists lie in parts of this many entries."""
+"""Maximum shards, or inputs, that manifest.json lists itself. Longer lists are in parts of this many entries."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 
 PlainName = Annotated[str, Field(pattern=NAME_PATTERN)]
-"""The name of a file inside the folder. A path here would let a manifest name any file of the machine."""
+"""The name of a file inside the folder. A path here would let a manifest name any file on the machine."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
 FolderKind = Literal["text", "counts", "vocab", "pairs", "statistics"]
 Listed = Literal["shards", "inputs"]
-"""The lists of a manifest that may lie in parts."""
+"""The lists of a manifest that may be in parts."""
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Shard:
-    """One file of the folder. `tokens` is 0 where there are only words; `fingerprint` is of the rows alone."""
+    """One file of the folder. `tokens` is 0 if there are only words; `fingerprint` is that of the rows alone."""
 
     path: PlainName
     rows: Count
@@ -53,7 +53,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class LedgerEntry:
-    """How many documents, sentences or chunks of one source were dropped or cut for one reason."""
+    """How many documents, sentences, tokens or words of one source were dropped or cut for one reason."""
 
     reason: str
     source: str
@@ -81,12 +81,12 @@ def part_name(holds: Listed, number: int, parts: int) -> str:
 
 
 def encode_entries(entries: Sequence[Shard] | Sequence[Input]) -> bytes:
-    """Return entries as a JSON list with one entry a line."""
+    """Return entries as a JSON list with one entry per line."""
     lines = [json.dumps(asdict(entry), ensure_ascii=False) for entry in entries]
     return ("[\n" + ",\n".join(lines) + "\n]\n").encode()
 
 
 def decode_entries(data: bytes, holds: Listed) -> list[Any]:
-    """Return the checked entries of a part: Shards or Inputs. Raises pydantic's ValidationError."""
+    """Return the checked entries of a part: Shards or Inputs. Raises pydantic's ValidationError if they are invalid."""
     adapter: TypeAdapter[Any] = _SHARDS if holds == "shards" else _INPUTS
     return adapter.validate_json(data)

@@ -1,4 +1,4 @@
-"""What readers rely on in the open tables of a manifest: options, totals and statistics, by kind of folder."""
+"""What readers need from the open tables of a manifest: options, totals and statistics, by kind of folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.manifest_entries import Count, FolderKind, Hex
 
 
 class _Needed(BaseModel):
-    """Fields that readers need; a manifest may hold others as well."""
+    """Fields that readers need; a manifest may have others too."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -82,4 +82,4 @@ NEEDED: dict[FolderKind, type[BaseModel]] = {
     "pairs": _Pairs,
     "statistics": _Statistics,
 }
-"""What readers of each kind rely on in a manifest's open tables, beyond the fields that all kinds share."""
+"""What readers of each kind need from a manifest's open tables, beyond the fields that all kinds share."""

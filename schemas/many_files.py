@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 def concurrently(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:
     """Yield the function's result for each item, in the items' order, from several threads.
 
-    At most twice as many items as threads are under way or waiting to be yielded, so that memory stays bounded. The
-    first exception is raised once the calls under way have ended; no other call begins after it.
+    At most 2 * `threads` items are being processed or waiting to be yielded, so that memory stays bounded. The first
+    exception is raised once the running calls have ended; no other call begins after it.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="many files")
     under_way: deque[Future[Result]] = deque()

@@ -1,8 +1,7 @@
 """Takes tokens or groups of words in random order until each row's budget is spent.
 
-Everything here works on all rows of a batch at once, in numpy. Every unit has a random 64-bit number,
-and the first n units of a row are those with the n lowest numbers. `first_in_order` finds them for all rows with one
-sort.
+Everything here works on all rows of a batch at once, in numpy. Every unit has a random 64-bit number, and the first n
+units of a row are those with the n lowest numbers. `first_in_order` finds them for all rows with one sort.
 
 Letters: T tokens, B rows, W words, G groups, Q units in the order they were drawn, K masked tokens.
 """
@@ -22,10 +21,10 @@ Bools = NDArray[np.bool_]
 
 
 def draw_tokens(maskable_T: Bools, offsets_B1: Ints, keys_B: U64, budget_B: Ints) -> Ints:
-    """Return the positions of the tokens that come first in each row's random order, among the maskable ones."""
+    """Return (K,) int64: positions of the maskable tokens that come first in each row's random order."""
     lengths_B = np.diff(offsets_B1)
 
-    # A token's draw follows from its row's key and its place in the row, never from its place in the batch.
+    # A token's draw depends on its row's key and its place in the row, never on its place in the batch.
     places_T = np.arange(len(maskable_T))
     places_T -= np.repeat(offsets_B1[:-1], lengths_B)
     order_T = numbers(np.repeat(keys_B, lengths_B), places_T)
@@ -35,7 +34,7 @@ def draw_tokens(maskable_T: Bools, offsets_B1: Ints, keys_B: U64, budget_B: Ints
 
 
 def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
-    """Return (W,) which words are masked: group by group in random order, each word that still fits its row's budget.
+    """Return (W,) bool: which words are masked. Groups come in random order; each word that fits the budget is taken.
 
     The words of a group are taken from left to right, so the last group may be shortened to the exact budget. With
     whole_word every word is a group, and `groups` is `words`.
@@ -44,15 +43,16 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
     order_G = groups.draw(ORDER_STREAM)
     counts_B = groups.counts()
 
-    # Sorting all groups would cost more than the rest. Every word has at least one token, so a budget of n tokens is
-    # spent after about n words; as many groups as hold n words on average, and 8 more, fill most rows.
+    # Sorting all groups would cost more than everything else. Every word has at least one token, so a budget of n
+    # tokens is spent after at most n words. As many groups as contain n words on average, and 8 more, are enough for
+    # most rows.
     num_words = max(len(words.positions), 1)
     enough_B = budget_B * len(order_G) // num_words + 8
     group_Q = _order_of(groups, order_G, enough_B)
     left_B = _take_words(groups, words, group_Q, budget_B, taken_W)
 
-    # The few rows that are not full yet start again with all their groups. Starting again, and not going on, makes the
-    # result independent of the guess above.
+    # The few rows that are not full yet start over with all their groups. Starting over, instead of continuing, makes
+    # the result independent of the estimate above.
     again_B = (left_B > 0) & (counts_B > enough_B)
     if again_B.any():
         taken_W[again_B[words.row]] = False
@@ -63,23 +63,24 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
 
 
 def _order_of(groups: WordSpans, order_G: U64, first_B: Ints) -> Ints:
-    """Return the numbers of each row's first groups in random order, row after row."""
+    """Return the numbers of each row's first groups in random order, row by row."""
     group_Q, _ = first_in_order(order_G, groups.bounds_B1, first_B)
     return group_Q
 
 
 def _take_words(groups: WordSpans, words: WordSpans, group_Q: Ints, budget_B: Ints, taken_W: Bools) -> Ints:
-    """Mark in `taken_W` the words that fit, in the order of `group_Q`; return (B,) what is left of the budgets."""
+    """Mark in `taken_W` the words that fit, in the order of `group_Q`; return (B,) the remaining budgets."""
     word_Q = _words_of_groups(groups, words, group_Q)
     left_B = budget_B.copy()
 
-    # Each round takes, in every row, the words up to the first one that does not fit, skips those that never will, and
-    # tries the rest against what is left. A loop over words gives the same (tests compare them); rounds are few.
+    # In each round, every row takes the words up to the first one that does not fit, discards those that never will,
+    # and tries the rest with the remaining budget. A loop over words gives the same result (tests compare them); rounds
+    # are few.
     while len(word_Q):
         row_Q = words.row[word_Q]
         size_Q = words.sizes[word_Q]
 
-        # Sums only grow, so the words that fit are the first ones of each row.
+        # Sums only grow, so the words that fit come first in each row.
         fits_Q = _running_sums(size_Q, row_Q) <= left_B[row_Q]
         taken_W[word_Q[fits_Q]] = True
         taken_B = np.bincount(row_Q[fits_Q], weights=size_Q[fits_Q], minlength=len(left_B))
@@ -94,7 +95,7 @@ def _take_words(groups: WordSpans, words: WordSpans, group_Q: Ints, budget_B: In
 
 
 def _words_of_groups(groups: WordSpans, words: WordSpans, group_Q: Ints) -> Ints:
-    """Return the words of these groups, one group after the other."""
+    """Return the words of these groups, group by group."""
     if groups is words:
         return group_Q
 
@@ -104,10 +105,10 @@ def _words_of_groups(groups: WordSpans, words: WordSpans, group_Q: Ints) -> Ints
 
 
 def _running_sums(size_Q: Ints, row_Q: Ints) -> Ints:
-    """Return running sums of the sizes that start again at each row. `row_Q` is sorted."""
+    """Return running sums of the sizes that start over at each row. `row_Q` is sorted."""
     total_Q = np.cumsum(size_Q)
 
-    # Subtract the total of all rows before the unit's own row. Rows without units are not among `begins`.
+    # Subtract the total of all earlier rows. Rows without units are not in `begins`.
     begins = np.flatnonzero(np.diff(row_Q, prepend=-1))
     units_per_row = np.diff(np.append(begins, len(row_Q)))
     total_before = total_Q[begins] - size_Q[begins]
@@ -118,11 +119,11 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
     """Return the first `count_B` items of each row in random order, and (B,) how many there are.
 
     order: a random uint64 for each item, of which the upper 32 bits decide. bounds_B1: row r's items are bounds_B1[r] :
-    bounds_B1[r + 1]. allowed: which items may be taken; all by default. The items are numbers into `order`.
+    bounds_B1[r + 1]. allowed: which items may be taken; all by default. Items are returned as indices into `order`.
 
-    Cost: only items below a threshold are sorted (`_likely_first`), and the sort is one of plain integers that hold
-    row (16 bits), order (32 bits) and the place in the row (16 bits), ten times faster than a sort by two keys. As the
-    place is part of the number, no two are equal, and every machine sorts them the same way.
+    Cost: only items below a threshold are sorted (`_likely_first`). The sort is one of plain integers that pack the row
+    (16 bits), the order (32 bits) and the place in the row (16 bits), ten times as fast as a sort by two keys. Because
+    the place is part of the number, no two are equal, and every machine sorts them the same way.
     """
     allowed_B = np.diff(bounds_B1)
     if allowed is not None:
@@ -134,14 +135,14 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
     row = np.repeat(np.arange(len(allowed_B)), candidates_B)
     places = candidates - bounds_B1[row]
 
-    # From the highest bits: the row (16), the order (32), the place in the row (16). Sorted as numbers, rows stay
-    # together, and each one's candidates are in their order.
+    # From the highest bits: the row (16), the order (32), the place in the row (16). Sorting these numbers keeps rows
+    # together and puts each row's candidates in order.
     packed = order[candidates] >> np.uint64(32) << np.uint64(16)
     packed |= places.astype(np.uint64)
     packed |= row.astype(np.uint64) << np.uint64(48)
     packed.sort()
 
-    # The first ones of each row, as places again and then as numbers into `order`.
+    # Take the first ones of each row, and convert them to places and then to indices into `order`.
     kept_B = np.minimum(count_B, candidates_B)
     packed = take_ranges(packed, offsets_of(candidates_B)[:-1], kept_B)
     kept_places = (packed & np.uint64(0xFFFF)).astype(np.int64)
@@ -149,15 +150,15 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
 
 
 def _likely_first(order: U64, bounds_B1: Ints, count_B: Ints, allowed_B: Ints, allowed: Bools | None) -> Bools:
-    """Return which items may be among the first `count_B` of their row: certainly all of those, and few others.
+    """Return a bool per item: all items that may be among the first `count_B` of their row, and few others.
 
-    Order numbers are uniform, so a threshold at a quarter more than the wanted share, and 12 items more, seldom leaves
-    a row too few. Where it does, all of the row's items are candidates.
+    Order numbers are uniform, so a threshold of 1.25 times the wanted share plus 12 items rarely leaves a row with too
+    few. If it does, all of the row's items are candidates.
     """
     sizes_B = np.diff(bounds_B1)
     share_B = np.minimum((1.25 * count_B + 12) / np.maximum(allowed_B, 1), 1.0)
 
-    # 2**64 itself does not fit into 64 bits; rows with a share of 1 are dealt with below.
+    # 2**64 itself does not fit into 64 bits; rows with a share of 1 are handled below.
     threshold_B = (share_B * (2.0**64 - 2.0**12)).astype(np.uint64)
     likely = order <= np.repeat(threshold_B, sizes_B)
     if allowed is not None:
@@ -173,17 +174,17 @@ def _likely_first(order: U64, bounds_B1: Ints, count_B: Ints, allowed_B: Ints, a
 
 
 def _count_true(flags: Bools, bounds_B1: Ints) -> Ints:
-    """Return (B,) how many items of each row are true; twice as fast as differences of a running sum."""
+    """Return (B,) int64: the number of true items in each row. Twice as fast as differences of a running sum."""
     return np.diff(np.searchsorted(np.flatnonzero(flags), bounds_B1))
 
 
 def draw_fates(keys_K: U64, deciding_places_K: Ints) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each masked token; those with equal places in a row share it."""
+    """Return (K,) numbers in [0, 1), one per masked token; tokens with equal places in a row share theirs."""
     return uniforms(keys_K, deciding_places_K + FATE_STREAM * STREAM_SIZE)
 
 
 def random_tokens(keys_K: U64, places_K: Ints, vocabulary: Vocabulary) -> NDArray[np.integer]:
-    """Return a token for each place, drawn uniformly from ordinary ones."""
+    """Return (K,) ids, one per place, drawn uniformly from the ordinary tokens."""
     ordinary_ids = vocabulary.ordinary_ids
     draws_K = uniforms(keys_K, places_K + REPLACEMENT_STREAM * STREAM_SIZE)
     which_K = (draws_K * len(ordinary_ids)).astype(np.int64)

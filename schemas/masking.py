@@ -1,23 +1,23 @@
 """The meaning of a mask: which tokens of a row are predicted, and what the model sees in their place.
 
 One implementation serves both uses: the trainer draws masks as it reads rows, and `pairs --static_masks` stores them.
-It works on many rows at once: B rows lie end to end in flat arrays of T tokens, row r at offsets_B1[r] :
-offsets_B1[r + 1]. Every random number comes from the row's own key (schemas/randomness.py), so a row's mask depends
-neither on its neighbors nor on which process reads it.
+It works on many rows at once: B rows are end to end in flat arrays of T tokens, row r at offsets_B1[r] : offsets_B1[r +
+1]. Every random number comes from the row's own key (schemas/randomness.py), so a row's mask depends neither on its
+neighbors nor on which process reads it.
 
 How many tokens, and which:
 
-    budget      min(max_predictions, max(1, round(prob * n))), where n counts special tokens (google-research/bert)
+    budget      min(max_predictions, max(1, round(prob * n))), where n includes special tokens (google-research/bert)
     token       single tokens, uniformly without replacement
     whole_word  whole words in random order; a word that would exceed the budget is skipped (google-research/bert)
     ngram       groups of 1 to 3 words with probabilities 6/11, 3/11 and 2/11 (ALBERT, arXiv:1909.11942)
     span        groups of 1 to 10 words, geometric with p = 0.2, truncated and renormalized: 3.797 words on average
                 (SpanBERT, arXiv:1907.10529)
 
-What the model sees: 80% [MASK], 10% the token itself, 10% a random ordinary token, or other shares. A span has one such
-fate for all its tokens, as in SpanBERT; in the other kinds each token has its own, as in Google's and ALBERT's code.
+What the model sees: 80% [MASK], 10% the token itself, 10% a random ordinary token, or other shares. All tokens of a
+span share one such fate, as in SpanBERT; in the other kinds each token has its own, as in Google's and ALBERT's code.
 
-The drawing has two halves: word_spans.py finds words and groups of words, mask_draws.py takes tokens or groups in
+Drawing has two halves: word_spans.py finds words and groups of words, and mask_draws.py takes tokens or groups in
 random order until the budget is spent.
 
 Letters: T tokens, B rows, K masked tokens.
@@ -44,10 +44,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Masking:
-    """How to mask: the kind, the share `prob` of a row, and at most `max_predictions` tokens of it (None: no limit).
+    """How to mask: the kind, the share `prob` of a row, and at most `max_predictions` tokens per row (None: no limit).
 
-    shown: the shares of masked tokens at which the model sees [MASK], and the token itself. At the rest it sees a
-    random one.
+    shown: the shares of masked tokens for which the model sees [MASK], and the token itself. For the rest it sees a
+    random token.
     """
 
     kind: Kind = "token"
@@ -60,8 +60,10 @@ class Masking:
 class RowsToMask:
     """B rows laid end to end, each with its own key.
 
-    ids_T: integers, token ids. offsets_B1: int64, where each row begins, and the end. word_starts_T: bool, true where a
-    word begins. keys_B: uint64, the rows' random keys.
+    ids_T: integers, token ids.
+    offsets_B1: int64, where each row begins, and the end.
+    word_starts_T: bool, true where a word begins.
+    keys_B: uint64, the rows' random keys.
     """
 
     ids_T: NDArray[np.integer]
@@ -74,7 +76,8 @@ class RowsToMask:
 class Masks:
     """K masked tokens of B rows, in order of position.
 
-    positions_K: int64 into the flat tokens. seen_K: the ids that the model sees there, in the type of the rows' ids.
+    positions_K: int64, indices into the flat tokens.
+    seen_K: the ids that the model sees there, in the type of the rows' ids.
     offsets_B1: int64; row r's masks are offsets_B1[r] : offsets_B1[r + 1].
     """
 
@@ -84,7 +87,7 @@ class Masks:
 
 
 def budgets(lengths_B: Ints, masking: Masking) -> Ints:
-    """Return how many tokens of each row may be masked. Halves round to even, as in Python and in Google's code."""
+    """Return (B,) int64: how many tokens of each row may be masked. Halves round to even, as in Google's code."""
     budget_B = np.maximum(1, np.rint(lengths_B * masking.prob).astype(np.int64))
     if masking.max_predictions is None:
         return budget_B
@@ -94,7 +97,7 @@ def budgets(lengths_B: Ints, masking: Masking) -> Ints:
 def draw_masks(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Masks:
     """Choose the masked tokens of each row and what the model sees there. Special tokens are never chosen.
 
-    Takes at most 65,536 rows of at most 65,536 tokens each: `first_in_order` packs both numbers into 16 bits.
+    Accepts at most 65,536 rows of at most 65,536 tokens each: `first_in_order` packs both numbers into 16 bits.
     """
     maskable_T = ~vocabulary.is_special_V.take(rows.ids_T)
     budget_B = budgets(np.diff(rows.offsets_B1), masking)
@@ -117,7 +120,7 @@ def draw_masks(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Ma
 
 
 def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Ints:
-    """Return the position whose draw decides each masked token's fate: its span's first token, else its own."""
+    """Return (K,) the position whose draw decides each token's fate: its span's first token, otherwise its own."""
     if kind != "span":
         return positions_K
 
@@ -126,7 +129,7 @@ def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Int
 
 
 class DrawnPlaces(NamedTuple):
-    """The chosen positions, sorted; those whose draws decide their fates; and the shares of fates (Masking.shown)."""
+    """The chosen positions, sorted; the positions whose draws decide their fates; and the shares of fates."""
 
     positions_K: Ints
     deciding_K: Ints
@@ -139,7 +142,7 @@ def _with_seen_tokens(rows: RowsToMask, places: DrawnPlaces, vocabulary: Vocabul
     counts_B = np.diff(np.searchsorted(positions_K, rows.offsets_B1))
     row_K = np.repeat(np.arange(len(counts_B)), counts_B)
 
-    # Counters are places within the row, never within the batch: the same row draws the same fates in any batch.
+    # Counters are places within the row, never within the batch: a row draws the same fates in any batch.
     row_begins_K = rows.offsets_B1[row_K]
     places_K = positions_K - row_begins_K
     deciding_places_K = places.deciding_K - row_begins_K

@@ -1,27 +1,27 @@
 """What permutation language modeling predicts, and in which order (XLNet, Yang et al., arXiv:1906.08237).
 
 A row keeps its tokens: nothing is masked. Some tokens are targets. They are predicted one after the other, in a random
-order, each from all ordinary tokens that are no targets and from the targets before it. Both draws follow
+order, each from all ordinary tokens that are not targets and from the targets before it. Both draws follow
 zihangdai/xlnet, data_utils.py:
 
-    targets   `_sample_mask`: along the row, one span of 1 to 5 words (probabilities proportional to 1 / n) in a random
-              place of each stretch of 1 / prob tokens for every token of the span; prob is 1 / 6 there. What is then
-              missing to the row's budget are words in random order.
-    order     `_local_perm`: a random order of the targets and of the functional tokens, [SEP] and [CLS]. These are
-              never targets, but only later ones see them, because what they are computed from may include targets.
+    targets   `_sample_mask`: along the row, one span of 1 to 5 words (probabilities proportional to 1 / n), in a random
+              place within a stretch of 1 / prob tokens for every token of the span; prob is 1 / 6 there. The rest of
+              the row's budget is filled with words in random order.
+    order     `_local_perm`: a random order of the targets and of the functional tokens, [SEP] and [CLS]. The latter
+              are never targets, but only later ones see them, because their states may depend on targets.
 
 Differences from that code:
 
 - A span is 1 to 5 whole words. Google's loop looks at the wrong piece (`seg[beg]`, which always begins a word), so its
-  spans are 1 to 5 pieces and cut words. Words are not cut at the row's end and in the last draws, either. A word that
-  exceeds the rest of the budget is passed over.
-- A span ends before a special token, and [UNK] is no target. Google draws special tokens and drops them afterwards.
-- The order is one of the whole row. Google's `perm_size` divides it at the point up to which memory is reused; here is
-  no memory.
+  spans are 1 to 5 pieces and cut words. Nor are words cut at the row's end or in the last draws. A word that
+  exceeds the remaining budget is skipped.
+- A span ends before a special token, and [UNK] is never a target. Google draws special tokens and drops them later. -
+One order covers the whole row. Google's `perm_size` divides it at the point up to which memory is reused; there is
+  no memory here.
 
-Every random number comes from the row's own key, as those of masks do (schemas/masking.py).
+Every random number comes from the row's own key, like those of masks (schemas/masking.py).
 
-Letters: T tokens, B rows, W words, K targets, N tokens that have a place in the order, A rows that a round is about.
+Letters: T tokens, B rows, W words, K targets, N tokens with a place in the order, A rows that a round processes.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 SEEN_BY_ALL = -1
-"""In place of a number in the order: the token is no target and not functional."""
+"""Marks, in place of a number in the order, a token that is neither a target nor functional."""
 
-# More streams of a row's key, beside those of schemas/word_spans.py.
+# Additional streams of a row's key; see schemas/word_spans.py for the others.
 PLACE_IN_ORDER_STREAM = 4  # counter: the token's place in its row
-SPAN_LENGTH_STREAM = 5  # counter: how many spans the row has already, as in the next one
-CONTEXT_STREAM = 6  # how many tokens lie before the span
+SPAN_LENGTH_STREAM = 5  # counter: the number of spans that the row already has, also for CONTEXT_STREAM
+CONTEXT_STREAM = 6  # how many tokens of context come before the span
 
 MAX_SPAN = 5
 SPAN_SHARES = 1 / np.arange(1, MAX_SPAN + 1)
 SPAN_SHARES /= SPAN_SHARES.sum()
-"""How likely spans of 1, 2, ... words are."""
+"""Probabilities of spans of 1, 2, ... words."""
 
 
 @dataclass(frozen=True)
 class Targets:
     """K targets of B rows, in order of position, and the order in which they are predicted.
 
-    positions_K: int64 into the flat tokens. offsets_B1: int64; row r's targets are offsets_B1[r] : offsets_B1[r + 1].
-    order_T: int64: SEEN_BY_ALL, or the token's number in its row's order, counted from 0.
+    positions_K: int64, indices into the flat tokens.
+    offsets_B1: int64; row r's targets are offsets_B1[r] : offsets_B1[r + 1].
+    order_T: int64: the token's number in its row's order, counted from 0, or SEEN_BY_ALL.
     """
 
     positions_K: Ints
@@ -71,8 +72,8 @@ class Targets:
 def draw_targets(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Targets:
     """Choose the targets of each row and their order.
 
-    The kind "ngram" means XLNet's own spans. With another kind, the tokens are targets that would be masked. Takes at
-    most 65,536 rows of at most 65,536 tokens each.
+    The kind "ngram" means XLNet's own spans. With any other kind, the targets are the tokens that would be masked.
+    Accepts at most 65,536 rows of at most 65,536 tokens each.
     """
     if masking.kind == "ngram":
         positions_K = _draw_spans(rows, masking, vocabulary)
@@ -84,7 +85,7 @@ def draw_targets(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> 
 
 
 def _draw_order(rows: RowsToMask, positions_K: Ints, vocabulary: Vocabulary) -> Ints:
-    """Return order_T of `Targets`."""
+    """Return `Targets.order_T`, (T,) int64."""
     has_place_T = rows.ids_T == vocabulary.special_id("sep")
     has_place_T |= rows.ids_T == vocabulary.special_id("cls")
     has_place_T[positions_K] = True
@@ -94,7 +95,7 @@ def _draw_order(rows: RowsToMask, positions_K: Ints, vocabulary: Vocabulary) -> 
     places_N = positions_N - rows.offsets_B1[row_N]
     draws_N = numbers(rows.keys_B[row_N], places_N + PLACE_IN_ORDER_STREAM * STREAM_SIZE)
 
-    # Sorted by row, and within a row by the draws. Equal draws, one in 2**64, keep the order of the tokens.
+    # Sort by row, and within a row by the draws. Equal draws, one in 2**64, keep the order of the tokens.
     sorted_N = np.lexsort((draws_N, row_N))
     first_B1 = np.searchsorted(positions_N, rows.offsets_B1)
     order_T = np.full(len(rows.ids_T), SEEN_BY_ALL, dtype=np.int64)
@@ -103,7 +104,7 @@ def _draw_order(rows: RowsToMask, positions_K: Ints, vocabulary: Vocabulary) -> 
 
 
 def _draw_spans(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Ints:
-    """Return the positions of the tokens of XLNet's spans, and of single words up to each row's budget."""
+    """Return the positions of the tokens in XLNet's spans and in single words that fill each row's budget."""
     is_ordinary_T = ~vocabulary.is_special_V.take(rows.ids_T)
     words = find_words(is_ordinary_T, rows.word_starts_T, rows.offsets_B1, rows.keys_B)
     budget_B = budgets(np.diff(rows.offsets_B1), masking)
@@ -111,7 +112,7 @@ def _draw_spans(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> I
     walk = _Walk(words, _ends_of_stretches(words, is_ordinary_T), rows.offsets_B1, budget_B)
     walk.take_spans(masking.prob)
 
-    # What the walk has left of the budgets.
+    # Spend what the walk has left of the budgets on single words.
     others = words.only(np.flatnonzero(~walk.taken_W))
     taken_others = take_groups(others, others, walk.left_B)
     taken_W = walk.taken_W
@@ -121,7 +122,10 @@ def _draw_spans(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> I
 
 
 def _ends_of_stretches(words: WordSpans, is_ordinary_T: Bools) -> Ints:
-    """Return for each word the number of the first word after its stretch: words in a row with no special token."""
+    """Return (W,) for each word the number of the first word after its stretch.
+
+    A stretch is a series of words without a special token between them.
+    """
     begins_W = ~is_ordinary_T[words.positions - 1]
     first_B = words.bounds_B1[:-1]
     begins_W[first_B[words.counts() > 0]] = True  # position 0 has no token before it: -1 above wrapped around
@@ -132,9 +136,10 @@ def _ends_of_stretches(words: WordSpans, is_ordinary_T: Bools) -> Ints:
 
 
 class _Walk:
-    """A walk along all rows at once that takes spans of words, one span of every row in each round.
+    """A walk along all rows at once that takes one span of words from every row in each round.
 
-    taken_W: the words taken. left_B: tokens left of each row's budget.
+    taken_W: the words taken.
+    left_B: tokens left in each row's budget.
     """
 
     def __init__(self, words: WordSpans, ends_W: Ints, offsets_B1: Ints, budget_B: Ints):
@@ -143,7 +148,7 @@ class _Walk:
         self._words = words
         self._token_sums_W1 = offsets_of(words.sizes)
 
-        # A walk that has passed its row's last word stands before word number W, which has an end, too.
+        # A walk past the last word of the batch looks up word number W, so that number needs an end too.
         self._ends_W1 = np.append(ends_W, len(ends_W))
 
         # Where the next span's context begins, in the flat tokens.
@@ -158,7 +163,7 @@ class _Walk:
             spans += 1
 
     def _take_span(self, rows_A: Ints, number: int, prob: float) -> Ints:
-        """Take span number `number` of these rows. Returns the rows that may have another one."""
+        """Take span number `number` in these rows. Returns the rows that may have another span."""
         words = self._words
         keys_A = words.keys_B[rows_A]
         left_A = self.left_B[rows_A]
@@ -167,7 +172,7 @@ class _Walk:
         chance_A = uniforms(keys_A, number + CONTEXT_STREAM * STREAM_SIZE)
         tokens_before_A = (chance_A * words_A / prob).astype(np.int64)
 
-        # Take whole words from the first one that begins there or later, within the stretch and the budget.
+        # Take whole words from the first one that begins there or later, limited by the stretch and the budget.
         first_A = np.searchsorted(words.positions, self._position_B[rows_A] + tokens_before_A)
         sums_A = self._token_sums_W1[first_A]
         affordable_A = np.searchsorted(self._token_sums_W1, sums_A + left_A, side="right") - 1
@@ -179,7 +184,8 @@ class _Walk:
         end_A = end_A[is_taken_A]
         self.taken_W[places_of_ranges(first_A, end_A - first_A)] = True
 
-        # The context is as long as the span's tokens need; what of it does not lie before the span lies after it.
+        # The context has 1 / prob tokens for each token of the span; the part that is not before the span comes after
+        # it.
         tokens_A = self._token_sums_W1[end_A] - self._token_sums_W1[first_A]
         tokens_after_A = np.maximum(0, (tokens_A / prob).astype(np.int64) - tokens_before_A[is_taken_A])
         self._position_B[rows_A] = words.positions[first_A] + tokens_A + tokens_after_A
@@ -188,6 +194,6 @@ class _Walk:
 
 
 def _span_lengths(keys_A: U64, number: int) -> Ints:
-    """Return how many words the span with this number has in each row."""
+    """Return (A,) the number of words that the span with this number may have in each row."""
     chance_A = uniforms(keys_A, number + SPAN_LENGTH_STREAM * STREAM_SIZE)
     return np.searchsorted(np.cumsum(SPAN_SHARES)[:-1], chance_A, side="right") + 1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def take_ranges(values: NDArray[Any], starts_N: NDArray[np.int64], lengths_N: NDArray[np.int64]) -> NDArray[Any]:
-    """Return ranges of an array laid end to end. Example: `take_ranges(a, [5, 0], [2, 1])` -> `[a[5], a[6], a[0]]`."""
+    """Return ranges of an array, laid end to end. Example: `take_ranges(a, [5, 0], [2, 1])` -> `[a[5], a[6], a[0]]`."""
     return values.take(places_of_ranges(starts_N, lengths_N))
 
 
@@ -22,5 +22,5 @@ def places_of_ranges(starts_N: NDArray[np.int64], lengths_N: NDArray[np.int64]) 
 
 
 def offsets_of(lengths_N: NDArray[Any]) -> NDArray[np.int64]:
-    """Return (N + 1,) where each sequence begins, and the end. Example: `[2, 3]` -> `[0, 2, 5]`."""
+    """Return (N + 1,) int64: where each sequence begins, and the end. Example: `[2, 3]` -> `[0, 2, 5]`."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)

@@ -25,11 +25,11 @@ _BITS = (1 << 64) - 1
 U64 = NDArray[np.uint64]
 
 MANY_DRAWS = 4096
-"""Below this many numbers, a plain sort is the fastest one."""
+"""With fewer numbers than this, a plain sort is fastest."""
 
 
 def key(*parts: int | str | bytes) -> int:
-    """Return a 64-bit key made from identities: BLAKE2b over the length-prefixed parts. It never changes."""
+    """Return a 64-bit key made from identities: BLAKE2b over the length-prefixed parts. It must never change."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
@@ -38,7 +38,7 @@ def key(*parts: int | str | bytes) -> int:
 
 
 def mix(x: U64) -> U64:
-    """Return SplitMix64's finalizer of each number: a bijection of uint64 that looks random. `x` is not changed."""
+    """Return SplitMix64's finalizer of each number, a pseudorandom bijection of uint64. `x` is not changed."""
     shifted = x >> np.uint64(30)
     mixed = x ^ shifted
     mixed *= np.uint64(_MIX_1)
@@ -50,7 +50,7 @@ def mix(x: U64) -> U64:
 
 def numbers(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> U64:
     """Return uint64 draws, one for each broadcast pair of key and counter."""
-    steps = np.atleast_1d(counters).astype(np.uint64)  # numpy warns when scalars overflow, not when arrays do
+    steps = np.atleast_1d(counters).astype(np.uint64)  # numpy warns if scalars overflow, but not if arrays do
     return mix((steps + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(keys, dtype=np.uint64))
 
 
@@ -60,16 +60,17 @@ def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.
 
 
 def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:
-    """Return the numbers 0 to n-1 in an order that depends on `permutation_key` alone."""
+    """Return (n,) int64: the numbers 0 to n - 1 in an order that depends only on `permutation_key`."""
     return _order_of(numbers(np.uint64(permutation_key), np.arange(n)))
 
 
 def _order_of(draws: U64) -> NDArray[np.int64]:
-    """Return the indices that sort different numbers, twice as fast as argsort for many of them."""
+    """Return the indices that sort distinct numbers; for many, twice as fast as argsort."""
     if len(draws) < MANY_DRAWS:
         return np.argsort(draws, kind="stable")
 
-    # numpy sorts 16-bit integers by radix. Three digits, the least significant one first, nearly always decide.
+    # numpy has a radix sort for 16-bit integers. Sort by three digits, the least significant first; these nearly always
+    # decide.
     order = np.argsort((draws >> np.uint64(16)).astype(np.uint16), kind="stable")
     for shift in (32, 48):
         digit = (draws >> np.uint64(shift)).astype(np.uint16)
@@ -82,13 +83,13 @@ def _order_of(draws: U64) -> NDArray[np.int64]:
 
 
 class Draws:
-    """Draws one at a time from one key; the same numbers as `numbers(key, 0)`, `numbers(key, 1)`, ..."""
+    """Draws numbers from one key, one at a time: the same as `numbers(key, 0)`, `numbers(key, 1)`, ..."""
 
     def __init__(self, draw_key: int):
         self._state = draw_key
 
     def skip(self, count: int) -> None:
-        """Leave out the next `count` draws."""
+        """Skip the next `count` draws."""
         self._state = (self._state + count * GOLDEN) & _BITS
 
     def number(self) -> int:

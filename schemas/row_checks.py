@@ -1,6 +1,6 @@
-"""Checks that the rows of a shard hold what its columns promise: no nulls, and every value within its range.
+"""Checks that the rows of a shard contain what its columns promise: no nulls, and every value in range.
 
-Arrow's own validation does not look at meaning. A null reads as NaN or as whatever bytes lie below it, and an id beyond
+Arrow's own validation ignores meaning. A null reads as NaN or as whatever bytes are stored under it, and an id beyond
 the vocabulary crashes a GPU kernel, so these checks run before any row is used.
 
 Letters: B rows, T tokens.
@@ -29,7 +29,7 @@ Ints = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class PairLimits:
-    """The limits that every row of one folder of pairs must respect.
+    """The limits for every row of one folder of pairs.
 
     labeled: each row has two segments and a label, with `separators` special tokens between the segments.
     """
@@ -54,7 +54,7 @@ class PairLimits:
 
 
 def read_pairs_vocabulary(folder: str, manifest: Manifest) -> Vocabulary:
-    """Return the vocabulary inside a folder of pairs. Raises DataError when it is not the one that the pairs name."""
+    """Return the vocabulary inside a folder of pairs. Raises DataError if it is not the one that the pairs name."""
     vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
     stated = manifest.options["vocabulary"]
     if stated != vocabulary.fingerprint:
@@ -73,7 +73,7 @@ def read_pairs_vocabulary(folder: str, manifest: Manifest) -> Vocabulary:
 
 
 def check_nulls(batches: list[pa.RecordBatch], path: str) -> None:
-    """Raise DataError naming the first row that holds a null where there may be none."""
+    """Raise DataError naming the first row with a null in a column that may not have any."""
     before = 0
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -84,7 +84,7 @@ def check_nulls(batches: list[pa.RecordBatch], path: str) -> None:
 
 
 def may_hold_null(column: Any) -> bool:
-    """Return False if a column certainly holds no null at any depth. Looks at the counts that Arrow has stored."""
+    """Return False if a column certainly has no null at any depth, according to the counts that Arrow stores."""
     while column.null_count == 0:
         if not pa.types.is_list(column.type):
             return False
@@ -93,7 +93,7 @@ def may_hold_null(column: Any) -> bool:
 
 
 def first_null(column: Any) -> int | None:
-    """Return the number of the first row that is null or holds one at any depth, or None."""
+    """Return the number of the first row that is null or contains a null at any depth, or None."""
     if column.null_count:
         return int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
     if not pa.types.is_list(column.type):
@@ -102,7 +102,7 @@ def first_null(column: Any) -> int | None:
     inner = first_null(column.flatten())
     if inner is None:
         return None
-    # No list is null here, so the flat items lie end to end, and the first list that ends behind one holds it.
+    # No list is null here, so the flat items are contiguous, and the first list that ends after an item contains it.
     ends = np.cumsum(lengths_of(column))
     return int(np.searchsorted(ends, inner, side="right"))
 
@@ -110,7 +110,7 @@ def first_null(column: Any) -> int | None:
 def check_pairs(table: pa.Table, path: str, limits: PairLimits) -> None:
     """Raise DataError naming the first row of a pair shard whose values are out of range.
 
-    The table has passed `check_nulls`.
+    The table must have passed `check_nulls`.
     """
     if table.num_rows == 0:
         return
@@ -135,7 +135,7 @@ def check_pairs(table: pa.Table, path: str, limits: PairLimits) -> None:
 
 
 def label_faults(table: pa.Table, lengths_B: Ints, limits: PairLimits) -> dict[str, Ints]:
-    """Return the rows whose label, or whose two segments, are not what the objective requires."""
+    """Return, by fault, the rows whose label or segments are not what the objective requires."""
     labels = table["pair_label"].combine_chunks()
     cut_B = table["segment_b_start"].to_numpy()
     label_B = labels.fill_null(0).to_numpy()
@@ -143,7 +143,8 @@ def label_faults(table: pa.Table, lengths_B: Ints, limits: PairLimits) -> dict[s
     if not limits.labeled:
         return faults
 
-    # [CLS] A [SEP] B [SEP]: before B come a special token at the start and the separators; one more ends the row.
+    # [CLS] A [SEP] B [SEP]: B is preceded by at least the first special token and the separators, and followed by one
+    # more.
     is_one_segment_B = (cut_B < 1 + limits.separators) | (cut_B > lengths_B - 1)
     faults["no pair_label"] = np.flatnonzero(labels.is_null().to_numpy(zero_copy_only=False))
     faults["a pair_label but not two segments"] = np.flatnonzero(is_one_segment_B)
@@ -157,7 +158,7 @@ def check_masks(table: pa.Table, path: str, lengths_B: Ints, limits: PairLimits)
     is_off_B = (lengths_of(positions) != limits.static_masks) | (lengths_of(tokens) != limits.static_masks)
     raise_first({f"not {limits.static_masks} stored masks": np.flatnonzero(is_off_B)}, path)
 
-    # From here on each row has the same number of masks: M masks lie end to end, of sizes_M places each.
+    # From here on each row has the same number of masks: M masks end to end, with sizes_M positions each.
     row_M = np.repeat(np.arange(len(lengths_B)), limits.static_masks)
     sizes_M = lengths_of(positions.flatten())
     differ_M = sizes_M != lengths_of(tokens.flatten())
@@ -177,19 +178,19 @@ def check_masks(table: pa.Table, path: str, lengths_B: Ints, limits: PairLimits)
 
 
 def lengths_of(column: Any) -> Ints:
-    """Return the number of items in each list of a column without null lists."""
+    """Return (B,) the number of items in each list of a column without null lists."""
     return np.diff(column.offsets.to_numpy())
 
 
 def rows_with(is_bad_T: NDArray[np.bool_], lengths_B: Ints) -> Ints:
-    """Return the rows that hold a bad item, rising, given whether each item is bad and how many each row has."""
+    """Return the rows with a bad item, ascending, given whether each item is bad and each row's number of items."""
     if not is_bad_T.any():
         return np.zeros(0, dtype=np.int64)
     return np.repeat(np.arange(len(lengths_B)), lengths_B)[is_bad_T]
 
 
 def raise_first(faults: Mapping[str, Ints], path: str) -> None:
-    """Raise DataError for the first fault that any row has, naming its first row."""
+    """Raise DataError for the first fault that any row has, naming the first such row."""
     for fault, rows in faults.items():
         if len(rows):
             raise bad_row(path, int(rows[0]), fault)

@@ -44,11 +44,11 @@ def token_type(vocabulary_size: int) -> pa.DataType:
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
     """Return the columns of a pair shard.
 
-    input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first
-    token, the sequence's length when there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B
-    (NSP) or swapped order (SOP), null without a pair objective. word_starts: true where a word begins. document_a,
-    document_b: where each segment came from; with one segment, the first and the last document in the row.
-    mask_positions, mask_tokens: K masks of the row, each the positions chosen, rising, and the ids that are put there.
+    input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first token,
+    or the sequence's length if there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B (NSP) or
+    swapped order (SOP), null without a pair objective. word_starts: true where a word begins. document_a, document_b:
+    where each segment came from; with one segment, the first and the last document in the row. mask_positions,
+    mask_tokens: K masks of the row, each with the chosen positions, ascending, and the ids put there.
     """
     ids = pa.list_(token_type(vocabulary_size))
     columns = [
@@ -66,7 +66,7 @@ def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
 def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) -> pa.Schema:
     """Return the schema that a pair shard should have; its own columns decide about static masks.
 
-    Raises DataError when the bytes are not an Arrow file.
+    Raises DataError if the bytes are not an Arrow file.
     """
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
@@ -78,14 +78,14 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
 def shard_name(kind: str, index: int, count: int) -> str:
     """Return the file name of a shard. Example: `shard_name("text", 0, 8)` -> `"text-00000-of-00008.arrow"`.
 
-    All names of a folder are equally long, so they sort by index.
+    All names in a folder have the same length, so they sort by index.
     """
     digits = max(5, len(str(count)))
     return f"{kind}-{index:0{digits}d}-of-{count:0{digits}d}.arrow"
 
 
 def shard_place(name: str) -> tuple[int, int]:
-    """Return (index, count) of a name that `shard_name` made. Example: `"text-00003-of-00008.arrow"` -> `(3, 8)`."""
+    """Return (index, count) from a name that `shard_name` made. Example: `"text-00003-of-00008.arrow"` -> `(3, 8)`."""
     _, index, _, count = name.removesuffix(".arrow").split("-")
     return int(index), int(count)
 
@@ -96,7 +96,7 @@ def encode_table(table: pa.Table) -> bytes:
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """Do what `encode_table` does for a table that `equal_batches` has already cut."""
+    """Do what `encode_table` does for batches that were already cut as by `equal_batches`."""
     sink = pa.BufferOutputStream()
     with _file_writer(sink, schema) as writer:
         for batch in batches:
@@ -105,7 +105,7 @@ def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> byte
 
 
 class ContentHash:
-    """A hash of rows alone, one batch after another. It does not depend on compression, and so outlives a codec."""
+    """A hash of rows alone, one batch after another. It does not depend on compression, so it outlives a codec."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
@@ -120,14 +120,14 @@ class ContentHash:
 
 
 class ShardEncoder:
-    """Encodes a shard batch after batch, so that its rows need not be in memory together.
+    """Encodes a shard batch by batch, so that its rows need not be in memory together.
 
-    Batches must have the rows that `equal_batches` gives them: ROWS_PER_BATCH, and fewer only in the last one. Bytes
-    and fingerprint are then those of `encode_batches` and `content_fingerprint`.
+    Batches must be cut as by `equal_batches`: ROWS_PER_BATCH rows, and fewer only in the last one. Bytes and
+    fingerprint are then those of `encode_batches` and `content_fingerprint`.
     """
 
     def __init__(self, schema: pa.Schema):
-        """Start with no row."""
+        """Start without rows."""
         self._sink = pa.BufferOutputStream()
         self._writer = _file_writer(self._sink, schema)
         self._content = ContentHash()
@@ -148,7 +148,7 @@ def _file_writer(sink: pa.NativeFile, schema: pa.Schema) -> pa.ipc.RecordBatchFi
 
 
 def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Return record batches of ROWS_PER_BATCH rows, whatever the table's chunks were."""
+    """Return record batches of ROWS_PER_BATCH rows, however the table was chunked."""
     if table.num_rows == 0:
         return []
 
@@ -156,15 +156,15 @@ def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 
 def taken_batches(table: pa.Table, rows: NDArray[np.integer]) -> Iterator[pa.RecordBatch]:
-    """Yield record batches of ROWS_PER_BATCH rows: those rows of a table with one chunk, in that order."""
+    """Yield record batches of ROWS_PER_BATCH rows: these rows of a table with one chunk, in this order."""
     for start in range(0, len(rows), ROWS_PER_BATCH):
-        # `take` and not `slice`: Arrow writes a slice of nested columns with the offsets of all their values.
+        # `take`, not `slice`: Arrow writes a slice of nested columns with the offsets of all their values.
         (batch,) = table.take(pa.array(rows[start : start + ROWS_PER_BATCH])).to_batches()
         yield batch
 
 
 def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.Table:
-    """Return the rows of an Arrow file, fully validated and without nulls where none may be.
+    """Return the rows of an Arrow file, fully validated, and without nulls in columns that may not have any.
 
     Raises DataError naming `path` and every difference between its schema and the expected one.
     """
@@ -175,7 +175,7 @@ def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.
                 raise DataError(f"{path} has another layout than this version reads: {'; '.join(problems)}.")
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate(full=True)  # offsets out of range would otherwise crash the process, not raise
+            batch.validate(full=True)  # otherwise offsets out of range would crash the process instead of raising
     except ARROW_ERRORS as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
@@ -184,7 +184,7 @@ def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.
 
 
 def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
-    """Return every difference between two schemas in words; an empty list when they agree."""
+    """Return every difference between two schemas in words; an empty list if they agree."""
     known = {field.name: field.type for field in expected}
     types = dict(zip(found.names, found.types, strict=True))
     missing = [f"column {name} ({kind}) is missing" for name, kind in known.items() if name not in types]
@@ -208,8 +208,9 @@ def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
 
 
 def check_fingerprint(table: pa.Table, path: str, stated: str) -> None:
-    """Raise DataError when the rows are not those that a manifest's `stated` fingerprint names."""
-    # The batches of a shard as it was read usually are the equal ones already; cutting them again costs most.
+    """Raise DataError if the rows do not have the fingerprint that a manifest states."""
+    # The batches of a shard that was just read usually have the right size already; cutting them again is the expensive
+    # part.
     if content_fingerprint(table.to_batches()) == stated:
         return
 

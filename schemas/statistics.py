@@ -3,9 +3,9 @@
     unigrams.arrow                            count int64                  row i counts token i
     cooccurrences-00000-of-00004.arrow        first uint32 | second uint32 | weight int64
 
-A co-occurrence is an unordered pair of tokens, first <= second, at most `window` tokens apart in a row with no special
-token between them. At distance d it adds `unit_weight(window) / d`, a whole number, so sums are exact. Each pair of
-tokens is in one file, and a file is sorted by (first, second). docs/formats.md says what the manifest records.
+A co-occurrence is an unordered pair of tokens, first <= second, at most `window` tokens apart in a row without a
+special token between them. At distance d it adds `unit_weight(window) / d`, a whole number, so sums are exact. Each
+pair of tokens is in one file, and a file is sorted by (first, second). docs/formats.md lists what the manifest records.
 
 Shape suffixes: V vocabulary, C co-occurrences of one file.
 """
@@ -26,7 +26,7 @@ from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
 
 UNIGRAMS_FILE = "unigrams.arrow"
 COOCCURRENCES = "cooccurrences"
-"""The kind of the other files, by which `shards.shard_name` names them."""
+"""The kind of the other files, from which `shards.shard_name` makes their names."""
 
 UNIGRAMS_SCHEMA = pa.schema([("count", pa.int64())])
 COOCCURRENCES_SCHEMA = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("weight", pa.int64())])
@@ -40,14 +40,14 @@ class Cooccurrences(NamedTuple):
     weight_C: NDArray[np.int64]
 
     def take(self, chosen: NDArray[np.bool_]) -> Cooccurrences:
-        """Return those of a (C,) mask."""
+        """Return the pairs for which the (C,) mask `chosen` is true."""
         return Cooccurrences(self.first_C[chosen], self.second_C[chosen], self.weight_C[chosen])
 
 
 class TokenStatistics(Protocol):
-    """What a run that begins needs to know of its text: how often each token occurs, and which occur near which.
+    """What a new run needs to know about its text: how often each token occurs, and near which others.
 
-    unigrams_V: (V,) int64, 0 for special tokens.
+    unigrams_V: (V,) int64, 0 for uncounted special tokens.
     """
 
     @property
@@ -63,9 +63,9 @@ class Statistics:
     """A finished folder of statistics.
 
     vocabulary_fingerprint, vocabulary_size: of the vocabulary whose tokens are counted.
-    window: the greatest distance at which two tokens co-occur.
+    window: the maximum distance at which two tokens co-occur.
     fingerprint: of the folder's content.
-    unigrams_V: how often each token occurs; 0 for special tokens.
+    unigrams_V: (V,) int64, how often each token occurs; 0 for uncounted special tokens.
     """
 
     folder: str
@@ -89,7 +89,7 @@ class Statistics:
         return self.manifest.fingerprint
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
-        """Yield the co-occurrences of each file. Raises DataError for a file that is missing or was changed."""
+        """Yield the co-occurrences of each file. Raises DataError if a file is missing or was changed."""
         for entry in self.manifest.shards:
             if entry.path == UNIGRAMS_FILE:
                 continue
@@ -98,7 +98,7 @@ class Statistics:
 
 
 def read_statistics(folder: str) -> Statistics:
-    """Return a finished folder of statistics, its co-occurrences still unread.
+    """Return a finished folder of statistics; its co-occurrences are read later.
 
     Raises DataError if it is not finished, of another kind, or damaged.
     """
@@ -109,12 +109,12 @@ def read_statistics(folder: str) -> Statistics:
 
 
 def schema_of_file(path: str) -> pa.Schema:
-    """Return the schema of a file of a folder of statistics, by its name."""
+    """Return the schema of a file in a folder of statistics, given its path."""
     return UNIGRAMS_SCHEMA if path.endswith(UNIGRAMS_FILE) else COOCCURRENCES_SCHEMA
 
 
 def unit_weight(window: int) -> int:
-    """Return the weight of two neighbors: the smallest number that every distance within the window divides."""
+    """Return the weight of two adjacent tokens: the least common multiple of all distances within the window."""
     return lcm(*range(1, window + 1))
 
 

@@ -1,7 +1,7 @@
-"""Reading and writing files by URL: local paths, s3://, gs://, memory:// and whatever else fsspec knows.
+"""Reads and writes files by URL: local paths, s3://, gs://, memory:// and anything else that fsspec supports.
 
 Readers see a whole file or none. On a local disk `publish` writes a file under a temporary name in the same folder,
-syncs it and renames it, which is atomic: a kill at any point leaves the old file, or the new one, and at most a
+syncs it and renames it, which is atomic: a kill at any point leaves the old file or the new one, and at most a
 temporary file that no reader opens. On an object store one upload is already atomic.
 
 Every failure ends in an error that a user can act on: UsageError for a path that makes no sense, DataError for a file
@@ -32,11 +32,11 @@ PARTIAL_SUFFIX = ".partial"
 """The suffix of a file that is still being written. No reader opens one, and any later run may remove it."""
 
 _PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{12}" + re.escape(PARTIAL_SUFFIX))
-"""What `publish` names such a file. Other programs use the same suffix, so the suffix alone does not tell."""
+"""The names that `publish` gives such files. Other programs use the same suffix, so it is not enough to tell."""
 
 
 def exists(url: str) -> bool:
-    """Return whether there is a file or a folder. Raises StorageError when the disk or the store does not answer."""
+    """Return whether a file or a folder exists. Raises StorageError if the disk or the store does not answer."""
     fs, path = filesystem(url)
     with storage_errors_of(url):
         return fs.exists(path)
@@ -45,8 +45,8 @@ def exists(url: str) -> bool:
 def open_input(url: str) -> IO[bytes]:
     """Open a binary file for reading.
 
-    Raises DataError when there is none, UsageError when it is a folder or cannot be a path, and StorageError when the
-    disk or the store refuses, which for a store may also happen later, while the file is read.
+    Raises DataError if it does not exist, UsageError if it is a folder or cannot be a path, and StorageError if the
+    disk or the store refuses. For a store, that may also happen later, while the file is read.
     """
     fs, path = filesystem(url)
     try:
@@ -90,10 +90,10 @@ class _RemoteFile(io.RawIOBase):
 
 
 def read(url: str) -> bytes:
-    """Return a whole file. Raises as `open_input` does.
+    """Return the bytes of a whole file. Raises as `open_input` does.
 
-    From a store it takes one request, so a file that is replaced at the same moment is read either as it was or as it
-    is, never as a mix.
+    From a store it takes one request, so a file that is replaced at the same moment is read either in its old or in its
+    new version, never as a mix.
     """
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
@@ -101,7 +101,7 @@ def read(url: str) -> bytes:
             return file.read()
     try:
         with storage_errors_of(url, FileNotFoundError):
-            # s3fs would ask for the size first, and read a large file in pieces.
+            # Otherwise s3fs would request the size first, and read a large file in pieces.
             whole = {"max_concurrency": 1} if "s3" in fs.protocol else {}
             return fs.cat_file(path, **whole)
     except FileNotFoundError as error:
@@ -109,12 +109,12 @@ def read(url: str) -> bytes:
 
 
 def is_partial(name: str) -> bool:
-    """Return whether a file of this name is one that `publish` was still writing."""
+    """Return whether a name is that of a file that `publish` has not finished writing."""
     return _PARTIAL_NAME.fullmatch(name) is not None
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError when a local folder could not be written. Changes nothing; object stores are not checked."""
+    """Raise StorageError if a local folder could not be written. Changes nothing; object stores are not checked."""
     if is_local(url):
         check_writable(url, filesystem(url)[1])
 
@@ -123,7 +123,7 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
     """Write a file so that readers see all of it or none.
 
     durable: also survive a power cut, at the cost of two fsync calls on a local disk.
-    Raises StorageError when the disk is full or refuses, or when the store cannot be reached.
+    Raises StorageError if the disk is full or refuses, or if the store cannot be reached.
     """
     fs, path = filesystem(url)
     if not isinstance(fs, LocalFileSystem):
@@ -163,9 +163,9 @@ def sync_folder(path: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Rename a local file over another, after it was synced. Object stores copy on the server and delete.
+    """Sync a local file and rename it over another. On object stores, copy on the server and then delete.
 
-    Raises StorageError when the disk or the store refuses.
+    Raises StorageError if the disk or the store refuses.
     """
     fs, source_path = filesystem(source)
     target_path = filesystem(target)[1]
@@ -186,9 +186,9 @@ def move(source: str, target: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file over another: on the server of an object store, through this process on a disk, where it is synced.
+    """Copy a file over another: on the server for an object store, or through this process, with a sync, for a disk.
 
-    Raises DataError when there is no such file, StorageError when the disk or the store refuses.
+    Raises DataError if there is no such file, and StorageError if the disk or the store refuses.
     """
     fs, source_path = filesystem(source)
     if isinstance(fs, LocalFileSystem):
@@ -203,14 +203,14 @@ def copy(source: str, target: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Delete a file, or a folder with everything in it. Does nothing when there is none. Raises StorageError."""
+    """Delete a file, or a folder with everything in it. Does nothing if there is none. Raises StorageError."""
     fs, path = filesystem(url)
     with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
         fs.rm(path, recursive=True)
 
 
 def remove_files(folder: str, names: list[str]) -> None:
-    """Delete files of a folder by name, where a store allows a thousand in one request. Raises StorageError."""
+    """Delete files of a folder by name, in bulk requests if the store supports them. Raises StorageError on failure."""
     if is_local(folder):
         for name in names:
             remove(join(folder, name))
@@ -225,7 +225,7 @@ def remove_files(folder: str, names: list[str]) -> None:
 def modified(url: str) -> float | None:
     """Return when a file was last written, in seconds since 1970 by the clock of its disk or store.
 
-    Returns None when the file is gone.
+    Returns None if the file is gone.
     """
     fs, path = filesystem(url)
     try:
@@ -241,7 +241,7 @@ def sha256(data: bytes | memoryview) -> str:
 
 
 def size(url: str) -> int:
-    """Return the number of bytes in a file. Raises DataError when it does not exist."""
+    """Return the size of a file in bytes. Raises DataError if it does not exist."""
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):

@@ -22,7 +22,7 @@ WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
 
 @contextlib.contextmanager
 def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
-    """Turn what a disk or an object store refuses inside the block into a StorageError that names `url`.
+    """Turn refusals by a disk or an object store inside the block into a StorageError that names `url`.
 
     Object store packages raise exceptions of many types, so for a store every exception counts except those in
     `passing`.
@@ -40,7 +40,7 @@ def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
 
 
 def unreachable(url: str, error: Exception) -> StorageError:
-    """The error for an exception that the package of an object store raised."""
+    """Return the error for an exception that the package of an object store raised."""
     return StorageError(
         f"{url} cannot be reached ({type(error).__name__}: {error}). Check the address, the credentials and the "
         "network."
@@ -48,20 +48,20 @@ def unreachable(url: str, error: Exception) -> StorageError:
 
 
 def refused(url: str, error: OSError) -> StorageError:
-    """The error for a local path that the system neither reads nor changes."""
+    """Return the error for a local path that the system does not read or change."""
     reason = error.strerror or error
     return StorageError(f"{url} cannot be read or changed: {reason}. Check its permissions and the disk.")
 
 
 def unreadable(url: str, error: OSError) -> ClozelineError:
-    """The error for a local path that the system does not open: UsageError or StorageError, by the system's reason."""
+    """Return the error for a local path that the system does not open, UsageError or StorageError by its reason."""
     if error.errno in WRONG_PATH:
         return UsageError(f"{url} cannot be opened: {error.strerror}. Check the path.")
     return refused(url, error)
 
 
 def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError:
-    """The error for a local file of `needed` bytes that the system does not write."""
+    """Return the error for a local file of `needed` bytes that the system does not write."""
     if error.errno in FULL:
         free = shutil.disk_usage(existing_folder(os.path.dirname(path))).free
         return StorageError(
@@ -70,13 +70,13 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
         )
 
     reason = error.strerror or error
-    if error.errno == errno.EEXIST:  # from makedirs, when a file has the folder's name
+    if error.errno == errno.EEXIST:  # from makedirs, if a file has the folder's name
         reason = os.strerror(errno.ENOTDIR)
     return StorageError(f"{url} cannot be written: {reason}. Check the folder, or give another one.")
 
 
 def check_writable(url: str, path: str) -> None:
-    """Raise StorageError when a local folder could not be created or written. Changes nothing.
+    """Raise StorageError if a local folder could not be created or written. Changes nothing.
 
     This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
     """

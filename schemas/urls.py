@@ -12,14 +12,14 @@ from fsspec.implementations.local import LocalFileSystem
 from schemas.errors import UsageError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-"""The extra of the package that opens each kind of URL."""
+"""The pip extra with the package that opens each kind of URL."""
 
 
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or a local path, and the path inside it.
 
-    A string without "://" is a local path, whatever else it holds: fsspec alone would take "a::b" for a chain of URLs.
-    Raises UsageError when it is empty or of an unknown kind.
+    A string without "://" is a local path, whatever else it contains: fsspec alone would take "a::b" for a chain of
+    URLs. Raises UsageError if it is empty or of an unknown kind.
     """
     if not url:
         raise UsageError("A path is empty. Give the name of a file or a folder.")
@@ -37,7 +37,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def _missing_package(url: str, error: ImportError) -> UsageError:
-    """Return the error for a URL whose package is missing: here, in one of many environments when this is a worker."""
+    """Return the error for a URL whose package is missing. It names this environment, because a worker's may differ."""
     extra = EXTRAS.get(url.partition("://")[0])
     advice = f'Install it there: pip install "clozeline[{extra}]".' if extra else f"{str(error).rstrip('.')}."
     return UsageError(
@@ -47,7 +47,7 @@ def _missing_package(url: str, error: ImportError) -> UsageError:
 
 
 def _absolute(path: str) -> str:
-    """Return a local path from the root, without a slash at its end."""
+    """Return a local path as an absolute path, without a trailing slash."""
     path = os.path.expanduser(path)
     if not path.startswith("/"):
         path = os.path.join(os.getcwd(), path.removeprefix("./"))
@@ -55,7 +55,7 @@ def _absolute(path: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Return whether a URL or a path names a file of this machine."""
+    """Return whether a URL or a path names a file on this machine."""
     return isinstance(filesystem(url)[0], LocalFileSystem)
 
 

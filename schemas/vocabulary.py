@@ -1,7 +1,7 @@
 """A vocabulary's identity: its tokens, its special tokens, where words begin, and one fingerprint for all of it.
 
-The folder that `python -m pipeline vocab` writes holds `tokenizer.json`, which is the whole truth; this module reads it
-as JSON, so that the trainer needs no tokenizer to know what an id means.
+In the folder that `python -m pipeline vocab` writes, `tokenizer.json` alone defines the vocabulary. This module reads
+it as JSON, so that the trainer needs no tokenizer to know what an id means.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ TOKENIZER_FILES = {
     "spiece.model",
     EXTENSION_FILE,
 }
-"""The files of a tokenizer's folder, ours or a published one."""
+"""The files of a tokenizer's folder, made here or published."""
 
 COUNTS_FILE = "word_counts.arrow"
-"""Next to a vocabulary: the exact word counts that it was trained on."""
+"""File next to a vocabulary with the exact word counts that it was trained on."""
 
 VOCABULARY_FOLDER = "vocabulary"
-"""Inside a folder of pairs: a copy of the vocabulary that its ids belong to, so that the folder can travel alone."""
+"""Folder inside a folder of pairs with a copy of the vocabulary of its ids, so that the folder can travel alone."""
 
 Model = Literal["wordpiece", "bytebpe", "unigram"]
-"""BERT's, RoBERTa's, and ALBERT's or XLNet's."""
+"""The models of BERT, of RoBERTa, and of ALBERT and XLNet."""
 
 Family = Literal["albert", "xlnet"]
-"""Whose special tokens a Unigram vocabulary has."""
+"""The model whose special tokens a Unigram vocabulary has."""
 
 MODEL_BY_TYPE: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
-"""The names that the `tokenizers` library gives models, and ours."""
+"""Our name of a model for each name in the `tokenizers` library."""
 
 BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -67,9 +67,9 @@ SENTENCEPIECE_SPACE = "\u2581"  # Unigram
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return which byte each character of GPT-2's byte-level alphabet stands for.
+    """Return the byte that each character of GPT-2's byte-level alphabet stands for.
 
-    Printable Latin-1 bytes are spelled as they are, all others as the characters from U+0100 on.
+    Printable Latin-1 bytes are spelled as they are, all others as the characters from U+0100 up.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -81,10 +81,11 @@ _BYTES = _byte_alphabet()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary: `tokens[i]` is the token of id i.
+    """A vocabulary: `tokens[i]` is the token with id i.
 
-    fingerprint: a hash of tokens, ids and normalization rules together. added: ids of the tokens, other than special
-    ones, that a published tokenizer finds in the text before it cuts words. extension: when it extends another one.
+    fingerprint: a hash of tokens, ids and normalization rules together.
+    added: ids of the non-special tokens that a published tokenizer matches in the text before it cuts words.
+    extension: set if the vocabulary extends another one.
     """
 
     model: Model
@@ -99,7 +100,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def special_id(self, role: Literal["pad", "unk", "cls", "sep", "mask"]) -> int:
-        """Return the id of a special token by its role, whatever the vocabulary spells it."""
+        """Return the id of a special token by its role, however the vocabulary spells it."""
         return self._special_by_role[role]
 
     @cached_property
@@ -121,7 +122,7 @@ class Vocabulary:
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids that are never masked and never put in the place of a masked token."""
+        """The ids that are never masked and never replace a masked token."""
         special = set(self._special_by_role.values())
         if self.is_xlnet:
             special |= {self.tokens.index(token) for token in XLNET_FIRST if token in self.tokens}
@@ -134,7 +135,7 @@ class Vocabulary:
 
     @cached_property
     def ordinary_ids(self) -> NDArray[np.int64]:
-        """All other ids, int64, in order: random tokens are drawn from these."""
+        """All other ids, int64, ascending: random tokens are drawn from these."""
         return _constant(np.flatnonzero(~self.is_special_V))
 
     @cached_property
@@ -163,7 +164,7 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
-    """Return the vocabulary in a folder. Raises DataError when it is missing, damaged or lacks a special token."""
+    """Return the vocabulary in a folder. Raises DataError if it is missing, damaged or lacks a special token."""
     url = storage.join(folder, TOKENIZER_FILE)
     if not storage.exists(url):
         raise DataError(
@@ -179,7 +180,7 @@ def read_vocabulary(folder: str) -> Vocabulary:
 
 
 def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
-    """Read the bytes of a tokenizer.json. Raises DataError naming `url` and what is wrong."""
+    """Parse the bytes of a tokenizer.json. Raises DataError naming `url` and what is wrong."""
     try:
         content = json.loads(data)
         model = MODEL_BY_TYPE[content["model"]["type"]]
@@ -204,7 +205,7 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
 
 
 def specials_of(model: Model, tokens: Container[str]) -> dict[str, str]:
-    """Return the special tokens of a vocabulary by their roles. A Unigram vocabulary has ALBERT's or XLNet's."""
+    """Return the special tokens of a vocabulary by role. A Unigram vocabulary has ALBERT's or XLNet's."""
     if model == "unigram" and "[CLS]" not in tokens and "<cls>" in tokens:
         return XLNET_SPECIALS
     return SPECIALS[model]
@@ -217,7 +218,7 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _ids(model: Model, vocab: Any) -> dict[str, int]:
-    """Return the id of each token. A Unigram model lists its tokens in order, with a score each."""
+    """Return the id of each token. A Unigram model lists its tokens in order, each with a score."""
     if model == "unigram":
         return {token: i for i, (token, _) in enumerate(vocab)}
     return dict(vocab)

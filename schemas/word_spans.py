@@ -3,9 +3,9 @@
 A word begins where the row's `word_starts` say so, after a special token, and at the row's start. It ends before the
 next word or special token.
 
-N-grams and spans are groups laid over the row's words from left to right. Every word draws a length; the j-th group of
-a row takes the j-th word's, and so begins where the lengths before it add up to. Special tokens cut a group in two, so
-that none reaches across [SEP]:
+N-grams and spans are groups laid over the row's words from left to right. Every word draws a length, but a group uses
+the draw of the word with its own number: the j-th group of a row has the length that the row's j-th word drew, and so
+begins where the first lengths add up to. Special tokens cut a group in two, so that none extends across [SEP]:
 
     words      the  quick  brown  fox  jumps  [SEP]  over  it
     lengths     2     1      3     1     2             1    3
@@ -32,7 +32,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Ints = NDArray[np.int64]
 
 # Each row draws from several independent streams of its key: counter = place in the row + stream * 2**32.
-ORDER_STREAM = 0  # in which order units are taken
+ORDER_STREAM = 0  # the order in which units are taken
 FATE_STREAM = 1  # [MASK], the token itself, or a random one
 REPLACEMENT_STREAM = 2  # which random token
 LENGTH_STREAM = 3  # how many words a group has
@@ -41,16 +41,17 @@ STREAM_SIZE = 1 << 32
 _NGRAM_SHARES = np.array([6, 3, 2]) / 11  # ALBERT: p(n) proportional to 1 / n for n = 1, 2, 3
 _SPAN_SHARES = 0.2 * np.power(0.8, np.arange(10.0)) / (1 - 0.8**10)  # SpanBERT: geometric(0.2), at most 10 words
 GROUP_LENGTHS: dict[str, NDArray[np.float64]] = {"ngram": _NGRAM_SHARES, "span": _SPAN_SHARES}
-"""How likely groups of 1, 2, ... words are, for the kinds that mask several words together."""
+"""Probabilities of groups of 1, 2, ... words, for the kinds that mask several words together."""
 
 
 @dataclass(frozen=True)
 class WordSpans:
-    """Words, or groups of words, of B rows, in order, each named by its first token.
+    """Words, or groups of words, of B rows, in order, each represented by its first token.
 
-    positions: where the first token lies in the flat tokens. row: which row it is in. places: its place in that row.
-    sizes: tokens of each word; for groups this stays the size of the first word. bounds_B1: row r's items are
-    bounds_B1[r] : bounds_B1[r + 1]. keys_B: the rows' random keys. first_words: the number of each item's first word.
+    positions: index of the first token in the flat tokens. row: its row. places: its place in that row.
+    sizes: tokens of each word; for groups, the size of the first word only.
+    bounds_B1: row r's items are bounds_B1[r] : bounds_B1[r + 1].
+    keys_B: the rows' random keys. first_words: the number of each item's first word.
     """
 
     positions: Ints
@@ -62,7 +63,7 @@ class WordSpans:
     first_words: Ints
 
     def only(self, numbers_W: Ints) -> WordSpans:
-        """Return the items with these numbers, which must be in rising order."""
+        """Return the items with these numbers, which must be ascending."""
         return WordSpans(
             positions=self.positions[numbers_W],
             row=self.row[numbers_W],
@@ -74,11 +75,11 @@ class WordSpans:
         )
 
     def counts(self) -> Ints:
-        """Return how many items each row has, (B,)."""
+        """Return (B,) int64: the number of items in each row."""
         return np.diff(self.bounds_B1)
 
     def draw(self, stream: int) -> U64:
-        """Return a random uint64 for each item, from one stream of its row's key."""
+        """Return (W,) uint64: a random number for each item, from one stream of its row's key."""
         keys_W = np.repeat(self.keys_B, self.counts())
         return numbers(keys_W, self.places + stream * STREAM_SIZE)
 
@@ -93,8 +94,8 @@ def find_words(
     begins_T &= maskable_T
     positions = np.flatnonzero(begins_T)
 
-    # A word reaches to the next one, less the special tokens in between. np.subtract.at counts each of them, also where
-    # several follow the same word.
+    # A word extends to the next one, minus the special tokens in between. np.subtract.at subtracts each of them, even
+    # if several follow the same word.
     sizes = np.diff(np.append(positions, len(maskable_T)))
     word_before = np.searchsorted(positions, np.flatnonzero(~maskable_T)) - 1
     np.subtract.at(sizes, word_before[word_before >= 0], 1)
@@ -113,17 +114,17 @@ def find_words(
 
 
 def group_words(words: WordSpans, maskable_T: NDArray[np.bool_], kind: Kind) -> WordSpans:
-    """Return the groups of a kind, ngram or span, as the words that begin them."""
+    """Return the groups of a kind, ngram or span, each represented by its first word."""
     return words.only(_group_begins(words, maskable_T, kind))
 
 
 def _group_begins(words: WordSpans, maskable_T: NDArray[np.bool_], kind: Kind) -> Ints:
-    """Return the numbers of the words that begin a group, in rising order."""
-    # The upper 16 random bits choose a length from a table that holds each length as often as its share.
+    """Return the numbers of the words that begin a group, ascending."""
+    # The upper 16 random bits choose a length from a table that contains each length as often as its share.
     length_W = _length_table(kind)[words.draw(LENGTH_STREAM) >> np.uint64(48)]
 
-    # Group j of a row begins where the first j lengths of the row add up to. `target_W` says so for as many groups as
-    # the row has words, counted in words of the whole batch; those beyond the row's end are left out below.
+    # Group j of a row begins where the row's first j lengths add up to. `target_W` has these starts for as many groups
+    # as the row has words, as word numbers of the whole batch; those beyond the row's end are dropped below.
     length_sums_W1 = offsets_of(length_W)
     first_B = words.bounds_B1[:-1]
     last_B = words.bounds_B1[1:]
@@ -138,9 +139,10 @@ def _group_begins(words: WordSpans, maskable_T: NDArray[np.bool_], kind: Kind) -
 
 @lru_cache
 def _length_table(kind: Kind) -> Ints:
-    """Return 65,536 group lengths, each as often as its share, to be looked up by 16 random bits.
+    """Return 65,536 group lengths, each as often as its share, for lookups with 16 random bits.
 
-    All threads of a process share the table, so it is read-only. Two threads may compute it at once; they get the same.
+    All threads of a process share the table, so it is read-only. Two threads may compute it at once, with the same
+    result.
     """
     steps = (np.arange(1 << 16) + 0.5) / (1 << 16)
     table = np.searchsorted(np.cumsum(GROUP_LENGTHS[kind])[:-1], steps, side="right") + 1

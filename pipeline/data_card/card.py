@@ -1,6 +1,6 @@
-"""card.html: one page about a folder of pairs, to look at before training on it and to quote afterwards.
+"""card.html: one page about a folder of pairs, to check before training on it and to cite later.
 
-This module computes what the page says; templates/card.html says it.
+This module computes the contents of the page; templates/card.html renders it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pipeline.data_card.facts import (
     padded_share,
     padded_size,
 )
-from pipeline.data_card.facts import sampled_tokens as sampled_tokens  # the terminal's views find it here
+from pipeline.data_card.facts import sampled_tokens as sampled_tokens  # the terminal's views import it from here
 from pipeline.data_card.rows import RowView
-from pipeline.data_card.rows import first_mask as first_mask  # the terminal's views find it here
+from pipeline.data_card.rows import first_mask as first_mask  # the terminal's views import it from here
 from schemas.manifest import Manifest
 from schemas.pages import render
 from schemas.vocabulary import Vocabulary
 
 MAX_SAMPLE_ROWS = 12
-"""How many rows the card shows."""
+"""Number of rows that the card shows."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class MaskSection:
-    """The section about stored masks. ordinary_rate: of tokens that are not special. Rates are None if unknown."""
+    """The section about stored masks. ordinary_rate: the share of non-special tokens. Rates are None if unknown."""
 
     parts: list[Part]
     per_row: int
@@ -58,7 +58,7 @@ class MaskSection:
 
 
 def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> str:
-    """Return the page, from a folder's manifest and the rows of its shard with the most rows."""
+    """Return the page as HTML, from a folder's manifest and the rows of its shard with the most rows."""
     statistics = manifest.statistics
     row_view = RowView(vocabulary, label_names(manifest))
 
@@ -85,7 +85,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
 
 
 def _figures(manifest: Manifest, vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the figures that people quote, as texts by name."""
+    """Return the figures that people cite, formatted, by name."""
     statistics = manifest.statistics
     tokens = manifest.totals["tokens"]
     unknown = vocabulary.tokens[vocabulary.special_id("unk")]
@@ -105,7 +105,7 @@ def _figures(manifest: Manifest, vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def _padding(manifest: Manifest) -> list[Part]:
-    """Return tokens and padding if every row were padded to the maximum length."""
+    """Return the shares of tokens and padding if every row were padded to the maximum length."""
     tokens = manifest.totals["tokens"]
     padding = padded_size(manifest) - tokens
     return split([("tokens", tokens, "full"), ("padding", padding, "empty")])
@@ -128,7 +128,7 @@ def _masks(manifest: Manifest) -> MaskSection:
     counts = manifest.statistics["masks"]
     options = manifest.options
 
-    # Early manifests state neither the requested rate nor how many tokens a mask may choose.
+    # Early manifests record neither the requested rate nor how many tokens a mask may choose.
     requested_rate = float(options["mask_prob"]) if "mask_prob" in options else None
     ordinary_rate = counts["chosen"] / counts["eligible"] if counts.get("eligible") else None
 
@@ -144,7 +144,7 @@ def _masks(manifest: Manifest) -> MaskSection:
 
 
 def _commonest_tokens(manifest: Manifest, sample: pa.Table) -> list[Bar]:
-    """Return the bars of the commonest tokens; none if the manifest does not count them, as early ones do not."""
+    """Return bars of the most frequent tokens; none if the manifest, as an early one, does not count them."""
     counts = manifest.statistics.get("commonest_tokens")
     if not counts:
         return []
@@ -152,7 +152,7 @@ def _commonest_tokens(manifest: Manifest, sample: pa.Table) -> list[Bar]:
 
 
 def _options(manifest: Manifest) -> dict[str, str]:
-    """Return everything that the pairs follow from, as texts by name. Inputs appear as fingerprints, without paths."""
+    """Return everything that determines the pairs, formatted, by name. Inputs are fingerprints, without paths."""
     options = manifest.options
     texts = [entry.fingerprint for entry in manifest.inputs if entry.fingerprint != options.get("vocabulary")]
     values = {

@@ -1,7 +1,7 @@
-"""Histograms, bars and shares: what the data card's templates draw, and the same as lines of text for a terminal.
+"""Histograms, bars and shares: for the data card's templates, and as lines of text for a terminal.
 
-Functions here compute positions and sizes; templates/charts.html draws them. The SVG has no viewBox: x and width are
-in percent, y and height in pixels, so that letters keep their size on a phone.
+Functions here compute positions and sizes; templates/charts.html draws them. The SVG has no viewBox: x and width are in
+percent, y and height in pixels, so that letters keep their size on a phone.
 
 A histogram is a list whose element i counts the rows of length i.
 """
@@ -15,10 +15,10 @@ from itertools import accumulate
 from schemas.pages import Level
 
 BINS = 64
-"""The most bars of a histogram."""
+"""Maximum bars of a histogram."""
 
 TEXT_BINS = 8
-"""The most bars of a histogram in a terminal."""
+"""Maximum bars of a histogram in a terminal."""
 
 TEXT_WIDTH = 32
 """Characters of the longest bar in a terminal."""
@@ -32,9 +32,9 @@ Counts = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True)
 class HistogramBar:
-    """One bar and the slot that it stands in. x, slot_x, width, slot_width: percent. height: pixels.
+    """One bar and the slot that it occupies. x, slot_x, width, slot_width: percent. height: pixels.
 
-    first, last: the lengths that it counts. is_broken: whether it is higher than the axis, and drawn with a gap.
+    first, last: the lengths that it counts. is_broken: whether it exceeds the axis, and is drawn with a gap.
     """
 
     first: int
@@ -52,7 +52,7 @@ class HistogramBar:
 class Histogram:
     """A histogram with its axes and the facts stated below it.
 
-    max_length: where the horizontal axis ends. mean_x: percent. full_share: the share of rows that have max_length.
+    max_length: where the horizontal axis ends. mean_x: percent. full_share: the share of rows with max_length.
     """
 
     bars: list[HistogramBar]
@@ -77,7 +77,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a bar that is cut into parts, its share of that bar, and the CSS class that colors it."""
+    """One part of a divided bar, its share of that bar, and the CSS class that colors it."""
 
     name: str
     count: int
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Coin:
-    """A share next to what a fair coin would give: 1/2, plus or minus `error`. x: where the share lies, in percent."""
+    """A share next to what a fair coin would give: 1/2, plus or minus `error`. x: position of the share, in percent."""
 
     share: float
     error: float
@@ -135,7 +135,7 @@ def quantile(counts: list[int], share: float) -> int:
 
 
 def histogram(counts: list[int]) -> Histogram:
-    """Lay out a histogram. One bar that is far higher than all others is broken and labeled with its count."""
+    """Lay out a histogram. A bar that is far higher than all others is broken and labeled with its count."""
     ranges = bins(counts, BINS)
     ceiling = _ceiling([count for _, _, count in ranges])
     longest = ranges[-1][1]
@@ -176,7 +176,7 @@ def _histogram_bar(lengths_and_count: tuple[int, int, int], ceiling: float, long
         width=slot_width * 0.8,
         slot_x=slot_x,
         slot_width=slot_width,
-        # A single row among millions is still seen.
+        # Even a single row among millions must be visible.
         height=max(1.0, HISTOGRAM_HEIGHT * min(1.0, count / ceiling)),
         is_broken=count > ceiling,
     )
@@ -199,19 +199,19 @@ def _short(count: int) -> str:
 
 
 def bars(counts: Counts, whole: int) -> list[Bar]:
-    """Lay out one bar a name, with shares of `whole`."""
+    """Lay out one bar per name, with shares of `whole`."""
     longest = max((count for _, count in counts), default=1)
     return [Bar(name, count, count / max(whole, 1), 100 * count / max(longest, 1)) for name, count in counts]
 
 
 def split(parts: Sequence[tuple[str, int, str]]) -> list[Part]:
-    """Lay out one bar that is cut into parts: (name, count, CSS class) each."""
+    """Lay out one divided bar, given (name, count, CSS class) of each part."""
     whole = max(sum(count for _, count, _ in parts), 1)
     return [Part(name, count, count / whole, css_class) for name, count, css_class in parts]
 
 
 def coin(share: float, error: float) -> Coin:
-    """Lay out a share on a scale of three errors to either side of 1/2; a share farther away is shown at the end."""
+    """Lay out a share on a scale of three errors to either side of 1/2. A share beyond it is shown at the end."""
     errors_from_half = max(-3.0, min(3.0, (share - 0.5) / error))
     return Coin(share, error, x=50 + errors_from_half * 100 / 6)
 
@@ -220,7 +220,7 @@ def coin(share: float, error: float) -> Coin:
 
 
 def text_bars(counts: Counts, whole: int) -> Iterator[str]:
-    """Yield one line a name: its count, its share of `whole`, and a bar."""
+    """Yield one line per name: its count, its share of `whole`, and a bar."""
     longest = max((count for _, count in counts), default=1)
     for name, count in counts:
         bar = "█" * round(TEXT_WIDTH * count / max(longest, 1))

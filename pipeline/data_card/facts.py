@@ -77,12 +77,12 @@ def mask_rate(manifest: Manifest) -> float:
 
 
 def sampled_tokens(manifest: Manifest) -> int:
-    """Return the tokens of the shard with the most rows, whose commonest tokens and first rows are shown."""
+    """Return the tokens of the shard with the most rows, whose most frequent tokens and first rows are shown."""
     return max(manifest.shards, key=lambda shard: shard.rows).tokens
 
 
 def commonest_sources(manifest: Manifest) -> list[tuple[str, int]]:
-    """Return (source, tokens), largest first; sources beyond the first 24 are summed in one last entry."""
+    """Return (source, tokens), largest first. A last entry sums all but the first MAX_LISTED_SOURCES."""
     # Sources of equal size are sorted by name, so that the order is deterministic.
     sources = sorted(manifest.statistics["tokens_by_source"].items(), key=lambda item: (-item[1], item[0]))
     shown = sources[:MAX_LISTED_SOURCES]

@@ -1,4 +1,4 @@
-"""Rows of pairs as the data card shows them: each token with its color, and what the first stored mask did to it."""
+"""Rows of pairs as the data card shows them: each token with its color, and how the first stored mask changed it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Row = dict[str, Any]
 class Token:
     """One token of a row.
 
-    has_space_before: whether a space separates it from the token before. is_piece: whether it continues a word.
-    fate: "masked", "kept" or "random" where the mask chose the token, otherwise None. seen: what the model sees.
+    has_space_before: whether a space separates it from the previous token. is_piece: whether it continues a word.
+    fate: "masked", "kept" or "random" if the mask chose the token, otherwise None. seen: what the model sees.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row on the card. label: None for rows without one. documents: ids in hexadecimal, one if both are equal."""
+    """A row on the card. label: None for rows without one. documents: ids in hexadecimal; one if both are equal."""
 
     label: str | None
     length: int
@@ -52,7 +52,7 @@ class ShownRow:
 
 
 class RowView:
-    """Turns rows of pairs into what the card shows, by a vocabulary and the names of the two labels."""
+    """Turns rows of pairs into the card's form, given a vocabulary and the names of the two labels."""
 
     def __init__(self, vocabulary: Vocabulary, label_names: tuple[str, str]):
         self._vocabulary = vocabulary
@@ -95,7 +95,7 @@ class RowView:
             tokens = []
             for position in positions:
                 starts_word = row["word_starts"][position]
-                # The template puts the spaces between runs.
+                # The template adds the spaces between runs.
                 has_space_before = len(tokens) > 0 and (starts_word or kind == "special")
                 seen_id = seen_ids.get(position)
                 tokens.append(self._token(ids[position], seen_id, starts_word, has_space_before))
@@ -122,7 +122,7 @@ class RowView:
 
 
 def first_mask(row: Row) -> dict[int, int]:
-    """Return the first of the row's stored masks as position -> id that the model sees there; empty without masks."""
+    """Return the first of the row's stored masks as {position: id that the model sees there}; empty without masks."""
     if not row.get("mask_positions"):
         return {}
     return dict(zip(row["mask_positions"][0], row["mask_tokens"][0], strict=True))

@@ -1,4 +1,4 @@
-"""The jobs as commands: what is checked before they start, and how their work is planned."""
+"""The jobs as commands: checks before they start, and plans of their work."""
 
 from pipeline.runtime.beam_import import import_beam
 

@@ -1,6 +1,6 @@
-"""The folder of word counts that `vocab --counts` keeps: whether it has to be made, and the job that makes it.
+"""The folder of word counts that `vocab --counts` keeps: whether it must be made, and the job that makes it.
 
-How the counting is planned is here too, because a job that makes a vocabulary from text counts in the same way.
+The plan for counting is here too, because a job that makes a vocabulary from text counts in the same way.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest
 
 NO_SEED = 0  # nothing here is random
-COUNT_VERSION = 2  # of the rules by which text is counted; 1 had none of Unigram's words
+COUNT_VERSION = 2  # of the rules by which text is counted; version 1 had no words for Unigram
 
 
 def check_counts_folder(folder: str) -> None:
-    """Raise UsageError when a folder holds a finished result that is no counts; it is neither read nor replaced."""
+    """Raise UsageError if a folder has a finished result other than counts, which is neither read nor replaced."""
     url = storage.join(folder, manifests.NAME)
     if not storage.exists(url):
         return
@@ -46,7 +46,7 @@ def check_counts_folder(folder: str) -> None:
 
 
 def must_count(job: VocabJob, text: Manifest) -> bool:
-    """Whether the folder of counts has to be made first. Raises UsageError when it holds those of another text."""
+    """Whether the folder of counts must be made first. Raises UsageError if it has the counts of another text."""
     folder = str(job.counts)
     if not storage.exists(storage.join(folder, manifests.NAME)):
         return True
@@ -69,7 +69,7 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
 
 
 def needs_two_jobs(job: VocabJob) -> UsageError:
-    """Return the error for --no_wait where the folder of counts has to be made first."""
+    """Return the error for --no_wait if the folder of counts must be made first."""
     counts = storage.printable(str(job.counts))
     return UsageError(
         f"--no_wait submits one job, and this command needs two: {counts} is not finished, and the vocabulary is "
@@ -78,7 +78,7 @@ def needs_two_jobs(job: VocabJob) -> UsageError:
 
 
 def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
-    """Make a finished folder of counts, for all sets of rules. Returns None after a dry run."""
+    """Make a finished folder of counts, for all sets of rules. Returns its manifest, or None after a dry run."""
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     provenance = Provenance({"version": COUNT_VERSION}, [source], NO_SEED)
 
@@ -86,7 +86,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
     identity = {"options": provenance.options, "text": text.fingerprint}
     staging = plan_staging(output, "counts", identity)
 
-    # Another launcher may have made the folder since `must_count` looked.
+    # Another launcher may have made the folder since `must_count` checked.
     wanted = Wanted("counts", provenance, job.overwrite)
     finished = finished_manifest(wanted, staging, is_dry_run(options))
     if finished is not None:
@@ -114,7 +114,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
 
 
 def plan_counts(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
-    """Return how the words of a text are counted, by these rules."""
+    """Return the plan for counting the words of a text by these rules."""
     return CountPlan(
         text=path_for_workers("--text", str(job.text), options),
         fingerprint=text.fingerprint,
@@ -128,7 +128,7 @@ def plan_counts(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options
 
 
 def counting_work(count: CountWords, text: Manifest) -> Work:
-    """What progress is measured by: the lots of text that are counted."""
+    """Return what progress is measured by: the lots of text that are counted."""
     if count.shuffle == "service":
         prefix = LOT_NOTES
     else:
@@ -137,5 +137,5 @@ def counting_work(count: CountWords, text: Manifest) -> Work:
 
 
 def counting_seconds(text_bytes: int) -> float:
-    """Estimate the seconds of one core that counting takes."""
+    """Estimate the CPU seconds that counting takes on one core."""
     return text_bytes / estimate.COUNT_BYTES_PER_SECOND

@@ -1,9 +1,9 @@
-"""What happens if the output is finished already: the same command finds nothing to do, and any other is refused.
+"""What happens if the output is finished already: the same command does nothing, and any other is refused.
 
 A launcher may die while its job continues and publishes. A script or cluster that then reruns the command must see
-success. The manifest says what the folder was made from: format version, options, seed and inputs. Folders
-among the inputs are compared by fingerprint. Files are compared by path and size, and local ones must not be newer than
-the manifest; what changes a file on an object store without changing its size is not noticed.
+success. The manifest records what the folder was made from: format version, options, seed and inputs. Folders among the
+inputs are compared by fingerprint. Files are compared by path and size, and local ones must not be newer than the
+manifest; a change to a file on an object store that keeps its size is not detected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ADDED_BY_STEPS = {
     "pairs": ("vocabulary", "vocabulary_size"),
     "statistics": ("vocabulary", "vocabulary_size"),
 }
-"""The options of each kind of manifest that are no flags of its command, because they follow from the inputs."""
+"""For each kind of manifest, the options that are not flags of its command, because they follow from the inputs."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The folder that a command is to make. overwrite: instead of a finished one."""
+    """The folder that a command should make. overwrite: whether to replace a finished one."""
 
     kind: FolderKind
     provenance: Provenance
@@ -42,11 +42,11 @@ class Wanted:
 
 
 def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -> Manifest | None:
-    """Return the manifest of the output folder if this very command has finished it; None if there is work to do.
+    """Return the manifest of the output folder if this exact command has finished it; None if there is work to do.
 
-    Raises UsageError when the folder holds another finished result that must not be replaced, and DataError when it
-    holds a manifest that cannot be read and `overwrite` is off. What a kill left of this job's staging is removed if
-    its result is in place, except in a dry run.
+    Raises UsageError if the folder has another finished result, which must not be replaced, and DataError if its
+    manifest cannot be read and `overwrite` is off. If this job's result is in place, removes leftovers of its staging,
+    except in a dry run.
     """
     output = staging.output
     if not is_finished(wanted, staging, dry_run):
@@ -58,7 +58,7 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
 
 
 def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool:
-    """Return whether this very command has finished the output folder. Raises as `finished_manifest` does."""
+    """Return whether this exact command has finished the output folder. Raises as `finished_manifest` does."""
     output = staging.output
     if not storage.exists(storage.join(output, manifests.NAME)):
         return False
@@ -78,13 +78,13 @@ def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool
 
 
 def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:
-    """Return the manifest in place without its parts; None if it cannot be read and is to be replaced."""
+    """Return the manifest in place without its parts; None if it is unreadable and will be replaced."""
     url = storage.join(output, manifests.NAME)
     data = storage.read(url)
     try:
         root = manifests.parse_manifest(data, url)
     except DataError as error:
-        if wanted.overwrite:  # whatever it was, a new result takes its place
+        if wanted.overwrite:  # a new result replaces it, whatever it was
             return None
         raise DataError(f"{error} Give another --output, or --overwrite to replace what is in {output}.") from error
 
@@ -94,7 +94,7 @@ def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:
 
 
 def _differences(wanted: Wanted, root: Manifest, output: str) -> Iterator[str]:
-    """Yield what a finished result was made from that this command would not make it from. Inputs are read last."""
+    """Yield each way in which a finished result was made differently. Inputs are read last."""
     if root.format_version != FORMAT_VERSION:
         yield f"it has format version {root.format_version}, and this Clozeline writes {FORMAT_VERSION}"
 
@@ -125,7 +125,7 @@ def _shown(value: Any) -> str:
 def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
     """Whether a recorded number of shards may be what `shard` chose because none was given.
 
-    It chose by the text before copies were dropped, of which the manifest has only what is left.
+    It chose by the amount of text before copies were dropped; the manifest records only the text that is left.
     """
     if name != "num_shards" or here is not None or not {"num_shards", "shard_megabytes", "dedup"} <= set(root.options):
         return False
@@ -138,7 +138,7 @@ def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
 
 
 def _identities(inputs: list[Input]) -> list[tuple[Any, ...]]:
-    """What makes each input the same: the content of a finished folder, wherever it lies; a file's path and size."""
+    """Return what identifies each input: a finished folder's content, wherever it is; a file's path and size."""
     return [(entry.fingerprint,) if entry.fingerprint else (entry.path, entry.bytes) for entry in inputs]
 
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline pairs`: what is checked before the job starts, and how its work is planned."""
+"""`python -m pipeline pairs`: checks before the job starts, and the plan of its work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
 
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
-    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
     check_launch(beam_arguments, known_flags)
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
@@ -86,7 +86,7 @@ def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:
 
 
 def check(job: PairsJob, vocabulary: Vocabulary) -> None:
-    """Raises UsageError for options that no row could be made with, or that contradict one another."""
+    """Raise UsageError for options that contradict one another or with which no row could be made."""
     if job.max_length < MIN_LENGTH:
         raise UsageError(f"--max_length {job.max_length} is too short for two segments. Give at least {MIN_LENGTH}.")
     if job.max_length > MAX_LENGTH:
@@ -102,7 +102,7 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
 
 
 def removed_dropout(dropout: float) -> dict[str, float]:
-    """Return what the manifest records of the dropout that a published tokenizer had; nothing if it had none."""
+    """Return what the manifest records about a published tokenizer's dropout; empty if it had none."""
     return {"removed_dropout": dropout} if dropout else {}
 
 

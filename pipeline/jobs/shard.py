@@ -1,4 +1,4 @@
-"""`python -m pipeline shard`: what is checked before the job starts, and how its work is planned."""
+"""`python -m pipeline shard`: checks before the job starts, and the plan of its work."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
 
 JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
-"""Options that decide whether the result is published, and nothing else.
+"""Options that only decide whether the result is published.
 
-They change no piece, so they are no part of the staging's key: a job with other limits reuses the pieces.
+They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
 """
 
 
 def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
-    """Run the job to its end and return what it published; None after a dry run.
+    """Run the job to its end and return the published manifest; None after a dry run.
 
-    Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError
-    when the input is too bad to publish, and StorageError when a disk or a store refuses.
+    Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError if
+    the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     check_launch(beam_arguments, known_flags)
     job = replace(
@@ -85,7 +85,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 def _execution(
     graph: ShardCorpora, files: list[InputFile], splits: list[Split], inputs: list[Input], options: PipelineOptions
 ) -> Execution:
-    """Return what the graph needs to run. The lists of its splits and inputs are written just before it does."""
+    """Return what the graph needs to run. Its lists of splits and inputs are written just before it runs."""
     staging = graph.staging
 
     def prepare() -> None:
@@ -114,20 +114,20 @@ def _recorded(job: ShardJob) -> dict[str, Any]:
 
 
 def _held_out_staging(job: ShardJob, files: list[InputFile], output: str) -> Staging | None:
-    """Return where the held-out folder's pieces go; None without --holdout."""
+    """Return the staging of the held-out folder; None without --holdout."""
     if job.holdout is None:
         return None
     return plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
 
 
 def _of_held_out(wanted: Wanted) -> Wanted:
-    """Return what the held-out folder is to be made from. Its number of shards always follows from its text."""
+    """Return what the held-out folder should be made from. Its number of shards always follows from its text."""
     options = wanted.provenance.options | SIDE | {"num_shards": None}
     return replace(wanted, provenance=replace(wanted.provenance, options=options))
 
 
 def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> None:
-    """Raises UsageError if a finished text folder has lost its held-out folder, which the same job makes."""
+    """Raise UsageError if a finished text folder has lost its held-out folder, which the same job makes."""
     if held_out is not None and not is_finished(_of_held_out(wanted), held_out):
         raise UsageError(
             f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
@@ -136,18 +136,18 @@ def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> Non
 
 
 def _check_place_of_held_out(wanted: Wanted, held_out: Staging | None, output: str, dry_run: bool) -> None:
-    """Raises UsageError if documents that were held out before are in the way of this command."""
+    """Raise UsageError if documents that were held out before conflict with this command."""
     if held_out is None:
         _check_no_held_out(output)
     else:
-        # Called for what it raises if another result is there; this command's own is in nobody's way.
+        # Called only to raise an error if another result is there; this command's own result is no conflict.
         is_finished(_of_held_out(wanted), held_out, dry_run)
 
 
 def _check_no_held_out(output: str) -> None:
-    """Raises UsageError if documents that an earlier command held out would now be in the text as well."""
+    """Raise UsageError if documents that an earlier command held out would now be in the text as well."""
     manifest = None
-    with contextlib.suppress(ClozelineError):  # what cannot be read there was not held out of this output
+    with contextlib.suppress(ClozelineError):  # an unreadable folder was not held out of this output
         url = storage.join(held_out_folder(output), manifests.NAME)
         if storage.exists(url):
             manifest = manifests.parse_manifest(storage.read(url), url)
@@ -176,7 +176,7 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
 
 
 def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
-    """What the pieces of the job depend on. Two jobs of one identity share their staging."""
+    """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
     options = recorded_options(job)
     for name in JUDGED_AT_THE_END:
         del options[name]
@@ -203,7 +203,7 @@ def _read_options(job: ShardJob) -> ReadOptions:
 
 
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
-    """Return the split with paths that workers can open. The path as the user wrote it stays, for what is published."""
+    """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
     pieces = [
         replace(piece, path=path_for_workers("--input", piece.path, options), path_as_written=piece.path)
         for piece in split.pieces

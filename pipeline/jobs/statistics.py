@@ -1,4 +1,4 @@
-"""`python -m pipeline statistics`: what is checked before the job starts, and how its work is planned."""
+"""`python -m pipeline statistics`: checks before the job starts, and the plan of its work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_SEED = 0  # the sample of rows is the same in every run
 
 
 def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
-    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
     check_launch(beam_arguments, known_flags)
     if job.window > MAX_WINDOW:
         raise UsageError(f"--window {job.window} is more than {MAX_WINDOW}. Tokens that far apart say little.")

@@ -1,7 +1,8 @@
-"""`python -m pipeline vocab`: what is checked before the jobs start, and how their work is planned.
+"""`python -m pipeline vocab`: checks before the jobs start, and the plan of their work.
 
-With --counts there are two jobs: one makes the folder of counts unless it is finished (counts.py), the other one learns
-from it. Without, a single job counts what this vocabulary needs, and keeps the counts in its staging while it runs.
+With --counts there are two jobs: one makes the folder of counts unless it is finished (counts.py), and the other learns
+from it. Without --counts, a single job counts what this vocabulary needs, and keeps the counts in its staging while it
+runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from schemas.manifest import Input, Manifest, read_manifest, read_root
 
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
-    """Run the job to its end and return what it published, as `shard` does. Raises the same errors."""
+    """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
     check_launch(beam_arguments, known_flags)
     if job.counts is not None:
         check_counts_folder(job.counts)
@@ -63,7 +64,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
             if counted is None:  # a dry run
                 return None
 
-    # Options are made for each job, because Beam empties some of them when it runs.
+    # Options are made separately for each job, because Beam empties some of them when it runs.
     counts = read_manifest(str(job.counts), "counts")
     bytes_of_counts = sum(shard.bytes for shard in counts.shards)
     options = beam_options(beam_arguments, known_flags, bytes_of_counts)
@@ -71,7 +72,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
 
 def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options: PipelineOptions) -> Manifest | None:
-    """Count what this vocabulary needs, and learn it, in one job."""
+    """Count what this vocabulary needs and learn it, in one job."""
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     provenance = Provenance(_recorded_options(job), [source, *extended], NO_SEED)
     staging = _plan_staging(job, {"text": text.fingerprint, **_fingerprint_of(extended)}, options)
@@ -84,7 +85,7 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
     count_plan = plan_counts(job, text, (rules,), options)
     count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
 
-    # These counts lie in staging, not in a folder that has a path and a fingerprint.
+    # These counts are in staging, not in a folder with a path and a fingerprint.
     place = CountsPlace(
         folder="",
         fingerprint="",
@@ -153,7 +154,7 @@ def _run_from_counts(
 
 
 def _recorded_options(job: VocabJob) -> dict[str, Any]:
-    """What the manifest records. Options of Unigram alone are left out of other vocabularies, which existed before."""
+    """Return the options that the manifest records. Other models omit Unigram's options, which were added later."""
     options = recorded_options(job)
     if job.model != "unigram":
         del options["special_tokens"]
@@ -168,21 +169,21 @@ def _fingerprint_of(extended: list[Input]) -> dict[str, str]:
 
 
 def _for_workers(job: VocabJob, options: PipelineOptions) -> VocabJob:
-    """Return the job with a path of the extended folder that workers can open."""
+    """Return the job with a path to the extended folder that workers can open."""
     if job.extend is None:
         return job
     return replace(job, extend=path_for_workers("--extend", job.extend, options))
 
 
 def _plan_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
-    """Plan the staging of a vocabulary. `made_from` is the fingerprint of the text or of the counts."""
+    """Plan the staging of a vocabulary. `made_from`: fingerprints of the text or counts, and of an extended folder."""
     output = path_for_workers("--output", job.output, options)
     identity: dict[str, Any] = {"options": _recorded_options(job), **made_from}
     return plan_staging(output, "vocab", identity)
 
 
 def _estimate(lots: int, text_bytes: int) -> estimate.Estimate:
-    """Estimate a job that counts so much text, which may be none, and learns from it."""
+    """Estimate a job that counts this much text (may be 0) and learns a vocabulary from it."""
     return estimate.Estimate(
         splits=lots,
         shards=1,
@@ -194,7 +195,7 @@ def _estimate(lots: int, text_bytes: int) -> estimate.Estimate:
 
 
 def _min_ram(needed: int, options: PipelineOptions) -> str:
-    """The resource hint of the learning step. Local runners start separate workers for a step with hints."""
+    """Return the learning step's resource hint; empty for local runners, which start extra workers for hints."""
     if runs_locally(options):
         return ""
     gigabytes = -(-needed // (1 << 30))  # rounded up

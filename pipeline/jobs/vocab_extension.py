@@ -1,4 +1,4 @@
-"""What `vocab --extend FOLDER --add N` finds out about the folder before its job starts."""
+"""What `vocab --extend FOLDER --add N` determines from the folder before its job starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
     """Return the job with the model, case and size that follow from the folder, and the folder as an input.
 
-    A job that extends nothing stays as it is. Raises DataError when the folder holds no vocabulary, or one that cannot
-    be extended.
+    A job that extends nothing is returned unchanged. Raises DataError if the folder has no vocabulary, or one that
+    cannot be extended.
     """
     if job.extend is None:
         return job, []

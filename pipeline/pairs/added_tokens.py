@@ -1,11 +1,11 @@
-"""The added tokens of a published tokenizer, which it finds in the text before its rules cut words.
+"""Encodes sentences with the added tokens of a published tokenizer, which it matches before its rules cut words.
 
 transformers writes them for `tokenizer.add_tokens(["covid19"])` and for the user-defined symbols of a SentencePiece
 model. An added token may depend on the characters around it (`single_word`), include white space next to it (`lstrip`,
-`rstrip`), and be searched for before or after normalization (`normalized`), so only the tokenizer itself can say where
-one is. A search that may find too much, but never too little, selects the sentences that are left to the tokenizer.
+`rstrip`), and be matched before or after normalization (`normalized`), so only the tokenizer itself can say where one
+is. A search that may match too much, but never too little, selects the sentences that are left to the tokenizer.
 
-Added tokens marked as special are not searched for: spelled out in a corpus, they are text.
+Added tokens that are marked as special are not searched for: spelled out in a corpus, they are ordinary text.
 
 Shape suffixes: N sentences, T tokens.
 """
@@ -26,17 +26,17 @@ from pipeline.pairs.encoded import EncodedStrings, JoinedWords
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model
 
-SENTENCES_AT_ONCE = 1024  # that are Python strings at the same time; these take many times the memory of Arrow's
+SENTENCES_AT_ONCE = 1024  # held as Python strings at the same time; these take many times the memory of Arrow's
 
 Search = Callable[[str], object]
-"""A function from a text to something true if one of its strings occurs in the text."""
+"""A function from a text to a true value if one of its strings occurs in the text."""
 
 
 class AddedTokens:
     """The added tokens of one tokenizer that are not special."""
 
     def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None):
-        """Load a tokenizer.json. `joined_words` says which words of a text continue the word before them."""
+        """Load a tokenizer.json. `joined_words` tells which words of a text continue the word before them."""
         self._tokenizer = literal_tokenizer(tokenizer_json)
         self._needs_prefix_spaces = model == "bytebpe" and not _adds_prefix_space(self._tokenizer)
         self._joined_words = joined_words
@@ -48,7 +48,7 @@ class AddedTokens:
         self._find_normalized = _search(self._normalize(token.content) for token in tokens if token.normalized)
 
     def may_occur_in(self, sentences: pa.Array) -> NDArray[np.bool_]:
-        """Return (N,) true for each sentence that holds the characters of an added token."""
+        """Return (N,) bool: true for each sentence that contains the characters of an added token."""
         if self._find is None and self._find_normalized is None:
             return np.zeros(len(sentences), dtype=bool)
 
@@ -56,7 +56,7 @@ class AddedTokens:
         return np.fromiter(map(self._may_occur, strings), bool, len(sentences))
 
     def encode(self, sentences: pa.Array) -> EncodedStrings:
-        """Return the ids of N sentences as the tokenizer itself finds them."""
+        """Return the ids of N sentences, encoded by the tokenizer itself."""
         ids = [np.zeros(0, dtype=np.int32)]
         lengths: list[int] = []
         joined: list[bool] = []
@@ -91,8 +91,8 @@ class AddedTokens:
     def _with_prefix_spaces(self, sentences: list[str]) -> list[str]:
         """Return the sentences with a space before the first word, except where they begin with an added token.
 
-        Here every sentence begins with a space, so that a word has one form wherever it stands. RoBERTa's published
-        tokenizer leaves the first word of a text without it.
+        In pair shards every sentence begins with a space, so that a word has one form wherever it stands. RoBERTa's
+        published tokenizer adds no space before the first word of a text.
         """
         texts = []
         for sentence, encoding in zip(sentences, self._encode_batch(sentences), strict=True):
@@ -118,7 +118,7 @@ def _adds_prefix_space(tokenizer: Any) -> bool:
 
 
 def _search(contents: Iterable[str]) -> Search | None:
-    """Return a function that finds any of the strings in a text, or None if there are no strings."""
+    """Return a function that searches a text for any of the strings, or None if there are no strings."""
     patterns = [re.escape(content) for content in contents]
     if not patterns:
         return None

@@ -1,4 +1,4 @@
-"""Build one pair shard from one text shard: encode, pair or fill rows, lay them out, shuffle, mask, describe.
+"""Builds one pair shard from one text shard: encodes, pairs or fills rows, lays them out, shuffles, masks, counts.
 
 Shape suffixes: N sentences, T tokens, D documents. N1 and D1 have one element more.
 """
@@ -41,7 +41,7 @@ from schemas.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What decides rows besides text and vocabulary. `static_masks` masks are stored with each row."""
+    """What decides rows besides text and vocabulary. `static_masks` is the number of masks stored with each row."""
 
     pairing: PairingOptions
     static_masks: int = 0
@@ -50,7 +50,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class PairShard:
-    """One pair shard to build: its file name, the text shard it is made from, and which pass over the text it is.
+    """One pair shard to build: its file name, its text shard, and the number of the pass over the text.
 
     Passes of the same text shard (--dupe_factor) differ in their random draws.
     """
@@ -66,7 +66,7 @@ def build_shard(
 ) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a pair shard and its report. Raises DataError if the text shard is damaged.
 
-    Memory peaks at about four bytes per byte of text above what the process and the encoder's caches hold.
+    Peak memory is about four bytes per byte of text, on top of the process and the encoder's caches.
     """
     documents = read_documents(target, encoder, vocabulary)
     pairing = options.pairing
@@ -80,7 +80,7 @@ def build_shard(
 
 
 def read_documents(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
-    """Read and encode the text shard. Its text is not needed any more once this returns."""
+    """Read and encode the text shard. Once this returns, its text is no longer needed."""
     text_shard = target.text_shard
     path = storage.join(target.text_folder, text_shard.path)
     text = shards.decode_table(read_shard_bytes(target.text_folder, text_shard), path, shards.TEXT_SCHEMA)
@@ -90,7 +90,7 @@ def read_documents(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) 
 def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
     """Encode all sentences of a text shard.
 
-    Sentences without a token (such as invisible characters alone) are left out, and so are documents without any.
+    Sentences without a token (for example only invisible characters) are left out, and so are documents without tokens.
     """
     ids = []
     word_starts = []
@@ -125,13 +125,13 @@ def sentence_arrays(text: pa.Table) -> list[pa.Array]:
 
 
 def id_type(vocabulary: Vocabulary) -> Any:
-    """Return the numpy type of token ids in a pair shard."""
+    """Return the numpy type of token ids in a pair shard: uint16 for a small vocabulary, otherwise uint32."""
     is_small = shards.token_type(vocabulary.size) == pa.uint16()
     return np.uint16 if is_small else np.uint32
 
 
 def word_starts_of(encoded: EncodedStrings, vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """Return (T,) whether each token begins a word."""
+    """Return (T,) bool: whether each token begins a word."""
     word_starts_T = vocabulary.starts_word_V.take(encoded.ids_T)
     if encoded.joined_T is not None:
         word_starts_T &= ~encoded.joined_T
@@ -143,14 +143,14 @@ def word_starts_of(encoded: EncodedStrings, vocabulary: Vocabulary) -> NDArray[n
 
 
 def locate_documents(lengths_N: NDArray[np.int64], text: pa.Table) -> tuple[EncodedCorpus, NDArray[np.bool_]]:
-    """Return where sentences and documents are, and (D,) which documents of the text hold a token.
+    """Return where sentences and documents are, and (D,) bool: which documents of the text have a token.
 
-    lengths_N: the tokens of each sentence of the text. The corpus has only sentences and documents with tokens.
+    lengths_N: the number of tokens of each sentence. The corpus contains only sentences and documents with tokens.
     """
     has_tokens_N = lengths_N > 0
     sentence_offsets = offsets_of(lengths_N[has_tokens_N])
 
-    # From numbers of sentences to numbers of kept sentences.
+    # Convert sentence numbers of the text to numbers among the kept sentences.
     sentences_per_document_D = pc.list_value_length(text["sentences"]).to_numpy()  # type: ignore[attr-defined]
     kept_before_N1 = offsets_of(has_tokens_N)
     kept_sentences_D1 = kept_before_N1[offsets_of(sentences_per_document_D)]
@@ -178,7 +178,7 @@ def lay_rows(
 def write_rows(
     layout: RowLayout, documents: EncodedDocuments, target: PairShard, vocabulary: Vocabulary, options: PairOptions
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of a shard with these rows, and its report without a ledger. One batch is copied at a time."""
+    """Return the bytes of a shard with these rows, and its report without a ledger. Copies one batch at a time."""
     drawer = None
     if options.static_masks:
         identity = (options.pairing.seed, target.pass_number, target.text_shard.fingerprint)
@@ -214,7 +214,7 @@ def write_rows(
 
 
 def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> counters.Ledger:
-    """Return what was left out or cut as (reason, source, count), documents without a token included."""
+    """Return what was left out or cut as (reason, source, count), including documents without a token."""
     left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
     empty = [(EMPTY, source, 1) for source in documents.empty_sources]
     return counters.add_ledgers([left_out, empty])

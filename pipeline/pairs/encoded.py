@@ -1,4 +1,4 @@
-"""Encoded strings: many strings as one array of token ids, which can be selected, appended and merged.
+"""Encoded strings: many strings as one array of token ids. They can be selected, concatenated and merged.
 
 Shape suffixes: N strings, T tokens of all strings. N1 has one element more than N.
 """
@@ -22,8 +22,8 @@ JoinedWords = Callable[[str, list[str]], list[bool]]
 class EncodedStrings(NamedTuple):
     """N strings end to end: string i is ids_T[offsets_N1[i] : offsets_N1[i + 1]].
 
-    joined_T is true for tokens of words that continue the word before them, by the encoder's `joined_words`. It is None
-    without such a function.
+    joined_T is true for the tokens of words that continue the word before them, according to the encoder's
+    `joined_words`. It is None if there is no such function.
     """
 
     ids_T: NDArray[np.int32]
@@ -43,7 +43,7 @@ class EncodedStrings(NamedTuple):
 
 
 def concatenate(parts: list[EncodedStrings], with_joined: bool) -> EncodedStrings:
-    """Return the strings of all parts in order. With `with_joined` all parts have joined_T."""
+    """Return the strings of all parts in order. If `with_joined`, all parts must have joined_T."""
     no_id = np.zeros(0, dtype=np.int32)
     ids_T = np.concatenate([no_id, *[part.ids_T for part in parts]])
     lengths = [np.diff(part.offsets_N1) for part in parts]
@@ -57,11 +57,11 @@ def concatenate(parts: list[EncodedStrings], with_joined: bool) -> EncodedString
 
 
 def merge_encoded(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
-    """Merge two lists of strings into one: the next of `ones` where `from_ones_N` is true, else the next of `zeros`."""
+    """Merge two lists of strings: take the next of `ones` where `from_ones_N` is true, else the next of `zeros`."""
     zeros_count = len(zeros.offsets_N1) - 1
     ones_count = len(ones.offsets_N1) - 1
 
-    # The index of each string after both lists were put end to end.
+    # The index of each string in the concatenation of both lists.
     indices_N = np.zeros(len(from_ones_N), dtype=np.int64)
     indices_N[~from_ones_N] = np.arange(zeros_count)
     indices_N[from_ones_N] = zeros_count + np.arange(ones_count)

@@ -1,4 +1,4 @@
-"""Where the sentences and documents of a text shard are in its array of tokens.
+"""The positions of a text shard's sentences and documents in its token array.
 
 Shape suffixes: N sentences, D documents. N1 and D1 have one element more.
 """
@@ -19,7 +19,8 @@ class EncodedCorpus:
     """The offsets of a shard's sentences and documents.
 
     Sentence i is tokens sentence_offsets_N1[i] : sentence_offsets_N1[i + 1], and document j is sentences
-    document_offsets_D1[j] : document_offsets_D1[j + 1]. Every document has a sentence and every sentence a token.
+    document_offsets_D1[j] : document_offsets_D1[j + 1]. Every document has at least one sentence, and every sentence at
+    least one token.
     """
 
     sentence_offsets_N1: NDArray[np.int64]
@@ -35,7 +36,7 @@ class EncodedCorpus:
             np.asarray(document_ids, dtype=np.uint64),
         )
 
-    # Reading one element of a memoryview gives a plain int, and takes a third of the time of a numpy array.
+    # Reading one element of a memoryview gives a plain int, and takes a third of the time that a numpy array takes.
 
     @cached_property
     def sentence_offsets(self) -> Sequence[int]:

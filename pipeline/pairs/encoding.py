@@ -1,4 +1,4 @@
-"""Sentences to token ids, many times as fast as a call of the tokenizer for each sentence.
+"""Turns sentences into token ids, many times as fast as one call of the tokenizer per sentence.
 
 A sentence is cut at spaces into pieces (" don't,"), and a piece into words ("don", "'", "t", ","). Text repeats itself
 on both levels, so there is a cache for each:
@@ -7,10 +7,10 @@ on both levels, so there is a cache for each:
     words   only words that the cache lacks go through the tokenizer's model
 
 The ids of a chunk are then one array operation over the cached pieces. No Python code runs per token or per occurrence
-of a piece. Text is encoded in chunks of CHUNK_BYTES, so that memory is a few times that, whatever a shard's size.
+of a piece. Text is encoded in chunks of CHUNK_BYTES, so memory is a few times that size, however large the shard is.
 
 The result equals `tokenizer.encode` on each sentence, because all supported tokenizers cut at spaces before anything
-else. Added tokens do not respect these limits, so a sentence that may hold one goes to the tokenizer as a whole.
+else. Added tokens may extend across spaces, so a sentence that may contain one goes to the tokenizer as a whole.
 Special tokens that are spelled out in the text ("[SEP]") are text here, not special tokens.
 
 Shape suffixes: N sentences, D distinct pieces of a chunk, P pieces, W words, T tokens. N1 has one element more than N.
@@ -41,26 +41,26 @@ from schemas.vocabulary import Model
 
 CHUNK_BYTES = 2 << 20
 
-# A cache that holds more is cleared. Most shards have fewer distinct pieces, of six characters on average.
+# Larger caches are cleared. Most shards have fewer distinct pieces, of six characters on average.
 MAX_CACHED_PIECES = 1_000_000  # about 100 MB with their words
-MAX_CACHED_BYTES = 64 << 20  # characters and ids: in languages without spaces pieces are long, and there are few
+MAX_CACHED_BYTES = 64 << 20  # bytes of text and ids: in languages without spaces, pieces are long and few
 
 
 class Encoder:
-    """A tokenizer with caches for pieces and words. It serves one thread at a time; see `EncoderPool`."""
+    """A tokenizer with caches for pieces and words. Not thread-safe; see `EncoderPool`."""
 
     def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None = None):
         """Load a tokenizer.json.
 
-        `joined_words` says which words of a run continue the word before them, for scripts without spaces.
+        `joined_words` tells which words of a run continue the word before them, for scripts without spaces.
         """
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
         self._cutter = WordCutter(tokenizer, model)
-        self._model: Any = tokenizer.model  # alone: without normalizer and pre-tokenizer
+        self._model: Any = tokenizer.model  # without the normalizer and the pre-tokenizer
         self._added_tokens = AddedTokens(tokenizer_json, model, joined_words)
         self._joined_words = joined_words
 
-        # `joined_words` has to see whole runs.
+        # `joined_words` must see whole runs.
         isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
         self._rules = PieceRules(isolates_ideographs, keeps_white_space=model == "bytebpe")
         self._clear_caches()
@@ -100,7 +100,7 @@ class Encoder:
         self._words = EncodingCache()
 
     def _numbers_of_pieces(self, distinct: pa.Array) -> Ints:
-        """Return (D,) the numbers of distinct pieces in the cache, after those that it lacks were encoded."""
+        """Return (D,) the cache's numbers of distinct pieces, after encoding those that it lacks."""
         cached_bytes = self._pieces.bytes + self._words.bytes
         if len(self._pieces) > MAX_CACHED_PIECES or cached_bytes > MAX_CACHED_BYTES:
             self._clear_caches()
@@ -109,7 +109,7 @@ class Encoder:
         missing = np.flatnonzero(numbers_D == MISSING)
         pieces = distinct.take(pa.array(missing))
 
-        # `joined_words` looks at the words of one run after the other, so there is nothing to gain from many at once.
+        # `joined_words` takes one run at a time, so cutting many pieces at once would gain nothing.
         is_plain = self._cutter.is_plain(pieces) & (self._joined_words is None)
         numbers_D[missing[is_plain]] = self._add_plain_pieces(pieces.filter(pa.array(is_plain)))
         numbers_D[missing[~is_plain]] = self._add_other_pieces(pieces.filter(pa.array(~is_plain)))
@@ -147,8 +147,8 @@ class Encoder:
         return self._words.look_up(numbers_D[numbered.indices.to_numpy()])
 
     def _tokenize(self, words: list[str]) -> EncodedStrings:
-        """Return the ids that the tokenizer's model gives words."""
-        # Asking the model takes half as long as `encode_batch_fast` of a tokenizer that has nothing but the model.
+        """Return the ids of words, as the tokenizer's model alone encodes them."""
+        # Calling the model takes half as long as `encode_batch_fast` of a tokenizer that consists of the model alone.
         tokenize = self._model.tokenize
         ids_of_word = [[token.id for token in tokenize(word)] for word in words]
 
@@ -161,22 +161,22 @@ class EncoderPool:
     """The encoders of one worker process, each lent to one thread at a time.
 
     Beam runs several bundles in one process, each in a thread, and an encoder changes its caches while it encodes. A
-    pool holds as many encoders as shards were ever built at the same time. Thread-local encoders would be safe too, but
-    Beam ends idle threads, and their caches would be lost.
+    pool grows to the largest number of shards that were ever built at the same time. Thread-local encoders would be
+    safe too, but Beam ends idle threads, and their caches would be lost.
     """
 
     def __init__(self, make: Callable[[], Encoder]):
-        """Start with no encoder; `make` is called when all are lent."""
+        """Start without encoders; `make` is called when all are lent."""
         self._make = make
         self._idle: list[Encoder] = []
         self._lock = threading.Lock()
 
     @contextmanager
     def lend(self) -> Iterator[Encoder]:
-        """Lend an encoder for the length of a `with` block."""
+        """Lend an encoder for the duration of a `with` block."""
         encoder = self._take_idle()
         if encoder is None:
-            encoder = self._make()  # takes long, and so not while the lock is held
+            encoder = self._make()  # slow, so the lock is not held meanwhile
 
         yield encoder
 
@@ -190,7 +190,7 @@ class EncoderPool:
 
 
 def _chunk_ends(sentences: pa.Array) -> list[int]:
-    """Return where chunks of about CHUNK_BYTES end, as numbers of sentences; a longer sentence is a chunk alone."""
+    """Return the ends of chunks of about CHUNK_BYTES, as sentence numbers. A longer sentence is its own chunk."""
     _, starts_N1 = bytes_of(sentences)
     ends = []
     start = 0
@@ -202,7 +202,7 @@ def _chunk_ends(sentences: pa.Array) -> list[int]:
 
 
 def _joined_to_pieces(words: EncodedStrings, counts_P: Ints, joined_W: NDArray[np.bool_] | None) -> EncodedStrings:
-    """Join the ids of W words to those of pieces. counts_P: how many words each piece has."""
+    """Regroup the ids of W words by piece. counts_P: the number of words in each piece."""
     joined_T = None
     if joined_W is not None:
         tokens_per_word_W = np.diff(words.offsets_N1)
@@ -211,7 +211,7 @@ def _joined_to_pieces(words: EncodedStrings, counts_P: Ints, joined_W: NDArray[n
 
 
 def _isolates_ideographs(tokenizer: dict[str, Any]) -> bool:
-    """Return whether a tokenizer.json has BERT's rules, by which every ideograph is a word."""
+    """Return whether a tokenizer.json has BERT's rules, which make every ideograph a word."""
     normalizer = tokenizer["normalizer"] or {}
     sets_apart = normalizer.get("type") == "BertNormalizer" and normalizer.get("handle_chinese_chars") is True
 

@@ -1,4 +1,4 @@
-"""A cache from strings to their token ids, for many strings in one call.
+"""A cache from strings to their token ids that looks up many strings in one call.
 
 Shape suffixes: N strings of a call, C strings of the cache, T tokens. C1 has one element more than C.
 """
@@ -18,16 +18,16 @@ from pipeline.pairs.pieces import bytes_of
 
 
 class EncodingCache:
-    """Distinct strings, numbered in the order in which they were added, and their ids.
+    """Distinct strings and their ids, numbered in the order in which they were added.
 
-    It must not serve several threads at the same time: `add` changes several attributes, one after the other.
+    Not thread-safe: `add` changes several attributes, one after the other.
     """
 
     def __init__(self, with_joined: bool = False):
-        """Make an empty cache. `with_joined`: strings come with `joined_T`."""
+        """Make an empty cache. `with_joined`: whether strings come with `joined_T`."""
         self.bytes = 0  # of strings and ids
         self._numbers_of_keys = KeyTable()
-        self._numbers_of_others: dict[str, int] = {}  # strings that are too long for a key
+        self._numbers_of_others: dict[str, int] = {}  # strings without a key; see keys_of
         self._ids = GrowingArray(np.int32)
         self._offsets = GrowingArray(np.int64)
         self._offsets.append(np.zeros(1, dtype=np.int64))
@@ -44,7 +44,7 @@ class EncodingCache:
         return EncodedStrings(self._ids.values, self._offsets.values, joined_T)
 
     def find(self, strings: pa.Array) -> Ints:
-        """Return (N,) the numbers of strings, MISSING for those that the cache does not hold."""
+        """Return (N,) int64: the numbers of strings, MISSING for those that the cache does not contain."""
         keys, has_key_N = keys_of(strings)
         numbers_N = np.full(len(strings), MISSING)
         numbers_N[has_key_N] = self._numbers_of_keys.find(keys[has_key_N])
@@ -55,9 +55,9 @@ class EncodingCache:
         return numbers_N
 
     def add(self, strings: pa.Array, encoded: EncodedStrings) -> Ints:
-        """Add N different strings that the cache does not hold, and return their numbers, (N,).
+        """Add N distinct strings that the cache does not contain, and return their numbers, (N,) int64.
 
-        `encoded` are these strings, in the same order.
+        `encoded` has the ids of these strings, in the same order.
         """
         first = len(self)
         numbers_N = np.arange(first, first + len(strings))
@@ -87,7 +87,7 @@ class GrowingArray:
 
     @property
     def values(self) -> NDArray[Any]:
-        """The values so far. They do not change when others are appended."""
+        """The values so far. A view: it stays valid and unchanged when more values are appended."""
         return self._memory[: self._length]
 
     def append(self, values: NDArray[Any]) -> None:

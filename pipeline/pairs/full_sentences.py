@@ -1,12 +1,12 @@
 """Rows of whole sentences without pairs: RoBERTa's FULL-SENTENCES and DOC-SENTENCES (arXiv:1907.11692, section 4.2).
 
-    full_sentences   sentences one after the other until the row is full. A row may continue into the next document,
-                     with an extra separator token between the two documents
+    full_sentences   sentences in order until the row is full. A row may continue into the next document, with an
+                     extra separator token between the two documents
     doc_sentences    the same, but a row ends with its document, so the last row of a document may be short
 
-A sentence longer than a row is cut into several parts, and counted. Each pass reads the documents in another order.
-Everything works on offsets; no token is read. Where a row ends depends on where it begins alone, so the end of a row is
-computed for every sentence that might begin one, at once; then one step per row follows from end to end.
+A sentence longer than a row is cut into several parts, and counted. Each pass reads the documents in a different order.
+Everything works on offsets; no token is read. Where a row ends depends only on where it begins, so the end of a row is
+computed at once for every sentence that might begin one; then one step per row follows the ends.
 
 Shape suffixes: P sentences or parts of long ones, in reading order; R rows; N ranges of all rows. P1, R1 and N1 have
 one element more.
@@ -36,8 +36,9 @@ Ints = NDArray[np.int64]
 class SentenceRows:
     """R rows: row r is the ranges range_offsets_R1[r] : range_offsets_R1[r + 1], one for each document in it.
 
-    Range n is the tokens starts_N[n] : starts_N[n] + lengths_N[n] of document documents_N[n], its number in the shard.
-    ledger: what had to be cut.
+    Range n is the tokens starts_N[n] : starts_N[n] + lengths_N[n] of the document with number documents_N[n] in the
+    shard.
+    ledger: counts of what had to be cut.
     """
 
     documents_N: Ints
@@ -50,7 +51,8 @@ class SentenceRows:
 class SentenceParts(NamedTuple):
     """What rows are made of: sentences in reading order, those that are longer than a row in several parts.
 
-    rank_P: which document of the reading order each is from, counted from 0. starts_P, lengths_P: their tokens.
+    rank_P: the 0-based rank of each part's document in the reading order.
+    starts_P, lengths_P: the part's tokens.
     """
 
     rank_P: Ints
@@ -76,7 +78,7 @@ def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) 
 
 
 def sentence_parts(corpus: EncodedCorpus, order_D: Ints, max_tokens: int, ledger: DocumentLedger) -> SentenceParts:
-    """Return the sentences of all documents in this order, a sentence of more than `max_tokens` in several parts."""
+    """Return the sentences of all documents in this order, those of more than `max_tokens` in several parts."""
     first_D = corpus.document_offsets_D1[order_D]
     counts_D = corpus.document_offsets_D1[order_D + 1] - first_D
     sentences = places_of_ranges(first_D, counts_D)
@@ -97,21 +99,22 @@ def sentence_parts(corpus: EncodedCorpus, order_D: Ints, max_tokens: int, ledger
 
 
 def ends_of_rows(parts: SentenceParts, room: int) -> Ints:
-    """Return (P,) for each part the end of the longest row that begins with it, as a number of parts.
+    """Return (P,) for each part the end, as a part number, of the longest row that begins with it.
 
-    A row has at most `room` tokens, with a separator between two documents.
+    A row has at most `room` tokens, including a separator between two documents.
     """
     tokens_before_P1 = offsets_of(parts.lengths_P)
 
     # The row of parts s to e - 1 has tokens_before[e] - tokens_before[s] tokens and rank[e - 1] - rank[s] separators,
-    # for every document has a sentence. So it fits if a number of e alone is at most a number of s alone.
+    # because every document has a sentence. So it fits if a value that depends on e alone is at most one that depends
+    # on s alone, and because the former ascend, a binary search finds the last e.
     of_end_P = tokens_before_P1[1:] + parts.rank_P
     most_P = tokens_before_P1[:-1] + parts.rank_P + room
     return np.searchsorted(of_end_P, most_P, side="right")
 
 
 def _begins_of_rows(end_P: Ints) -> Ints:
-    """Return (R + 1,) the part with which each row begins, and the number of parts."""
+    """Return (R + 1,) the first part of each row, and finally the number of parts."""
     end_of = np.ascontiguousarray(end_P).data  # gives plain integers
     begins = [0]
     while begins[-1] < len(end_P):
@@ -120,7 +123,7 @@ def _begins_of_rows(end_P: Ints) -> Ints:
 
 
 def _rows(parts: SentenceParts, begins_R1: Ints, order_D: Ints, ledger: DocumentLedger) -> SentenceRows:
-    """Return rows that begin with these parts. A range begins where a row does or a document does."""
+    """Return the rows that begin with these parts. A range begins wherever a row or a document begins."""
     begins_range_P = np.zeros(len(parts.rank_P), dtype=bool)
     begins_range_P[begins_R1[:-1]] = True
     begins_range_P[1:] |= np.diff(parts.rank_P) > 0

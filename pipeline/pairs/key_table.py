@@ -1,8 +1,8 @@
-"""A hash table from short strings to numbers that answers for all strings of a chunk at once, in array operations.
+"""A hash table from short strings to numbers that looks up all strings of a chunk at once, in array operations.
 
-A large Python dictionary takes half a microsecond to look up a string, most of it waiting for memory, one string after
-the other. Here a string of at most 16 bytes is two integers, its bytes. So comparing keys compares strings, and
-thousands of look-ups wait for memory together.
+A large Python dictionary takes half a microsecond to look up a string, mostly waiting for memory, one string after the
+other. Here a string of at most 16 bytes is stored as two integers. So comparing keys compares strings, and thousands of
+lookups wait for memory at the same time.
 
 Shape suffixes: N strings, S slots. Key arrays have two columns.
 """
@@ -22,16 +22,16 @@ MISSING = -1
 _WORD_BYTES = 8
 _COLUMNS = KEY_BYTES // _WORD_BYTES
 _FIRST_SLOTS = 1 << 12
-_MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # odd numbers
+_MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
 
-# The lowest 0, 1, ... 8 bytes of a word.
+# Masks for the lowest 0, 1, ... 8 bytes of a word.
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], dtype=np.uint64)
 
 
 def keys_of(strings: pa.Array) -> tuple[U64, Bools]:
-    """Return (N, 2) the keys of strings, and (N,) which strings have one: those of 1 to 16 bytes, none of them NUL.
+    """Return (N, 2) uint64 keys, and (N,) bool: which strings have one, those of 1 to 16 bytes without NUL.
 
-    A key is the string's bytes, filled up with NUL.
+    A key is the string's bytes, padded with NUL.
     """
     text, offsets_N1 = bytes_of(strings)
     starts_N = offsets_N1[:-1]
@@ -43,19 +43,19 @@ def keys_of(strings: pa.Array) -> tuple[U64, Bools]:
     words_at = _words_at_every_byte(text)
     keys = np.empty((len(strings), _COLUMNS), dtype=np.uint64)
     for column in range(_COLUMNS):
-        begin = column * _WORD_BYTES  # of this column, in each string
+        begin = column * _WORD_BYTES  # of this column's bytes, in each string
         own_bytes_N = np.clip(lengths_N - begin, 0, _WORD_BYTES)
 
-        # The 8 bytes at a place run on into the next string, so only the string's own are kept.
+        # The 8 bytes at a position may extend into the next string, so only the string's own are kept.
         keys[:, column] = words_at[starts_N + begin] & _LOWEST_BYTES[own_bytes_N]
     return keys, has_key_N
 
 
 class KeyTable:
-    """Distinct keys, each with a number. One thread at a time may use it.
+    """Distinct keys, each with a number. Not thread-safe.
 
     Open addressing with linear probing (Knuth, The Art of Computer Programming, volume 3, section 6.4): a key is in the
-    first free slot from its hash on. At most half of the slots are taken.
+    first slot that was free when it was added, starting from its hash. At most half of the slots are taken.
     """
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class KeyTable:
         self._make_slots(_FIRST_SLOTS)
 
     def find(self, keys: U64) -> Ints:
-        """Return (N,) the numbers of keys, MISSING for those that the table does not hold."""
+        """Return (N,) int64: the numbers of keys, MISSING for those that the table does not contain."""
         numbers_N = np.full(len(keys), MISSING)
-        wanted = np.arange(len(keys))  # the keys that are not decided yet
-        slots = self._first_slots(keys)  # where each of them is looked for
+        wanted = np.arange(len(keys))  # the keys that are not resolved yet
+        slots = self._first_slots(keys)  # the slot in which each is searched
 
         while len(wanted) > 0:
             found = self._numbers_S[slots].astype(np.int64)
@@ -74,14 +74,15 @@ class KeyTable:
             is_match = is_taken & (self._keys_S[slots] == keys[wanted]).all(axis=1)
             numbers_N[wanted[is_match]] = found[is_match]
 
-            # A free slot: the table does not hold the key. A slot with another key: it may be in the next slot.
+            # A free slot means that the table lacks the key. A slot with another key means to continue with the next
+            # slot.
             continues = is_taken & ~is_match
             wanted = wanted[continues]
             slots = self._next_slots(slots[continues])
         return numbers_N
 
     def add(self, keys: U64, numbers_N: Ints) -> None:
-        """Add N different keys that the table does not hold."""
+        """Add N distinct keys that the table does not contain."""
         self._count += len(keys)
         slots_needed = 2 * self._count
         if slots_needed > len(self._numbers_S):
@@ -89,7 +90,7 @@ class KeyTable:
         self._insert(keys, numbers_N.astype(np.int32))
 
     def _grow(self, slots_needed: int) -> None:
-        """Move all keys into more slots: two to four times as many as needed, so that this happens seldom."""
+        """Move all keys to a larger table of two to four times the slots needed, so that this is rare."""
         taken = np.flatnonzero(self._numbers_S != MISSING)
         old_keys = self._keys_S[taken]
         old_numbers = self._numbers_S[taken]
@@ -107,7 +108,8 @@ class KeyTable:
         waiting = np.arange(len(keys))
         slots = self._first_slots(keys)
         while len(waiting) > 0:
-            # Several keys may want one free slot. All write to it, and the one that is then found there has it.
+            # Several keys may want the same free slot. All write to it, the last write wins, and the key found there
+            # keeps the slot.
             is_free = self._numbers_S[slots] == MISSING
             self._numbers_S[slots[is_free]] = numbers_N[waiting[is_free]]
             has_slot = self._numbers_S[slots] == numbers_N[waiting]
@@ -117,7 +119,7 @@ class KeyTable:
             slots = self._next_slots(slots[~has_slot])
 
     def _first_slots(self, keys: U64) -> Ints:
-        """Return (N,) the hash of each key: products with odd numbers, of which the upper bits depend on all bits."""
+        """Return (N,) int64: the hash of each key, from the upper bits of products with odd constants."""
         mixed = keys[:, 0] * _MIXERS[0]
         mixed ^= keys[:, 1] * _MIXERS[1]
         mixed ^= mixed >> np.uint64(32)
@@ -127,12 +129,12 @@ class KeyTable:
         return mixed.astype(np.int64)
 
     def _next_slots(self, slots: Ints) -> Ints:
-        """Return the slots after these; the first one follows the last one."""
+        """Return the slots after these, wrapping around at the end."""
         return (slots + 1) & (len(self._numbers_S) - 1)
 
 
 def _words_at_every_byte(text: Bytes) -> U64:
-    """Return for every byte of a text the 8 bytes from there on as one integer, and for the 16 bytes after the text."""
+    """Return (T + 16,) uint64: the 8 bytes that begin at each byte of a text, and at each of 16 NULs after it."""
     padded = np.zeros(len(text) + KEY_BYTES + _WORD_BYTES, dtype=np.uint8)
     padded[: len(text)] = text
     words = np.ndarray(shape=(len(text) + KEY_BYTES,), dtype="<u8", buffer=padded, strides=(1,))

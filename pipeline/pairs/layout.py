@@ -1,4 +1,4 @@
-"""Lay rows out as Arrow columns: special tokens are put in place, and a batch of rows is copied in one operation.
+"""Lays rows out as Arrow columns: puts special tokens in place, and copies a batch of rows in one operation.
 
 A row is a list of ranges of one long token array. The special tokens are at the end of that array, so that they are
 ranges like any other:
@@ -32,9 +32,12 @@ NO_PAIR_LABEL = -1  # null in the shard
 class EncodedDocuments:
     """A text shard as token ids.
 
-    ids_T, word_starts_T: all tokens of the shard and then, at the end, those of `SpecialTokens.all_ids`. ids_T has the
-    type that a pair shard stores. tokens: how many are the shard's own. corpus: where sentences and documents are.
-    sources: of the corpus's documents. empty_sources: of the documents without a token, which are not in the corpus.
+    ids_T, word_starts_T: all tokens of the shard followed by those of `SpecialTokens.all_ids`. ids_T has the type that
+    a pair shard stores.
+    tokens: the number of the shard's own tokens.
+    corpus: where sentences and documents are.
+    sources: of the corpus's documents.
+    empty_sources: of the documents without a token, which are not in the corpus.
     """
 
     ids_T: NDArray[np.unsignedinteger]
@@ -46,9 +49,9 @@ class EncodedDocuments:
 
 
 class RowBatch(NamedTuple):
-    """Some neighboring rows of a shard: row r has the tokens offsets_R1[r] : offsets_R1[r + 1].
+    """Some consecutive rows of a shard: row r of the batch is tokens offsets_R1[r] : offsets_R1[r + 1].
 
-    first_row: the number of the first one in the shard.
+    first_row: the number in the shard of the batch's first row.
     """
 
     ids_T: NDArray[np.unsignedinteger]
@@ -61,8 +64,9 @@ class RowBatch(NamedTuple):
 class RowLayout:
     """R rows: row r is the ranges range_offsets_R1[r] : range_offsets_R1[r + 1], end to end.
 
-    label_R is 0, 1 or NO_PAIR_LABEL. documents_R2 are the numbers of the row's first and last document in the shard.
-    segments_R4 are start and end of A and of B in the shard's tokens; None for rows without pairs.
+    label_R: 0, 1 or NO_PAIR_LABEL.
+    documents_R2: the numbers of the row's first and last document in the shard.
+    segments_R4: start and end of A, then of B, in the shard's tokens; None for rows without pairs.
     """
 
     range_starts_N: Ints
@@ -78,7 +82,7 @@ class RowLayout:
         return lengths_of_rows(self.range_lengths_N, self.range_offsets_R1)
 
     def take(self, order_R: Ints) -> RowLayout:
-        """Return the rows in another order."""
+        """Return the rows in the order `order_R`."""
         first_range_R = self.range_offsets_R1[order_R]
         ranges_R = np.diff(self.range_offsets_R1)[order_R]
         segments_R4 = None if self.segments_R4 is None else self.segments_R4[order_R]
@@ -109,7 +113,7 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> SpecialTokens:
-        """Return the special tokens of a model's rows."""
+        """Return the special tokens that a vocabulary's model puts into a row."""
         cls_id = vocabulary.special_id("cls")
         sep_id = vocabulary.special_id("sep")
         return cls(before=[cls_id], between=[sep_id] * vocabulary.separators, after=[sep_id])
@@ -122,12 +126,12 @@ class SpecialTokens:
 def lay_pairs(rows_R7: Ints, tokens: int, between: int) -> RowLayout:
     """Lay out rows of two segments, (R, 7) with the columns of PairRow.
 
-    The special tokens follow the shard's own `tokens` tokens; `between` of them separate A and B.
+    The special tokens come after the shard's own `tokens` tokens; `between` of them separate A and B.
     """
     a_start_R, a_end_R, b_start_R, b_end_R, label_R, document_a_R, document_b_R = rows_R7.T
 
-    # [CLS] is the first token after the shard's own. The separators follow it, and the last token of a row, which is a
-    # separator too, is read from the same place.
+    # [CLS] is the first token after the shard's own, and the separators follow it. The row's last token is a separator
+    # too, so it is read from the same place.
     one_R = np.ones_like(a_start_R)
     cls_R = tokens * one_R
     sep_R = (tokens + 1) * one_R
@@ -147,14 +151,14 @@ def lay_pairs(rows_R7: Ints, tokens: int, between: int) -> RowLayout:
 
 
 def lay_sentences(rows: SentenceRows, tokens: int) -> RowLayout:
-    """Lay out rows of one segment: the range of each document and a separator after it.
+    """Lay out rows of one segment: each document's range, followed by a separator.
 
-    The special tokens follow the shard's own `tokens` tokens.
+    The special tokens come after the shard's own `tokens` tokens.
     """
     text_ranges_R = np.diff(rows.range_offsets_R1)
     text_ranges = len(rows.starts_N)
 
-    # In each row: [CLS], then two ranges for each document, its tokens and [SEP]. All of length 1 but the tokens.
+    # In each row: [CLS], then two ranges per document, its text and [SEP]. All ranges but those of text have length 1.
     range_offsets_R1 = offsets_of(1 + 2 * text_ranges_R)
     range_starts_N = np.full(range_offsets_R1[-1], tokens + 1)
     range_lengths_N = np.ones_like(range_starts_N)
@@ -193,7 +197,7 @@ def to_columns(rows: RowBatch, layout: RowLayout, documents: EncodedDocuments) -
     own = slice(rows.first_row, rows.first_row + len(rows.offsets_R1) - 1)
     offsets_R1 = pa.array(rows.offsets_R1.astype(np.int32))
     has_no_label_R = layout.label_R[own] == NO_PAIR_LABEL
-    label_R = np.where(has_no_label_R, 0, layout.label_R[own])  # what lies below a null is part of a shard's bytes
+    label_R = np.where(has_no_label_R, 0, layout.label_R[own])  # values below nulls are hashed too
     document_ids_R2 = documents.corpus.document_ids_D[layout.documents_R2[own]]
 
     return [
@@ -207,6 +211,6 @@ def to_columns(rows: RowBatch, layout: RowLayout, documents: EncodedDocuments) -
 
 
 def _booleans(values: NDArray[np.bool_]) -> pa.Array:
-    """Return an Arrow array of booleans, one bit each; ten times as fast as `pa.array`."""
+    """Return an Arrow array of booleans, one bit each. Ten times as fast as `pa.array`."""
     bits = np.packbits(values, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])

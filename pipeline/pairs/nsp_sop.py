@@ -1,32 +1,34 @@
 """Sentence pairs for next sentence prediction (NSP) and sentence order prediction (SOP).
 
-This decides which sentences become segments A and B of a row, and the row's label. The rules are those of
+This module chooses the sentences of segments A and B of each row, and the row's label. The rules are those of
 google-research/bert's create_pretraining_data.py (BERT: arXiv:1810.04805, appendix A.2), and for SOP those of ALBERT
 (arXiv:1909.11942, section 3.1):
 
-    target    as many tokens as fit; for a document in `short_seq_prob` of cases a random length from 2 up
+    target    as many tokens as fit into a row; with probability `short_seq_prob`, drawn per document, a random length
+              of at least 2 instead
     chunk     whole sentences of a document until the target is reached or the document ends
     A         the first 1 to n - 1 of the chunk's n sentences, uniformly
     B, NSP    a fair coin. Label 0: the rest of the chunk. Label 1: sentences from a random place of another document;
               the rest of the chunk is put back
-    B, SOP    the rest of the chunk, and a fair coin. Label 0: in order. Label 1: A and B exchanged
+    B, SOP    the rest of the chunk, and a fair coin. Label 0: in order. Label 1: A and B swapped
     too long  tokens are dropped from the longer segment (from B if equal), each from its front or back by a fair coin
               (`truncate_seq_pair` in Google's code)
 
-Google's code gives two kinds of rows a label that is not true of them or that no coin decided. Here we differ:
+Google's code gives two kinds of rows a label that is false or that no coin decided. This code differs:
 
- 1. A chunk of one sentence has no rest. Google takes a random B whatever the coin says, so that on short documents
-    64 % of the labels are 1. Here the chunk borrows a sentence before the label is drawn: the one after it or, at the
-    document's end, the one before it. If the coin then says 1, A gives a sentence from before the chunk back.
+ 1. A chunk of one sentence leaves nothing for B. Google then takes a random B whatever the coin says, so that on short
+    documents 64 % of the labels are 1. Here the chunk borrows a sentence before the label is drawn: the one after it
+    or, at the document's end, the one before it. If the label is then 1, a sentence borrowed from before the chunk is
+    removed from A again.
  2. Google's random document can be the same one (it stops drawing after ten attempts), and the same text can be in the
-    corpus twice. Here B with label 1 comes from a document with another id, always.
+    corpus twice. Here B with label 1 always comes from a document with a different id.
  3. A document of one sentence makes no row. It is counted in the ledger.
 
 Everything works on offsets; no token is read. All random numbers of a document come from one stream, and the order in
 which they are drawn decides the rows: do not change it.
 
-This file states the rules, one document after the other. As documents do not depend on each other, pairs_in_step.py
-applies the same rules to many at once, and gives back the few that are longer than all others.
+This file states the rules for one document at a time. Documents do not depend on each other, so pairs_in_step.py
+applies the same rules to many at once, and returns here to finish the few longest documents.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from schemas.randomness import Draws, key
 Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
 DocumentLedger = Counter[tuple[str, int]]
-"""What was left out or cut: (reason, number of the document in the shard) -> count."""
+"""Counts of what was left out or cut: (reason, number of the document in the shard) -> count."""
 ALONE = "the shard's only document: no other to draw from"
 TOO_SHORT = "document of fewer than two sentences"
 EMPTY = "document without a token of the vocabulary"
@@ -65,9 +67,9 @@ class PairingOptions:
 
 @dataclass
 class DocumentState:
-    """How far the pairing of one document is.
+    """The progress of pairing one document.
 
-    position: the next sentence, which begins a chunk. target: how many tokens its rows aim at.
+    position: the next sentence, which begins a chunk. target: how many tokens its rows aim for.
     """
 
     position: int
@@ -90,7 +92,7 @@ class PairRow(NamedTuple):
 def rows_of_document(
     corpus: EncodedCorpus, j: int, pairing: PairingOptions, max_tokens: int, state: DocumentState
 ) -> Iterator[tuple[PairRow, int]]:
-    """Yield (row, tokens cut from it) for document j, from a state that its pairing has reached."""
+    """Yield (row, number of tokens cut from it) for document j, continuing from `state`."""
     make_rows = nsp_rows if pairing.objective == "nsp" else sop_rows
 
     # The generator is read row by row: truncation draws from the same stream before the next row does.
@@ -106,7 +108,7 @@ def document_key(pairing: PairingOptions, pass_number: int, document_id: int) ->
 
 
 def nsp_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[PairRow]:
-    """Yield document j's rows before truncation: B follows A (0) or comes from another document (1)."""
+    """Yield document j's rows before truncation: B follows A (label 0) or comes from another document (label 1)."""
     tokens = corpus.sentence_offsets
     position = state.position
     target = state.target
@@ -122,8 +124,8 @@ def nsp_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[Pa
             position = end
             continue
 
-        # A sentence borrowed from before the chunk is in a row already, and served only a B in order. Without it the
-        # chunk is one sentence, which becomes A.
+        # A sentence borrowed from before the chunk is in an earlier row already, and was needed only for a B in order.
+        # Without it the chunk is one sentence, which becomes A.
         if start < position:
             start = position
             middle = end
@@ -138,7 +140,7 @@ def nsp_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[Pa
 
 
 def sop_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[PairRow]:
-    """Yield document j's rows before truncation: two runs of sentences, in their order (0) or exchanged (1)."""
+    """Yield document j's rows before truncation: two runs of sentences, in order (label 0) or swapped (label 1)."""
     tokens = corpus.sentence_offsets
     position = state.position
     target = state.target
@@ -158,7 +160,7 @@ def sop_rows(corpus: EncodedCorpus, j: int, state: DocumentState) -> Iterator[Pa
 
 
 def other_document(document_ids: Sequence[int], j: int, draws: Draws) -> int:
-    """Draw a document whose id differs from document j's. The caller makes sure that there is one."""
+    """Draw a document whose id differs from document j's. The caller ensures that one exists."""
     other = draws.below(len(document_ids))
     while document_ids[other] == document_ids[j]:
         other = draws.below(len(document_ids))
@@ -166,7 +168,7 @@ def other_document(document_ids: Sequence[int], j: int, draws: Draws) -> int:
 
 
 def random_sentences(corpus: EncodedCorpus, document: int, target: int, draws: Draws) -> tuple[int, int]:
-    """Draw sentences (start, end) of a document: from a random one on, until `target` tokens or the document's end."""
+    """Draw sentences (start, end) of a document, from a random one until `target` tokens or the document's end."""
     first = corpus.document_offsets[document]
     last = corpus.document_offsets[document + 1]
     start = first + draws.below(last - first)
@@ -174,7 +176,7 @@ def random_sentences(corpus: EncodedCorpus, document: int, target: int, draws: D
 
 
 def chunk(tokens: Sequence[int], position: int, last: int, target: int) -> tuple[int, int]:
-    """Return sentences (start, end), at least two of them: from `position` until `target` tokens or `last`.
+    """Return sentences (start, end), at least two, from `position` until `target` tokens or `last`.
 
     If the target leaves only one sentence, the chunk borrows the next one or, at the document's end, the one before.
     """
@@ -189,7 +191,7 @@ def chunk(tokens: Sequence[int], position: int, last: int, target: int) -> tuple
 def sentences_until(tokens: Sequence[int], start: int, last: int, target: int) -> int:
     """Return the end of the shortest run of sentences from `start` that has `target` tokens, at most `last`.
 
-    The run has at least one sentence. `tokens` are sentence offsets.
+    The run has at least one sentence. `tokens` are sentence offsets, in tokens.
     """
     end = start + 1
     while end < last and tokens[end] - tokens[start] < target:
@@ -198,11 +200,11 @@ def sentences_until(tokens: Sequence[int], start: int, last: int, target: int) -
 
 
 def truncate(row: PairRow, excess: int, draws: Draws) -> PairRow:
-    """Drop `excess` tokens as Google's truncate_seq_pair does, which drops them one by one from the longer segment."""
+    """Drop `excess` tokens as Google's truncate_seq_pair does, one at a time from the longer segment."""
     length_a = row.a_end - row.a_start
     length_b = row.b_end - row.b_start
 
-    # First the longer segment shrinks to the length of the other one. Then both take turns, beginning with B.
+    # First the longer segment shrinks to the length of the other. Then both take turns, beginning with B.
     until_equal = min(excess, abs(length_a - length_b))
     in_turns = excess - until_equal
     from_b = (in_turns + 1) // 2
@@ -210,7 +212,8 @@ def truncate(row: PairRow, excess: int, draws: Draws) -> PairRow:
         from_b += until_equal
     from_a = excess - from_b
 
-    # Each of these tokens is the first or the last of its segment by a fair coin, so only the number of heads matters.
+    # A fair coin decides for each token whether it is cut from the front or the back, so only the number of heads
+    # matters.
     front_b = fair_coins(from_b, draws)
     front_a = fair_coins(from_a, draws)
     return row._replace(
@@ -222,7 +225,7 @@ def truncate(row: PairRow, excess: int, draws: Draws) -> PairRow:
 
 
 def fair_coins(n: int, draws: Draws) -> int:
-    """Return how many of n fair coins show heads: the bits that are set among n random bits."""
+    """Return how many of n fair coins show heads: the number of set bits among n random bits."""
     heads = 0
     while n > 0:
         coins = min(n, 64)

@@ -1,15 +1,15 @@
-"""The pairs of a shard, many documents at once, by the rules of nsp_sop.py.
+"""Makes the pairs of a shard for many documents at once, by the rules of nsp_sop.py.
 
 Documents do not depend on each other, and the n-th random number of a document is a function of its key and n
 (schemas/randomness.py). So all documents make their first row in one set of array operations, then their second, and so
-on. When few documents are left, a set of array operations takes longer than making their rows one by one, and
-nsp_sop.py finishes them. Rows are equal either way.
+on. Once few documents are left, array operations take longer than making their rows one by one, and nsp_sop.py finishes
+them. Rows are equal either way.
 
-A method whose name is that of a function in nsp_sop.py does the same for all documents; the reasons for the rules are
-there. Each document has to draw its random numbers in the same order as there.
+A method with the name of a function in nsp_sop.py does the same for all documents; the reasons for the rules are there.
+Each document must draw its random numbers in the same order as there.
 
-Shape suffixes: D documents of the shard, A documents that are not finished, R rows. D1 has one element more than D.
-R7 has the columns of PairRow; so has A7, one row of each unfinished document.
+Shape suffixes: D documents of the shard, A documents that are not finished, R rows. D1 has one element more than D. R7
+has the columns of PairRow; so has A7, with one row per unfinished document.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FEWEST_IN_STEP = 24
-"""With fewer documents, making rows one by one is faster."""
+"""With fewer documents than this, making rows one by one is faster."""
 
 _HALF = np.uint64(1 << 63)
 """A random number shows heads if it is at least this: `uniform() >= 0.5` for one document."""
@@ -54,7 +54,7 @@ _SEGMENTS_EXCHANGED = [_B_START, _B_END, _A_START, _A_END]
 
 @dataclass
 class Pairs:
-    """The rows of a shard in reading order, (R, 7) int64 with the columns of PairRow, and what was left out of them."""
+    """The rows of a shard in reading order, (R, 7) int64 with the columns of PairRow, and what was left out."""
 
     rows_R7: Ints = field(default_factory=lambda: np.zeros((0, _COLUMNS), dtype=np.int64))
     ledger: DocumentLedger = field(default_factory=Counter)
@@ -63,7 +63,8 @@ class Pairs:
 def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:
     """Return the rows of a shard.
 
-    `special_tokens` is how many the layout adds to a row (3 for BERT, 4 for RoBERTa). Passes give different rows.
+    `special_tokens`: how many special tokens the layout adds to a row (3 for BERT, 4 for RoBERTa). Each `pass_number`
+    gives different rows.
     """
     pairs = Pairs()
     documents = len(corpus.document_ids_D)
@@ -89,10 +90,9 @@ def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_token
 class _PairsInStep:
     """The state of all documents that are not finished, and the rows made so far.
 
-    document_A: their numbers in the shard.
+    document_A: their numbers in the shard. _position_A: the next sentence of each, which begins a chunk.
+    _last_A: where the document's sentences end. _target_A: how many tokens its rows aim for.
     cut_D: tokens cut so far from the rows of each document of the shard.
-    _position_A: the next sentence of each, which begins a chunk. _last_A: where the document's sentences end.
-    _target_A: how many tokens its rows aim at.
     """
 
     def __init__(self, corpus: EncodedCorpus, pairing: PairingOptions, max_tokens: int, pass_number: int):
@@ -106,7 +106,7 @@ class _PairsInStep:
         self.cut_D = np.zeros(len(corpus.document_ids_D), dtype=np.int64)
 
     def begin(self, documents: Ints) -> None:
-        """Start documents, all with at least two sentences: draw the targets of their rows."""
+        """Start with these documents, which have at least two sentences each: draw the targets of their rows."""
         corpus = self._corpus
         ids = corpus.document_ids_D[documents].tolist()
         keys = [document_key(self._pairing, self._pass_number, document_id) for document_id in ids]
@@ -123,7 +123,7 @@ class _PairsInStep:
         self._target_A[is_short_A] = 2 + self._draws.below(self._max_tokens - 1, is_short_A)
 
     def make_next_rows(self) -> None:
-        """Make the next row of each document, and drop the documents that this finishes."""
+        """Make the next row of each document, then drop the documents that are finished."""
         start_A, end_A = self._chunks()
         middle_A = start_A + 1 + self._draws.below(end_A - start_A - 1)
         in_order_A = self._draws.numbers() >= _HALF
@@ -138,7 +138,7 @@ class _PairsInStep:
         self._keep(self._position_A < self._last_A)
 
     def finish_one_by_one(self) -> None:
-        """Make the remaining rows of all documents that are not finished."""
+        """Make the remaining rows of all unfinished documents, one document at a time."""
         for a, j in enumerate(self.document_A.tolist()):
             state = DocumentState(int(self._position_A[a]), int(self._target_A[a]), self._draws.of_one(a))
 
@@ -149,14 +149,14 @@ class _PairsInStep:
             self._rows.append(np.array(rows, dtype=np.int64).reshape(-1, _COLUMNS))
 
     def rows_in_reading_order(self) -> Ints:
-        """Return (R, 7) all rows, document after document."""
+        """Return (R, 7) all rows, document by document."""
         rows_R7 = np.concatenate([np.zeros((0, _COLUMNS), dtype=np.int64), *self._rows])
 
-        # Each document's rows are already in order among themselves, and a stable sort keeps them so.
+        # A document's rows are already in order among themselves, and a stable sort keeps that order.
         return rows_R7[np.argsort(rows_R7[:, _DOCUMENT_A], kind="stable")]
 
     def _chunks(self) -> tuple[Ints, Ints]:
-        """Return the sentences (start, end) of each document's next chunk, as `nsp_sop.chunk` does."""
+        """Return (start_A, end_A): the sentences of each document's next chunk, as `nsp_sop.chunk` does."""
         start_A = self._position_A
         end_A = self._sentences_until(start_A, self._last_A, self._target_A)
 
@@ -168,17 +168,17 @@ class _PairsInStep:
         return start_A - borrows_previous_A, end_A + borrows_next_A
 
     def _sentences_until(self, start_A: Ints, last_A: Ints, target_A: Ints) -> Ints:
-        """Return the end of runs of sentences, as `nsp_sop.sentences_until` does."""
+        """Return (A,) the ends of runs of sentences, as `nsp_sop.sentences_until` does."""
         end_A = np.searchsorted(self._tokens, self._tokens[start_A] + target_A)
         return np.clip(end_A, start_A + 1, last_A)
 
     def _nsp_rows(self, start_A: Ints, middle_A: Ints, end_A: Ints, in_order_A: Bools) -> Ints:
-        """Return (A, 7) rows before truncation, and move on. `in_order_A` is false where B is to be random."""
+        """Return (A, 7) rows before truncation, and advance. `in_order_A` is false where B must be random."""
         rows_A7 = self._rows_of(start_A, middle_A, end_A)
         position_before_A = self._position_A
         self._position_A = end_A.copy()
 
-        # From here on only the documents whose B is random; arrays without a suffix have one element for each.
+        # Only documents whose B is random from here on; arrays without a suffix have one element for each.
         random = np.flatnonzero(~in_order_A)
         position = position_before_A[random]
 
@@ -205,7 +205,7 @@ class _PairsInStep:
     def _random_sentences(self, documents: Ints, target: Ints, which: Ints) -> tuple[Ints, Ints]:
         """Draw sentences (start, end) of these documents, as `nsp_sop.random_sentences` does.
 
-        which: the documents whose random numbers decide.
+        which: the documents whose random streams are used.
         """
         first = self._corpus.document_offsets_D1[documents]
         last = self._corpus.document_offsets_D1[documents + 1]
@@ -213,7 +213,7 @@ class _PairsInStep:
         return start, self._sentences_until(start, last, target)
 
     def _sop_rows(self, start_A: Ints, middle_A: Ints, end_A: Ints, in_order_A: Bools) -> Ints:
-        """Return (A, 7) rows before truncation, and move on."""
+        """Return (A, 7) rows before truncation, and advance."""
         rows_A7 = self._rows_of(start_A, middle_A, end_A)
 
         exchanged = rows_A7[~in_order_A]
@@ -232,7 +232,7 @@ class _PairsInStep:
         return np.stack([*columns, self.document_A, self.document_A], axis=1)
 
     def _other_documents(self, which: Ints) -> Ints:
-        """Draw for each of these documents another one, until its id differs."""
+        """Draw another document for each of these documents, until its id differs."""
         ids_D = self._corpus.document_ids_D
         own = ids_D[self.document_A[which]]
         other = self._draws.below(len(ids_D), which)
@@ -244,7 +244,7 @@ class _PairsInStep:
         return other
 
     def _truncate(self, rows_A7: Ints) -> None:
-        """Cut rows that are too long, in place, as `nsp_sop.truncate` does; the comments are there."""
+        """Cut rows that are too long, in place. See `nsp_sop.truncate` for the reasons."""
         length_a_A = rows_A7[:, _A_END] - rows_A7[:, _A_START]
         length_b_A = rows_A7[:, _B_END] - rows_A7[:, _B_START]
         excess_A = length_a_A + length_b_A - self._max_tokens

@@ -1,14 +1,14 @@
-"""Sentences cut into pieces, the strings that an encoder looks up: all sentences of a chunk at once, by their bytes.
+"""Cuts sentences into pieces, the strings that an encoder looks up: all sentences of a chunk at once, by bytes.
 
-A piece begins at the start of a sentence and at every space, so that it is a run of non-spaces with the space before
-it: "the cat" is "the" and " cat". Pieces lie end to end in the text as they are, and cutting copies nothing.
+A piece begins at the start of a sentence and at every space, so it is a run of non-spaces with the space before it:
+"the cat" is "the" and " cat". Pieces are adjacent in the text, so cutting copies nothing.
 
 Two rules depend on the vocabulary:
 
-    ideographs   BERT makes a word of each one, so each can be a separate piece. Chinese text, which has no spaces and
-                 hardly a run twice, then has a few thousand distinct pieces
+    ideographs   BERT makes each one a word, so each can be a separate piece. Chinese text, which has no spaces and
+                 hardly ever the same run twice, then has a few thousand distinct pieces
     white space  in byte-level BPE, white space other than single spaces between runs belongs to words. A sentence that
-                 has some is one piece
+                 contains some is one piece
 
 Shape suffixes: N sentences, P pieces, T bytes. N1 and P1 have one element more.
 """
@@ -60,7 +60,7 @@ def cut_into_pieces(sentences: pa.Array, rules: PieceRules) -> Pieces:
     if rules.isolates_ideographs:
         _isolate_ideographs(text, begins_T)
 
-    # An empty sentence begins where the next one does; at the end of the text nothing begins.
+    # An empty sentence shares its start with the next one. One at the end of the text begins nothing.
     begins_T[starts_N1[starts_N1 < len(text)]] = True
 
     places_P = np.flatnonzero(begins_T)
@@ -69,7 +69,10 @@ def cut_into_pieces(sentences: pa.Array, rules: PieceRules) -> Pieces:
 
 
 def bytes_of(strings: pa.Array) -> tuple[Bytes, Ints]:
-    """Return the UTF-8 bytes of N strings end to end, and (N1,) where each begins, and the end. Nothing is copied."""
+    """Return the UTF-8 bytes of N strings end to end, and (N1,) int64 offsets, each string's start and the end.
+
+    The bytes are not copied.
+    """
     if len(strings) == 0:
         return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
 
@@ -83,7 +86,7 @@ def bytes_of(strings: pa.Array) -> tuple[Bytes, Ints]:
 
 
 def string_array(text: Bytes, begins_P: NDArray[Any]) -> pa.Array:
-    """Return the strings that begin at these places of a text of less than 2 GB; each ends where the next begins."""
+    """Return the strings that begin at these offsets of a text of less than 2 GB; each ends where the next begins."""
     offsets_P1 = np.append(begins_P, len(text)).astype(np.int32)
     return pa.StringArray.from_buffers(len(begins_P), pa.py_buffer(offsets_P1), pa.py_buffer(text))
 
@@ -92,7 +95,7 @@ def _isolate_ideographs(text: Bytes, begins_T: Bools) -> None:
     """Begin a piece at each ideograph from U+4E00 to U+9FFF, and after it.
 
     In UTF-8 these are E4 B8 80 to E9 BF BF, and nothing else begins with E5 to E9. Rarer ideographs stay in runs, which
-    is slower but not wrong.
+    is slower but correct.
     """
     leads = np.flatnonzero((text >= 0xE4) & (text <= 0xE9))
     if len(leads) == 0:
@@ -107,15 +110,15 @@ def _isolate_ideographs(text: Bytes, begins_T: Bools) -> None:
 
 
 def _in_irregular_sentences(text: Bytes, starts_N1: Ints) -> Bools:
-    """Return (T,) whether each byte is in a sentence with white space other than single spaces between runs.
+    """Return (T,) bool: whether each byte is in a sentence with white space other than single spaces between runs.
 
-    A single space at the start of a sentence is regular too, because the first run would get one.
+    A single space at the start of a sentence is regular too, because the first run would get one anyway.
     """
     is_space_T = text == SPACE_BYTE
     irregular = [np.flatnonzero(text < _FIRST_PRINTABLE), _other_white_space(text)]
     irregular.append(np.flatnonzero(is_space_T[1:] & is_space_T[:-1]))
 
-    # The last byte of each sentence that has one.
+    # A space as the last byte of a sentence.
     ends = starts_N1[1:][np.diff(starts_N1) > 0] - 1
     irregular.append(ends[is_space_T[ends]])
 
@@ -130,7 +133,7 @@ def _in_irregular_sentences(text: Bytes, starts_N1: Ints) -> Bools:
 
 
 def _other_white_space(text: Bytes) -> Ints:
-    """Return where white space outside of ASCII begins."""
+    """Return the byte offsets at which white space outside of ASCII begins."""
     found = []
     for lead in sorted({encoded[0] for encoded in _WHITE_SPACE}):
         leads = np.flatnonzero(text == lead)
@@ -138,7 +141,7 @@ def _other_white_space(text: Bytes) -> Ints:
             if encoded[0] != lead or len(leads) == 0:
                 continue
 
-            # Text is valid UTF-8, so the bytes after a lead byte are there.
+            # Text is valid UTF-8, so the bytes after a lead byte exist.
             matches = text[leads + 1] == encoded[1]
             if len(encoded) == 3:
                 matches &= text[leads + 2] == encoded[2]

@@ -1,4 +1,4 @@
-"""Checks and changes of a published tokenizer before pairs are made with it."""
+"""Checks a published tokenizer, and turns off its dropout, before pairs are made with it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PLAIN_PROBES = [
 
 
 def without_dropout(tokenizer_json: bytes, path: str) -> tuple[bytes, float]:
-    """Return (the tokenizer.json with BPE dropout turned off, the dropout that it had; 0.0 if none).
+    """Return (the tokenizer.json with BPE dropout turned off, the dropout that it had or 0.0).
 
     With dropout, `tokenizers` cuts words at random in every call, so neither rows nor the inputs of an exported model
-    would be reproducible. It regularizes training and is not meant for the text of a finished model.
+    would be reproducible. Dropout regularizes training and is not meant for the text of a finished model.
 
     Raises DataError, naming `path`, if the dropout is not a number from 0 to 1.
     """
@@ -53,17 +53,17 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Probe:
-    """A text to encode, and what an error calls it."""
+    """A text to encode, and its description in an error."""
 
     text: str
     description: str
 
 
 def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
-    """Raise DataError if the encoder and the tokenizer itself disagree on a probe, naming what they disagree on."""
+    """Raise DataError, naming the difference, if the encoder and the tokenizer itself disagree on a probe."""
     tokenizer = literal_tokenizer(tokenizer_json)
     encoder = Encoder(tokenizer_json, vocabulary.model)
-    reference = AddedTokens(tokenizer_json, vocabulary.model, None)  # gives any sentence to the tokenizer itself
+    reference = AddedTokens(tokenizer_json, vocabulary.model, None)  # passes every sentence to the tokenizer itself
 
     probes = list(_probes(vocabulary))
     texts = pa.array([probe.text for probe in probes], pa.string())
@@ -83,7 +83,7 @@ def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> 
 
 
 def _probes(vocabulary: Vocabulary) -> Iterator[Probe]:
-    """Yield plain text, and every added token alone and next to spaces, letters and punctuation."""
+    """Yield plain texts, and every added token alone and next to spaces, letters and punctuation."""
     for text in _PLAIN_PROBES:
         yield Probe(text, repr(text))
 

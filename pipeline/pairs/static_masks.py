@@ -1,7 +1,7 @@
-"""Masks that are drawn once and stored with the rows, K variants of each row, by the rules of schemas.masking.
+"""Masks that are drawn once and stored with the rows, K variants per row, by the rules of schemas.masking.
 
 They are for other frameworks and for comparisons that need a fixed set. The trainer draws new masks as it reads, which
-train better.
+trains better models.
 
 Shape suffixes: B rows, T tokens, K masked positions of all rows, V the vocabulary. B1 has one element more than B.
 """
@@ -25,7 +25,7 @@ from schemas.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class StaticMasks:
-    """How many masks each row gets, how they are drawn, and what their random numbers depend on besides the row."""
+    """How many masks each row gets, how they are drawn, and what seeds their random numbers besides the row."""
 
     variants: int
     masking: Masking
@@ -33,10 +33,10 @@ class StaticMasks:
 
 
 class StaticMaskDrawer:
-    """Draws the masks of one shard, batch after batch of its rows, and counts them."""
+    """Draws the masks of one shard, batch by batch, and counts them."""
 
     def __init__(self, stored: StaticMasks, vocabulary: Vocabulary):
-        """Start with no mask."""
+        """Start with all counts at zero."""
         self._masking = stored.masking
         self._vocabulary = vocabulary
         self._counts: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class StaticMaskDrawer:
         return [interleave_variants(positions, offsets), interleave_variants(tokens, offsets)]
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of `count_fates` for all masks drawn so far."""
+        """Return the sums of `count_fates` over all masks drawn so far."""
         names = ("chosen", "masked", "kept", "random", "eligible")
         return {name: self._counts[name] for name in names}
 
@@ -70,7 +70,7 @@ class StaticMaskDrawer:
 
 
 def positions_in_rows(masks: Masks, rows: RowBatch) -> NDArray[np.int64]:
-    """Return (K,) masked positions counted from the start of their rows; `masks` counts from the first row's."""
+    """Return (K,) int64: masked positions counted from the start of their rows, not of the batch as in `masks`."""
     masks_per_row_B = np.diff(masks.offsets_B1)
     return masks.positions_K - np.repeat(rows.offsets_R1[:-1], masks_per_row_B)
 
@@ -78,18 +78,20 @@ def positions_in_rows(masks: Masks, rows: RowBatch) -> NDArray[np.int64]:
 def interleave_variants(values: Sequence[NDArray[np.integer]], offsets: Sequence[NDArray[np.int64]]) -> pa.ListArray:
     """Return for each row the list of its variants, each a list of values.
 
-    values: for each variant (K,) the values of all its masks. offsets: for each variant (B1,) where those of each row
-    begin. Example: values [1 2 3] with offsets [0 2 3], and values [7 8] with offsets [0 1 2], are two variants of two
-    rows. They give [[[1 2] [7]] [[3] [8]]].
+    values: for each variant, (K,) the values of all its masks.
+    offsets: for each variant, (B1,) where the values of each row begin.
+
+    Example: values [1 2 3] with offsets [0 2 3], and values [7 8] with offsets [0 1 2], are two variants of two rows.
+    They give [[[1 2] [7]] [[3] [8]]].
     """
     variants = len(values)
     rows = len(offsets[0]) - 1
 
-    # All variants end to end, one after the other: [1 2 3 7 8], variant 0 from place 0 on and variant 1 from 3.
+    # All variants end to end: [1 2 3 7 8], variant 0 from offset 0 and variant 1 from offset 3.
     end_to_end = np.concatenate(values)
     first_places = offsets_of(np.array([len(part) for part in values]))[:-1]
 
-    # Where the lists are in there, and their lengths: (B, variants), flattened row after row.
+    # The start and length of each list in that array: (B, variants), flattened row by row.
     starts_of_variants = [of_rows[:-1] + first for of_rows, first in zip(offsets, first_places, strict=True)]
     lengths_of_variants = [np.diff(of_rows) for of_rows in offsets]
     starts = np.stack(starts_of_variants, axis=1).ravel()
@@ -103,7 +105,10 @@ def interleave_variants(values: Sequence[NDArray[np.integer]], offsets: Sequence
 
 
 def count_fates(masks: Masks, rows: RowBatch, vocabulary: Vocabulary) -> dict[str, int]:
-    """Count how many tokens were chosen, and what the model sees there: [MASK], the token itself, or another one."""
+    """Count the chosen tokens, and what the model sees there: [MASK], the token itself, or a random one.
+
+    "eligible" counts the tokens that are not special.
+    """
     true_K = rows.ids_T[masks.positions_K]
     chosen = len(true_K)
     masked = int(np.count_nonzero(masks.seen_K == vocabulary.special_id("mask")))

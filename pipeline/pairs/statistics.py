@@ -1,4 +1,4 @@
-"""Statistics of a shard of pairs, for the manifest and the data card: counts that can be added up over shards.
+"""Statistics of a pair shard for the manifest and the data card: counts that can be added up over shards.
 
 Shape suffixes: R rows, T tokens, D documents, V the vocabulary. R1 has one element more than R.
 """
@@ -21,16 +21,16 @@ MAX_TOKENS_LISTED = 24  # on the data card
 
 
 class RowStatistics:
-    """Counts of a shard's rows, which are added batch after batch."""
+    """Counts of a shard's rows, which are added batch by batch."""
 
     def __init__(self, max_length: int, vocabulary: Vocabulary):
-        """Start with no row. `max_length`: the most tokens that a row may have."""
+        """Start without rows. `max_length`: the maximum number of tokens in a row."""
         self._max_length = max_length
         self._unknown_id = vocabulary.special_id("unk")
         self._unknown_tokens = 0
         self._hashes: list[U64] = []
 
-        # A hash of each id and an odd factor for each position, from the same generator as all random numbers.
+        # A hash for each id and an odd factor for each position, from the same generator as all random numbers.
         self._id_hashes_V = mix(np.arange(1, vocabulary.size + 1, dtype=np.uint64))
         self._factors = mix(np.arange(1, max_length + 1, dtype=np.uint64) << np.uint64(32)) | np.uint64(1)
 
@@ -40,7 +40,7 @@ class RowStatistics:
         self._hashes.append(self._hash(rows))
 
     def describe(self, layout: RowLayout, documents: EncodedDocuments, objective: Objective) -> dict[str, Any]:
-        """Return the counts of a shard, all of whose rows have been added."""
+        """Return the counts of a shard, after all of its rows were added."""
         lengths_R = layout.lengths()
         labels_R = layout.label_R[layout.label_R != NO_PAIR_LABEL]
         return {
@@ -61,7 +61,7 @@ class RowStatistics:
         return len(hashes_R) - len(np.unique(hashes_R))
 
     def _hash(self, rows: RowBatch) -> U64:
-        """Return (R,) hashes of rows, which are never empty.
+        """Return (R,) uint64 hashes of rows, which are never empty.
 
         The hash of a row is the sum of the hashes of its tokens, each times the factor of its position (multilinear
         hashing: Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
@@ -69,7 +69,7 @@ class RowStatistics:
         starts_R = rows.offsets_R1[:-1]
         lengths_R = np.diff(rows.offsets_R1)
         positions_T = np.arange(len(rows.ids_T))
-        positions_T -= np.repeat(starts_R, lengths_R)  # from the row's first token on
+        positions_T -= np.repeat(starts_R, lengths_R)  # now counted from the row's first token
 
         hashes_T = self._id_hashes_V.take(rows.ids_T)
         hashes_T *= self._factors.take(positions_T)
@@ -77,8 +77,8 @@ class RowStatistics:
 
 
 def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources: list[str]) -> dict[str, int]:
-    """Return the tokens of each source, sorted by name. A row counts for the source of its first document."""
-    # From names to numbers, and from each row's first document to its source's number.
+    """Return the number of tokens of each source, sorted by name. A row counts for its first document's source."""
+    # Map source names to numbers, then each row's first document to its source's number.
     names = sorted(set(sources))
     number_of = {name: number for number, name in enumerate(names)}
     source_D = np.array([number_of[source] for source in sources], dtype=np.int64)
@@ -90,10 +90,10 @@ def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources:
 
 
 def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
-    """Count the rows whose label is not true of where their segments come from. There should be none.
+    """Count the rows whose label contradicts where their segments come from. There should be none.
 
     Label 0 means that B comes after A in the same document. Label 1 means that B is from another document (nsp) or
-    comes before A (sop). And each segment must be inside the document that the row names.
+    comes before A (sop). Each segment must also be inside the document that the row names.
     """
     if layout.segments_R4 is None:
         return 0
@@ -106,7 +106,7 @@ def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective)
     a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
     b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
 
-    # Of two copies of a document the ids are equal and the numbers are not.
+    # Two copies of a document have equal ids but different numbers.
     ids_D = corpus.document_ids_D
     same_document_R = ids_D[document_a_R] == ids_D[document_b_R]
     in_order_R = same_document_R & (a_end_R <= b_start_R)
@@ -119,7 +119,7 @@ def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective)
 
 
 def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
-    """Return how many rows have a segment A of 0, 1, ... `max_length` tokens; an empty list without pairs."""
+    """Return how many rows have a segment A of 0, 1, ... `max_length` tokens; empty for rows without pairs."""
     if layout.segments_R4 is None:
         return []
     lengths_R = layout.segments_R4[:, 1] - layout.segments_R4[:, 0]
@@ -127,7 +127,7 @@ def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
 
 
 def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
-    """Return [token, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
+    """Return [token, count] of a shard's most frequent non-special tokens; ties go to the lower id."""
     ids_T = table["input_ids"].combine_chunks().values.to_numpy()
     counts_V = np.bincount(ids_T, minlength=vocabulary.size)
     counts_V[vocabulary.is_special_V] = 0

@@ -1,10 +1,10 @@
-"""Pieces cut into the words of a vocabulary's rules, many at once.
+"""Cuts pieces into words by a vocabulary's rules, many at once.
 
 Printable ASCII, most of most European text, is cut by a table of byte classes: BERT's words are runs of letters and
 digits, and every other character alone; GPT-2's are runs of letters, of digits or of other characters, and English
-contractions; sentencepiece's are whole pieces, unless two equal quotation marks stand side by side, which ALBERT and
-XLNet replace. All other pieces go through the tokenizer's own rules one by one. At its start a cutter compares both on
-every pair of ASCII characters, and uses the table only if they agree.
+contractions; sentencepiece's are whole pieces, unless they contain two equal quotation marks in a row, which ALBERT and
+XLNet replace. All other pieces go through the tokenizer's own rules one by one. When a cutter is made, it compares the
+two on every pair of ASCII characters, and uses the table only if they agree.
 
 Shape suffixes: P pieces, W words, T bytes. P1 has one element more than P.
 """
@@ -56,7 +56,7 @@ _CLASSES = _byte_classes()
 
 
 class Words(NamedTuple):
-    """The words of P pieces, end to end: W strings, and (P,) how many each piece has."""
+    """The words of P pieces: W strings end to end, and (P,) the number of words in each piece."""
 
     strings: pa.Array
     counts_P: Ints
@@ -73,15 +73,16 @@ class WordCutter:
         self._has_ascii_rules = self._find_ascii_rules(_UNIGRAM_PROBES if model == "unigram" else _PROBES)
 
     def is_plain(self, pieces: pa.Array) -> Bools:
-        """Return (P,) true for the pieces that `cut_plain` can cut. Pieces are not empty."""
+        """Return (P,) bool: true for the pieces that `cut_plain` can cut. Pieces are not empty."""
         text, offsets_P1 = bytes_of(pieces)
         if not self._has_ascii_rules or len(pieces) == 0:
             return np.zeros(len(pieces), dtype=bool)
 
-        # Below the space are control characters, from 0x7F on there is another one, and UTF-8 outside of ASCII.
+        # Below the space are control characters; 0x7F is another one, and higher bytes are UTF-8 outside of ASCII.
         is_plain_T = (text >= SPACE_BYTE) & (text < 0x7F)
         if self._keeps_spaces:
-            # One piece for a whole sentence (see pieces.py): its white space belongs to words.
+            # A space inside a piece means that the piece is a whole sentence (see pieces.py), whose white space belongs
+            # to words.
             is_plain_T &= text != SPACE_BYTE
             is_plain_T[offsets_P1[:-1]] |= text[offsets_P1[:-1]] == SPACE_BYTE
         if self._model == "unigram":
@@ -104,13 +105,13 @@ class WordCutter:
         return [self._cut(piece) for piece in self.runs_of(pieces)]
 
     def runs_of(self, pieces: list[str]) -> list[str]:
-        """Return the pieces without the spaces that belong to no word."""
+        """Return the pieces without the spaces that do not belong to a word."""
         if self._keeps_spaces:
             return pieces
         return [piece.strip(" ") for piece in pieces]
 
     def _find_ascii_rules(self, probes: list[str]) -> bool:
-        """Find out whether the table gives the tokenizer's own words, in lower case or not."""
+        """Return whether the table gives the tokenizer's own words, and set whether it must convert to lower case."""
         expected = list(chain.from_iterable(self._cut(probe) for probe in probes))
         for lowercases in (False, True):
             self._lowercases = lowercases
@@ -130,14 +131,14 @@ def _cut_like_bert(runs: pa.Array) -> Words:
 
 
 def _cut_like_sentencepiece(runs: pa.Array) -> Words:
-    """Return each run of printable ASCII without spaces as a word. An empty run, a space alone, has none."""
+    """Return each run of printable ASCII without spaces as a word. An empty run (a lone space) has no word."""
     marked = pc.binary_join_element_wise(SENTENCEPIECE_SPACE, runs, "")  # type: ignore[attr-defined]
     is_word_P = pc.greater(pc.binary_length(runs), 0)  # type: ignore[attr-defined]
     return Words(marked.filter(is_word_P), is_word_P.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def _cut_like_gpt2(runs: pa.Array) -> Words:
-    """Cut runs of printable ASCII without spaces into GPT-2's words, the first of each with a space before it."""
+    """Cut runs of printable ASCII without spaces into GPT-2's words; the first of each run includes a space."""
     spaced = pc.binary_join_element_wise("", runs, " ")  # type: ignore[attr-defined]
     text, offsets_P1 = bytes_of(spaced)
     class_T = _CLASSES[text]
@@ -152,8 +153,8 @@ def _cut_like_gpt2(runs: pa.Array) -> Words:
 
 
 def _join_contractions(text: Bytes, begins_T: Bools) -> None:
-    """Make words of 's 't 'm 'd 're 've 'll where an apostrophe begins a word; what follows them begins another."""
-    # Two bytes that no contraction has, so that every apostrophe has two bytes after it.
+    """Make 's 't 'm 'd 're 've 'll words where an apostrophe begins a word; what follows them begins another word."""
+    # Pad with two bytes that no contraction has, so that two bytes follow every apostrophe.
     padded = np.append(text, np.zeros(2, dtype=np.uint8))
     places = np.flatnonzero(begins_T & (text == _APOSTROPHE))
     first = padded[places + 1]

@@ -1,7 +1,7 @@
-"""Where Chinese words begin, so that whole words can be masked although every character is a token.
+"""Finds where Chinese words begin, so that whole words can be masked although every character is a token.
 
 jieba cuts a run of text into words, while BERT's rules make every ideograph a separate word. The two are aligned by
-counting: the k-th ideograph of the run is the k-th ideograph among BERT's words, whatever normalization did to the
+counting: the k-th ideograph of the run is the k-th ideograph among BERT's words, however normalization changed the
 characters between them. Token ids do not change, only `word_starts` does. The rule is that of Chinese-BERT-wwm
 (arXiv:1906.08101).
 """
@@ -13,7 +13,7 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
-with warnings.catch_warnings():  # Python 3.12 warns of jieba's regular expressions
+with warnings.catch_warnings():  # Python 3.12 warns about jieba's regular expressions
     warnings.simplefilter("ignore")
     import jieba
 
@@ -27,7 +27,7 @@ _IDEOGRAPH_RANGES = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-"""The code points that google-research/bert's tokenizer makes words by themselves (`_is_chinese_char`)."""
+"""The code points that google-research/bert's tokenizer makes separate words (`_is_chinese_char`)."""
 _FIRST_IDEOGRAPH = 0x3400
 
 _loading = threading.Lock()
@@ -42,7 +42,7 @@ def is_ideograph(character: str) -> bool:
 
 
 def segmenter() -> Any:
-    """Return jieba with the dictionary of its package, unaffected by words that other code adds or a cache in /tmp.
+    """Return jieba with its packaged dictionary, unaffected by words that other code adds or by a cache in /tmp.
 
     All threads of a process share it, because cutting only reads it. Without the lock, each thread might load a
     dictionary, which takes a second and 150 MB.
@@ -55,7 +55,7 @@ def segmenter() -> Any:
 def _load() -> Any:
     tokenizer = jieba.Tokenizer()
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
-    tokenizer.initialized = True  # else cutting would load the dictionary again, and write to it
+    tokenizer.initialized = True  # otherwise cutting would load the dictionary again, and modify it
     return tokenizer
 
 
@@ -67,8 +67,8 @@ def joined_words(run: str, words: list[str]) -> list[bool]:
     if not any(map(is_ideograph, run)):
         return [False] * len(words)
 
-    # The k-th ideograph of the words is the k-th of the run. Some words hold several, or one among other characters:
-    # added tokens, and ideographs that a published tokenizer does not set apart. They never continue a word.
+    # The k-th ideograph of the words is the k-th of the run. Some words contain several, or one among other characters:
+    # added tokens, and ideographs that a published tokenizer does not isolate. They never continue a word.
     joined = []
     continues = iter(_continuing_ideographs(run))
     for word in words:

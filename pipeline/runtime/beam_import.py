@@ -1,10 +1,10 @@
-"""Importing Beam without the clients of services that the pipeline never uses.
+"""Imports Beam without the client libraries of services that the pipeline never uses.
 
-Beam imports these modules wherever they are installed, and does without them where they are not. They take a third of
-the time of the import, in the launcher and in each worker: 0.1 s of CPU for BigQuery, up to 0.8 s for the others.
+Beam imports these modules if they are installed and works without them if they are not. They take a third of Beam's
+import time, in the launcher and in every worker: 0.1 s of CPU for BigQuery, up to 0.8 s for the others.
 
-A program of your own that reads BigQuery, Pub/Sub or MongoDB as well imports `apache_beam` before the pipeline. Beam is
-then imported whole.
+If your own program also reads BigQuery, Pub/Sub or MongoDB, import `apache_beam` before the pipeline; Beam is then
+imported in full.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ UNUSED = (
     "pymongo",
     "bson",
 )
-"""The clients of S3 and gs:// in Beam's own file systems (ours are fsspec's), of Dataflow, and of MongoDB; and with
-BigQuery, Beam leaves out all other clients of Google Cloud. Dataflow's runner imports what it needs."""
+"""Modules that are hidden during the import: the clients of Beam's own S3 and gs:// file systems (we use fsspec's), of
+Dataflow, and of MongoDB. Without BigQuery, Beam also skips every other Google Cloud client. The Dataflow runner later
+imports what it needs."""
 
 
 def import_beam() -> None:
-    """Import Beam, unless this process has done so. What it logs about packages that it does not find is not shown."""
+    """Import Beam unless this process already has. Its warnings about missing packages are not shown."""
     hidden = [name for name in UNUSED if name not in sys.modules]
     for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # documented: importing the name fails
+        sys.modules[name] = None  # type: ignore[assignment]  # documented: a None entry makes importing the name fail
 
-    # A package of Beam's asks for the folder of temporary files, which Python would try out by writing a file there:
-    # not in a dry run.
+    # One of Beam's packages asks for the temporary folder, and Python finds it by writing a test file to each
+    # candidate. A dry run must write nothing, so name the folder first.
     folder = tempfile.tempdir
     tempfile.tempdir = folder or os.environ.get("TMPDIR", "/tmp")
 

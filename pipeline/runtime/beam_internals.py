@@ -32,19 +32,20 @@ MESSAGE_THREAD = "wait_until_finish_read"
 """Name of the launcher's thread that reads a job's messages; it raises when the connection to the job server breaks."""
 
 LOST_LOG_CONNECTION = "Logging client failed"
-"""How the line begins that a worker prints each half second when it cannot send its log any more."""
+"""Start of the line that a worker prints every half second once it can no longer send its log."""
 
 RUNNERS_LOGGER = "apache_beam.runners"
-"""The logger of what submits and follows jobs. At INFO, Dataflow names the job and the address of its page there."""
+"""Parent logger of the code that submits and follows jobs. At INFO, Dataflow logs the job id and its page there."""
 
 FINISHED_STATES = ("DONE", "UPDATED", "DRAINED")
-"""The states of jobs that have done all their work."""
+"""States of jobs that have completed all their work."""
 
 ENDED_STATES = (*FINISHED_STATES, "FAILED", "CANCELLED")
-"""The states that no job leaves any more."""
+"""Terminal states: a job never leaves them."""
 
 CLOSING_SECONDS = 1.0
-"""How long a worker that met an error waits to see whether the cause is that its launcher closes the connection."""
+"""How long a worker waits after an error to see whether its launcher is closing the connection, which explains the
+error."""
 
 _LOST_WORKER = "Channel closed prematurely"
 
@@ -64,16 +65,16 @@ def runner_with_workers(command: str) -> FnApiRunner:
 
 
 def run_worker(arguments: list[str]) -> None:
-    """Work for the launcher in this process until no work is left. Beam logs warnings while it is imported.
+    """Run Beam's worker in this process until the launcher has no more work. Importing it logs Beam's warnings.
 
-    Prints no traceback of work that fails because the launcher has closed the connection: when a command is stopped,
-    Beam tears down what its unfinished bundles use while they still run.
+    Work that fails because the launcher closed the connection prints no traceback: when a command is stopped, Beam
+    tears down resources that unfinished bundles are still using.
     """
     from apache_beam.portability.api import beam_fn_api_pb2
     from apache_beam.runners.worker import sdk_worker, sdk_worker_main
 
     class Harness(sdk_worker.SdkHarness):
-        """Beam's worker, which gives an empty answer for work that nobody waits for."""
+        """Beam's worker, except that a failure nobody waits for becomes an empty response."""
 
         def _execute(self, task: Callable[[], Any], request: Any) -> None:
             def task_until_closed() -> Any:
@@ -87,7 +88,7 @@ def run_worker(arguments: list[str]) -> None:
             super()._execute(task_until_closed, request)
 
         def _is_closed_soon(self) -> bool:
-            """Whether the launcher closes the connection within CLOSING_SECONDS."""
+            """Wait up to CLOSING_SECONDS, and return whether the launcher has closed the connection."""
             deadline = time.monotonic() + CLOSING_SECONDS
             while self._alive and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -98,11 +99,11 @@ def run_worker(arguments: list[str]) -> None:
 
 
 def flag_parser() -> argparse.ArgumentParser:
-    """Return a parser of all flags that Beam knows. It raises UsageError for a value that Beam does not take."""
+    """Return a parser for all flags that Beam knows. It raises UsageError for a value that Beam rejects."""
     from apache_beam.options import pipeline_options
 
     class BeamFlagParser(pipeline_options._BeamArgumentParser):  # type: ignore[name-defined]
-        """Beam's parser with a one-line error, instead of the usage of some hundred flags."""
+        """Beam's parser with a one-line error, instead of a usage text of several hundred flags."""
 
         def error(self, message: str) -> NoReturn:
             raise UsageError(f"{message}. This is one of Beam's flags.")
@@ -120,9 +121,9 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
 
 @contextlib.contextmanager
 def no_temporary_files() -> Iterator[None]:
-    """Have Beam write no file for a pipeline that is built in the block and never runs.
+    """Keep Beam from writing files for a pipeline that is built in the block but never run.
 
-    It would make a folder for the pipeline, one for the packages that are sent to workers, and a cache of downloads.
+    Otherwise Beam makes a folder for the pipeline, one for the packages that are sent to workers, and a download cache.
     """
     import apache_beam.pipeline
     from apache_beam.transforms import environments
@@ -141,9 +142,10 @@ def no_temporary_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_files_removed() -> Iterator[None]:
-    """Have Beam write its temporary files into one folder, which is removed when this process ends.
+    """Make Beam write its temporary files into one folder, which is removed when this process ends.
 
-    It leaves several folders for each job that it hands to an engine: of the pipeline, of packages, of the job server.
+    Otherwise Beam leaves several folders behind for each job that it submits to an engine: for the pipeline, for
+    packages, and for the job server.
     """
     previous = tempfile.tempdir
     tempfile.tempdir = _temporary_folder()
@@ -155,17 +157,18 @@ def temporary_files_removed() -> Iterator[None]:
 
 @functools.cache
 def _temporary_folder() -> str:
-    # Not removed at the end of a job: job servers that Beam has started use it until they are stopped, at exit as well.
-    # Exit handlers run in reverse order, and theirs are registered later.
+    # Not removed at the end of a job: job servers that Beam has started use the folder until Beam's exit handlers stop
+    # them. Exit handlers run in reverse order of registration, and Beam registers its own later, so they run before
+    # this one.
     folder = tempfile.mkdtemp(prefix="clozeline-launcher-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def job_identifier(result: Any) -> str:
-    """Return the engine's name for a submitted job. Dataflow's result has a method for it, others a private field.
+    """Return the engine's id of a submitted job; a job that was only written to a template file has none yet.
 
-    A job that was only written to a file has none yet.
+    Dataflow's result has a method for the id; other results have a private field.
     """
     if not getattr(result, "has_job", True):
         return "(without an id yet)"
@@ -176,7 +179,7 @@ def job_identifier(result: Any) -> str:
 
 
 def current_metrics(result: Any) -> Any:
-    """Return a job's metrics as they are now. The result of a job service would give its first answer again."""
+    """Return a job's current metrics. The result of a job service caches its first answer, so the cache is cleared."""
     if getattr(result, "_metrics", None) is not None and hasattr(result, "_job_service"):
         result._metrics = None
     return result.metrics()

@@ -1,4 +1,4 @@
-"""Blocks of rows, which an engine's own shuffle brings together: the service's half of pipeline/runtime/exchange.py."""
+"""Blocks of rows for an engine's own shuffle: the "service" half of pipeline/runtime/exchange.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.runtime.exchange import PIECE_BYTES, KeyedBatches, Stream
 from pipeline.runtime.run_files import bucket_of, decode_blocks, encode_blocks
 
 BLOCK_BYTES = 1 << 20
-"""Most bytes of a block in the service's shuffle. Flink refuses records of 10 MB."""
+"""Maximum bytes of a block in the engine's shuffle. Flink rejects records of 10 MB."""
 
 WireBlock = tuple[int, int, int, bytes, bytes]
 """The fields of a Block. Beam encodes a plain tuple in a sixth of the time that it takes to pickle a named one."""
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     data: bytes
 
     def to_tuple(self) -> WireBlock:
-        """Return the block as it travels."""
+        """Return the block as it is sent."""
         return (self.stream, self.part, self.parts, self.name, self.data)
 
 
@@ -58,7 +58,7 @@ def blocks_of(batches: KeyedBatches, stream: Stream, buckets: int) -> Iterator[t
 
 
 def _small_blocks(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """Cut rows in halves until each block is small enough, or is a single row."""
+    """Halve the rows until each block is small enough or is a single row."""
     if rows.nbytes > BLOCK_BYTES and rows.num_rows > 1:
         half = rows.num_rows // 2
         yield from _small_blocks(rows.slice(0, half))
@@ -68,7 +68,7 @@ def _small_blocks(rows: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _parts_of(data: bytes, stream: int) -> Iterator[Block]:
-    """Cut a block of one very long document; nearly every block is whole."""
+    """Split a block above BLOCK_BYTES into parts. Only a very long document needs that; nearly all stay whole."""
     if len(data) <= BLOCK_BYTES:
         yield Block(stream, 0, 1, b"", data)
         return
@@ -108,7 +108,10 @@ def tables_of_blocks(blocks: Iterable[WireBlock], streams: list[Stream]) -> list
 
 
 def pieces_of_blocks(blocks: Iterable[WireBlock], stream: Stream) -> Iterator[pa.Table]:
-    """Yield the rows of a bucket's only stream as tables of about PIECE_BYTES. Rows are small, so no block is cut."""
+    """Yield the rows of a bucket's only stream as tables of about PIECE_BYTES.
+
+    Rows of such a stream are small, so every block has one part.
+    """
     together: list[WireBlock] = []
     size = 0
     for block in blocks:

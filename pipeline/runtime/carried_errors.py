@@ -1,6 +1,6 @@
-"""Errors that a user can act on, on their way from a worker to the launcher.
+"""Carries errors that a user can act on from a worker to the launcher.
 
-Beam passes an exception on as the text of its traceback, so our errors travel as JSON inside that text.
+Beam passes on an exception as the text of its traceback, so our errors travel as JSON inside that text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def carried(error: ClozelineError) -> RuntimeError:
 
 
 def is_carried(text: str) -> bool:
-    """Whether a traceback's text holds an error of ours."""
+    """Whether a traceback's text contains one of our errors."""
     return f"<{_MARK}>" in text
 
 

@@ -1,6 +1,6 @@
-"""What a job needs in a cloud besides its flags: credentials, and buckets that exist. Asked before anything is written.
+"""Checks cloud credentials and that buckets exist, before a job writes anything.
 
-Clients of Google Cloud go on without credentials, and then wait for minutes, or speak of a missing permission.
+Without credentials, Google Cloud's clients do not fail at once: they wait for minutes, or report a missing permission.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STORES = ("gs", "gcs", "s3", "s3a")
 
 
 def check_credentials(runner: str) -> None:
-    """Raise UsageError when this machine has no credentials for Google Cloud. Takes seconds where there are none."""
+    """Raise UsageError if this machine has no credentials for Google Cloud. Takes seconds if there are none."""
     if not has_google_credentials():
         raise UsageError(
             f"--runner {runner} needs credentials of Google Cloud, and there are none on this machine: `gcloud auth "
@@ -25,7 +25,7 @@ def check_credentials(runner: str) -> None:
 
 @functools.cache
 def has_google_credentials() -> bool:
-    """Whether Google's client finds credentials: of a user, of a service account, or of the machine in their cloud."""
+    """Whether Google's client finds credentials of a user, of a service account, or of a machine in Google Cloud."""
     import google.auth
     from google.auth.exceptions import GoogleAuthError
 
@@ -37,9 +37,10 @@ def has_google_credentials() -> bool:
 
 
 def check_buckets(folders: dict[str, str]) -> list[str]:
-    """Raise UsageError for a folder, by its flag, whose bucket does not exist. Return what could not be asked.
+    """Raise UsageError for a folder whose bucket does not exist. Return a line for each bucket that was not checked.
 
-    Without credentials Google's buckets are not asked, because that would take long.
+    folders: URL or path of each folder, by the flag that gave it. Without credentials Google's buckets are not checked,
+    because the request would take a long time.
     """
     unknown = []
     for flag, url in folders.items():
@@ -67,12 +68,12 @@ def _can_ask_google() -> bool:
 
 
 def _exists(bucket: str) -> bool | None:
-    """Whether there is a bucket; None when the store does not say, for want of a permission or of a connection."""
+    """Whether a bucket exists; None if that is unknown, for lack of a permission or of a connection."""
     fs, path = storage.filesystem(bucket)
     try:
         fs.info(path)
     except FileNotFoundError:
         return False
-    except Exception:  # packages of stores raise many types
+    except Exception:  # clients of object stores raise many types
         return None
     return True

@@ -1,7 +1,7 @@
-"""Values of Dataflow's flags that the service refuses after minutes: those whose form alone shows that they are wrong.
+"""Rejects malformed values of Dataflow's flags, which the service itself rejects only after minutes.
 
-Nothing is asked, so a name that has the right form and does not exist is found by the service. Google adds regions and
-machine types, so of these a word that nobody knows is refused only if it is close to a known one.
+No request is made, so a well-formed name that does not exist is left for the service to find. Google keeps adding
+regions and machine types, so an unknown word in one is rejected only if it looks like a misspelling of a known word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = (
     *("metal", "micro", "small", "standard", "ultragpu", "ultramem"),
 )
 COUNTED_SIZES = ("standard", "highmem", "highcpu")
-"""Those whose names go on with the number of CPUs."""
+"""Sizes that are followed by the number of CPUs, as in n2-standard-4."""
 
 _PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 IMAGE = re.compile(
@@ -50,7 +50,7 @@ def check_region(region: str) -> None:
 
 
 def check_machine_type(name: str) -> None:
-    """Raise UsageError for a machine type that cannot exist. A URL that ends in one is taken as well."""
+    """Raise UsageError for a machine type that cannot exist. A URL that ends in a machine type is accepted too."""
     short = name.rpartition("/")[2]
     if not MACHINE.fullmatch(short):
         raise UsageError(f"--worker_machine_type {name} is no machine type. Give one such as n2-standard-4.")
@@ -67,7 +67,7 @@ def check_machine_type(name: str) -> None:
 
 
 def check_image(name: str) -> None:
-    """Raise UsageError for what cannot be an image's name."""
+    """Raise UsageError for a string that cannot be the name of a container image."""
     if not IMAGE.fullmatch(name):
         raise UsageError(
             f"--sdk_container_image {name!r} is no name of an image. Give one such as "
@@ -76,9 +76,9 @@ def check_image(name: str) -> None:
 
 
 def check_labels(labels: list[str]) -> None:
-    """Raise UsageError for labels that are not KEY=VALUE, with the characters that Google Cloud allows.
+    """Raise UsageError for labels that are not KEY=VALUE in the characters that Google Cloud allows.
 
-    Beam takes a dictionary in Python's or JSON's notation as well.
+    Beam also accepts a dictionary in Python or JSON notation.
     """
     for label in labels:
         for key, value in _pairs_of(label):

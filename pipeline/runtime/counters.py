@@ -1,6 +1,6 @@
-"""Adding up what workers report of their shards.
+"""Adds up the reports of workers on their shards.
 
-Everything is an integer, so the sums do not depend on the order in which reports arrive.
+All numbers are integers, so the sums do not depend on the order in which reports arrive.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from typing import Any
 
 Report = dict[str, Any]
-"""What a worker reports of a piece of its work: small, JSON-serializable, and the same at every attempt."""
+"""A worker's report on one piece of work: small, JSON-serializable, and the same in every attempt."""
 
 Ledger = tuple[tuple[str, str, int], ...]
-"""Entries of (reason, source, count) for what was left out."""
+"""(reason, source, count) entries for what was left out."""
 
 
 def total(reports: list[Report], name: str) -> int:
-    """The sum of one number over all reports."""
+    """Return the sum of one field over all reports."""
     return sum(report[name] for report in reports)
 
 

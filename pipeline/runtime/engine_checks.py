@@ -1,7 +1,7 @@
-"""What has to be there before a job is handed to an engine: its server, its workers' pool, and the files to start them.
+"""Checks, before a job is submitted, that its engine and worker pool answer and that the files to start them exist.
 
-Beam would wait for minutes, or report what is missing after it has started something. Only what can be seen from this
-machine without a download is checked.
+Without these checks Beam waits for minutes, or reports what is missing after it has started something. Only what this
+machine can see without a download is checked.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ _JARS = {
     "flink": ("flink_job_server_jar", "flink_submit_uber_jar"),
     "spark": ("spark_job_server_jar", "spark_submit_uber_jar"),
 }
-"""The options of each runner that name a job server or do without one."""
+"""For each runner: the option with the job server's jar, and the option that makes a job server unnecessary."""
 
 
 def check_engine(options: PipelineOptions) -> None:
-    """Raise UsageError if the engine or its workers cannot be reached, or if a file to start them is missing."""
+    """Raise UsageError if the engine or its workers cannot be reached, or if a file to start them is missing.
+
+    Does nothing for runners that are neither Flink, Spark, Prism nor another job service.
+    """
     if runs_locally(options) or short_runner_name(options) not in PORTABLE_RUNNERS:
         return
 
@@ -55,7 +58,7 @@ def check_engine(options: PipelineOptions) -> None:
 
 
 def _check_pool(options: PipelineOptions) -> None:
-    """Raise UsageError when workers should come from a pool on this machine and there is none."""
+    """Raise UsageError if workers should come from a pool on this machine and none answers."""
     portable = options.view_as(PortableOptions)
     address = portable.environment_config
     if portable.environment_type == "EXTERNAL" and address and is_this_machine(address):
@@ -64,13 +67,13 @@ def _check_pool(options: PipelineOptions) -> None:
 
 
 def _check_worker_command(options: PipelineOptions) -> None:
-    """Raise UsageError when the engine is on this machine and should start workers by a command that is not there."""
+    """Raise UsageError if the engine is on this machine and its command to start workers does not exist."""
     portable = options.view_as(PortableOptions)
     if portable.environment_type != "PROCESS" or not engine_is_here(options):
         return
     try:
         command = json.loads(portable.environment_config or "{}").get("command")
-    except (ValueError, AttributeError):  # Beam says what it expects
+    except (ValueError, AttributeError):  # Beam itself reports a malformed value
         return
 
     if isinstance(command, str) and shutil.which(command) is None:
@@ -87,7 +90,7 @@ def _check_prism(options: PipelineOptions) -> None:
 
 
 def _check_job_server(options: PipelineOptions) -> None:
-    """Raise UsageError when Flink's or Spark's job server should be started here, and its jar or Java is missing."""
+    """Raise UsageError if Beam would start Flink's or Spark's job server here, and its jar or Java is missing."""
     if short_runner_name(options) not in _JARS:
         return
     jar, without_server = _JARS[short_runner_name(options)]
@@ -107,13 +110,13 @@ def _check_job_server(options: PipelineOptions) -> None:
 
 
 def _check_file(flag: str, path: str, advice: str) -> None:
-    """Raise UsageError when there is no file at a path. A URL would be downloaded."""
+    """Raise UsageError if there is no file at a path. A URL is not checked, because Beam downloads it."""
     if "://" not in path and not os.path.isfile(path):
         raise UsageError(f"There is no file at {flag} {path}. Give the path {advice}.")
 
 
 def _check_answers(flag: str, address: str | None, advice: str) -> None:
-    """Raise UsageError when nothing listens at an address. Beam would wait for minutes."""
+    """Raise UsageError if nothing listens at an address, for which Beam would wait for minutes."""
     if not address or address == "embed":
         return
 

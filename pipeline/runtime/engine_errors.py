@@ -1,7 +1,7 @@
-"""What the errors of engines and of their clients mean, and what a user can do about them.
+"""Explains errors of engines and of their clients, and what a user can do about them.
 
-Engines report a failure as pages of Java and Python tracebacks with the cause somewhere inside. CAUSES names what was
-met with real engines: Flink 1.16, Prism 2.77, Spark 3.5 and Beam's own job service.
+Engines report a failure as pages of Java and Python tracebacks with the cause somewhere inside. CAUSES lists failures
+that were seen with real engines: Flink 1.16, Prism 2.77, Spark 3.5 and Beam's own job service.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_MAX_MESSAGE = 600  # characters of an engine's message that are repeated
+_MAX_MESSAGE = 600  # characters of an engine's message that are shown
 
 
 @dataclass(frozen=True)
 class Cause:
     """One known cause of a failed job.
 
-    pattern: a regular expression that only texts of this cause match; a group in it is repeated in the advice as {0}.
+    pattern: a regular expression that matches only errors with this cause; its group, if any, replaces {0} in the
+    advice.
     advice: what is wrong and what to do, as one or more sentences.
     may_pass: the same job may succeed when it is submitted again.
     is_usage: nothing can be started with these flags on this machine.
@@ -69,7 +70,7 @@ CAUSES = (
         "arguments, at the same path on every machine of the engine.",
     ),
     Cause(
-        r"Process died with exit code (?!137|143)(\d+)",  # those of SIGKILL and SIGTERM
+        r"Process died with exit code (?!137|143)(\d+)",  # not those of SIGKILL and SIGTERM
         "A worker ended with exit code {0}. Start the command in --environment_config by hand on a machine of the "
         "engine, with --help, to see whether it works there; the engine's log may say more.",
     ),
@@ -116,7 +117,7 @@ CAUSES = (
         is_usage=True,
     ),
 )
-"""Causes that a second attempt would meet again."""
+"""Known causes, in the order in which they are tried. None goes away in a second attempt."""
 
 LOST_WORKERS = (
     r"call already cancelled|Multiplexer hanging up|Channel closed prematurely",
@@ -125,14 +126,14 @@ LOST_WORKERS = (
     r"Connection unexpectedly closed by remote task manager",
     r"TaskExecutor .*disconnected|ExecutorLostFailure|Lost task",
 )
-"""What engines say of a worker, or of a machine with workers, that ended before its work did."""
+"""Patterns of what engines report when a worker, or a machine with workers, ended before its work was done."""
 
 _FAULT_OF_A_STEP = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a failure means. text: one or more sentences. may_pass, is_usage: as of a Cause."""
+    """What a failure means. text: one or more sentences. may_pass, is_usage: as in Cause."""
 
     text: str
     may_pass: bool
@@ -154,7 +155,7 @@ def explain(error: BaseException) -> Explanation:
 
 
 def last_message(text: str) -> str:
-    """Return what an engine said last, as one line that ends a sentence. Before it come tracebacks; it is the cause."""
+    """Return the last line of an engine's error, which is the cause after all tracebacks, as one sentence."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines else "no reason was given"
 
@@ -165,7 +166,7 @@ def last_message(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text. That of a gRPC error has the engine's own words in the middle; `details` has them alone."""
+    """Return an error's text. For a gRPC error these are its `details`, the engine's own words."""
     details = getattr(error, "details", None)
     if callable(details):
         text = details()

@@ -1,8 +1,8 @@
-"""One worker of an engine, in this process: what the boot program of Beam's containers does.
+"""Runs one engine worker in this process, as the boot program of Beam's containers does.
 
-The engine gives the worker an id and the address of its provision service, which knows the rest: the addresses for work
-and for logs, and the options of the job. Packages that a job brings along (--setup_file, --extra_package) are not
-installed here.
+The engine gives the worker an id and the address of its provision service, which supplies the rest: the control and
+logging addresses, and the job's options. Packages that come with a job (--setup_file, --extra_package) are not
+installed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Endpoints:
 def work(given: Endpoints) -> None:
     """Work for an engine until it has no more work or is gone, then end the process.
 
-    Raises UsageError when no engine started this process, or when it does not answer.
+    Raises UsageError if no engine started this process, or if the engine does not answer.
     """
     if not given.provision_endpoint and not given.control_endpoint:
         raise UsageError(
@@ -48,7 +48,7 @@ def work(given: Endpoints) -> None:
     gc.set_threshold(100_000, 50, 50)
     beam_internals.run_worker([])
 
-    # All work is handed over. Tearing down the interpreter would keep the engine waiting for half a second.
+    # All results have been sent. Tearing down the interpreter would keep the engine waiting for half a second.
     os._exit(0)
 
 
@@ -93,5 +93,5 @@ def _provision_info(given: Endpoints) -> beam_provision_api_pb2.ProvisionInfo:
 
 
 def _descriptor(address: str) -> str:
-    """An address as Beam's worker reads it: a protobuf ApiServiceDescriptor as text."""
+    """Return an address as the text form of a protobuf ApiServiceDescriptor, which Beam's worker parses."""
     return f'url: "{address}"'

@@ -1,4 +1,4 @@
-"""Where the workers of a runner are, which paths they can open, and Beam's options that follow from it.
+"""Where a runner's workers run, which paths they can open, and the Beam options that follow from that.
 
 here        in processes of the launcher, or in the launcher itself
 shared      in processes that another program started, perhaps on other machines; relative paths mean nothing there
@@ -26,14 +26,14 @@ WorkerLocation = Literal["here", "shared", "elsewhere"]
 LOGGER = logging.getLogger("clozeline.engines")
 
 KEEP_WORKERS_MILLIS = 30_000
-"""How long an engine keeps a worker that it needs no more, for the next step of the job.
+"""How long an engine keeps an idle worker for the job's next step.
 
-Beam's default is not at all, and then each step of a job starts its workers anew, which takes seconds. A worker that
-was killed is also kept for so long, and given out again.
+By default Beam does not keep it, so that every step starts new workers, which takes seconds. The drawback: a killed
+worker is kept for this long too, and assigned work again.
 """
 
 JOB_SERVER_TIMEOUT = 30 * 24 * 3600
-"""Seconds. Beam's default of 300 s is also how long it listens to a job of Prism, and longer jobs seem to fail."""
+"""In seconds. Beam's default of 300 s also limits how long it listens to a Prism job, so longer jobs appear to fail."""
 
 WORKER_SCRIPT = "clozeline-worker"
 """The installed command that PROCESS environments start; see pipeline/worker.py."""
@@ -43,12 +43,12 @@ _NO_CLUSTER = ("[auto]", "[local]")
 
 
 def runner_as_written(options: PipelineOptions) -> str:
-    """The value of --runner, as the user wrote it."""
+    """Return the value of --runner as the user wrote it."""
     return str(options.view_as(StandardOptions).runner)
 
 
 def short_runner_name(options: PipelineOptions) -> str:
-    """The runner in lower case, without its module and without "Runner". Example: "flink"."""
+    """Return the runner in lower case, without its module and without "Runner". Example: "flink"."""
     return short_name(runner_as_written(options))
 
 
@@ -58,9 +58,9 @@ def runs_locally(options: PipelineOptions) -> bool:
 
 
 def set_engine_defaults(options: PipelineOptions, given: set[str]) -> None:
-    """Set Beam's options that follow from the runner, except those that the user gave, whose flags are in `given`.
+    """Set the Beam options that follow from the runner, except those whose flags the user gave (`given`).
 
-    Raises UsageError when the workers would run in containers without Clozeline.
+    Raises UsageError if the workers would run in containers without Clozeline.
     """
     if runs_locally(options):
         return
@@ -90,12 +90,12 @@ def set_engine_defaults(options: PipelineOptions, given: set[str]) -> None:
 
 
 def _environment_type(options: PipelineOptions) -> str | None:
-    """LOOPBACK where the engine is on this machine; None leaves the choice to Beam, which takes containers."""
+    """Return LOOPBACK if the engine is on this machine; None leaves the choice to Beam, which uses containers."""
     return "LOOPBACK" if engine_is_here(options) else None
 
 
 def engine_is_here(options: PipelineOptions) -> bool:
-    """Whether the engine, or the job service that stands for it, is on this machine."""
+    """Whether the engine, or the job service in front of it, is on this machine."""
     runner = short_runner_name(options)
     endpoint = options.view_as(PortableOptions).job_endpoint
     if endpoint:
@@ -108,7 +108,7 @@ def engine_is_here(options: PipelineOptions) -> bool:
 
 
 def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
-    """Return the flag that names the cluster of Flink or Spark, and its address; None where the runner starts one."""
+    """Return the flag that names the Flink or Spark cluster, and its address; None if the runner starts one."""
     runner = short_runner_name(options)
     flag = "spark_master_url" if runner == "spark" else "flink_master"
     if runner not in ("flink", "spark") or _starts_its_engine(runner, options):
@@ -123,7 +123,10 @@ def is_this_machine(address: str) -> bool:
 
 
 def _worker_command() -> str | None:
-    """The configuration of PROCESS workers of this very installation, which must be in the same place everywhere."""
+    """Return the configuration of PROCESS workers that use this installation; None if it has no worker script.
+
+    The installation must be at the same path on every machine.
+    """
     script = Path(sys.executable).parent / WORKER_SCRIPT
     return json.dumps({"command": str(script)}) if script.exists() else None
 
@@ -145,7 +148,7 @@ def _check_containers(options: PipelineOptions) -> None:
 
 
 def worker_location(options: PipelineOptions) -> WorkerLocation:
-    """Where the workers of the chosen runner are."""
+    """Return where the workers of the chosen runner run."""
     runner = short_runner_name(options)
     if runner in LOCAL_RUNNERS:
         return "here"
@@ -171,9 +174,9 @@ def _starts_its_engine(runner: str, options: PipelineOptions) -> bool:
 
 
 def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
-    """Return `path` as workers need it: absolute where they may run in another folder.
+    """Return `path` in the form that workers need: absolute if they may run in another folder.
 
-    Raises UsageError for a path on this machine when the workers cannot see its disk.
+    Raises UsageError for a path on this machine if the workers cannot see its disk.
     """
     location = worker_location(options)
     if location == "here" or not storage.is_local(path):
@@ -192,11 +195,11 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
 
 
 SHUFFLES_ITSELF = ("portable", "flink", "spark")
-"""Runners whose own shuffle takes bulk data. Local runners and Prism keep every element in memory."""
+"""Runners whose own shuffle can carry bulk data. Local runners and Prism keep every element in memory."""
 
 
 def chosen_shuffle(wanted: Shuffle | Literal["auto"], options: PipelineOptions) -> Shuffle:
-    """Return how rows travel between workers: as the user says, or as suits the runner."""
+    """Return how rows travel between workers: as the user chose or, for "auto", as suits the runner."""
     if wanted != "auto":
         return wanted
 

@@ -1,6 +1,6 @@
-"""What a dry run says about a job: its pieces, the size of its result, worker-hours and the size of its graph.
+"""Estimates a job for a dry run: its splits, the size of its result, its worker-hours and the size of its graph.
 
-An estimate, from amounts that are known before a job starts and from the constants below. Speeds were measured on
+An estimate uses only amounts that are known before a job starts and the constants below. Speeds were measured on
 English text.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Sizes of text for each stored byte. Assumed: corpora differ, and only the file's name is looked at.
+# Bytes of text per stored byte. Assumed, because corpora differ and only the file's name is examined.
 GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
 GROWTH_OF_PARQUET = 2.0
 
-# Bytes of text that one core takes in a second. The first three are those of benchmarks/model.py, behind the table of
-# worker-hours in docs/measurements.md ("At 16 GB to 10 TB").
+# Bytes of text that one core processes per second. The first three are also in benchmarks/model.py, which makes the
+# table of worker-hours in docs/measurements.md ("At 16 GB to 10 TB").
 SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
 GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
 MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
@@ -23,12 +23,12 @@ MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
 COUNT_BYTES_PER_SECOND = 10e6
 PAIRS_BYTES_PER_SECOND = 8e6
 
-# Bytes of the result for each byte of text.
+# Bytes of the result per byte of text.
 TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text
-PAIRS_SHARE = 0.5  # assumed: two bytes for each token, and a token for each four bytes of text
+PAIRS_SHARE = 0.5  # assumed: two bytes per token, and one token per four bytes of text
 
 STATISTICS_TOKENS_PER_SECOND = 2e6  # docs/measurements.md ("Statistics")
-STATISTICS_BYTES_PER_TOKEN = 2  # of a large text; a small one has more different co-occurrences for each token
+STATISTICS_BYTES_PER_TOKEN = 2  # of a large text; a small one has more distinct co-occurrences per token
 
 VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
 COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
@@ -40,8 +40,10 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 class Estimate:
     """The size of a job.
 
-    splits: into how many pieces the input is cut. shards: of the result; `are_counted` when the number is known.
-    input_bytes: as they are stored. output_bytes: of the result. seconds: of one core, all steps together.
+    splits: number of pieces that the input is cut into.
+    shards: number of shards in the result: exact if `are_counted`, otherwise an estimate.
+    input_bytes: as stored. output_bytes: of the result.
+    seconds: on one core, all steps together.
     """
 
     splits: int
@@ -52,7 +54,7 @@ class Estimate:
     seconds: float
 
     def lines(self, command: str, graph: Any) -> Iterator[str]:
-        """Yield what a dry run prints. `graph` is the job as Beam's proto."""
+        """Yield the lines that a dry run prints. `graph` is the job as Beam's protobuf message."""
         about = "" if self.are_counted else "about "
         size = len(graph.SerializeToString())
         yield f"{command}: {self.splits:,} splits of {in_words(self.input_bytes)} of input"
@@ -65,7 +67,7 @@ class Estimate:
 
 
 def text_bytes_of(path: str, stored_bytes: int) -> float:
-    """Estimate the bytes of text in a file of a corpus."""
+    """Estimate the bytes of text in a corpus file from its name and stored size."""
     name = path.lower()
     if name.endswith(_COMPRESSED):
         return stored_bytes * GROWTH_OF_COMPRESSED
@@ -75,7 +77,7 @@ def text_bytes_of(path: str, stored_bytes: int) -> float:
 
 
 def in_words(count: float) -> str:
-    """Example: `in_words(12_400_000)` -> `"12.4 MB"`."""
+    """Format a number of bytes. Example: `in_words(12_400_000)` -> `"12.4 MB"`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"

@@ -1,7 +1,7 @@
-"""What an exchange does on workers: rows go from the workers that make them to those that need them.
+"""The worker side of an exchange, which moves rows from the workers that make them to those that need them.
 
 A worker makes *keyed batches*: record batches with a 64-bit key for each row. A *bucket* is one of N equal ranges of
-keys, and one worker gets all rows of a bucket, from all workers. There are two ways to get there:
+keys, and one worker gets all rows of a bucket, from all workers. There are two ways to bring them together:
 
     files     Each worker writes its batches as run files into staging, and only their indexes go through Beam, to the
               readers of *groups* of neighboring buckets. A reader fetches exact ranges of bytes. For local runners,
@@ -9,14 +9,15 @@ keys, and one worker gets all rows of a bucket, from all workers. There are two 
     service   Each worker cuts its batches into small blocks (blocks.py), and the engine's own shuffle brings all blocks
               of a bucket together. For engines whose shuffle spills to disk.
 
-A bucket's rows come in another order in each, so what is done with them must not depend on it. Rows of different kinds
-(documents, and ids of documents to drop) can meet in one exchange, each as a *stream*.
+The two deliver a bucket's rows in different orders, so processing must not depend on the order. Rows of different kinds
+(documents, and ids of documents to drop) can meet in one exchange, each kind as a *stream*.
 
-When there are many runs, each reader would fetch many small ranges. Then runs are *merged* once: MERGED_RUNS neighbors
-become one, for each of MERGE_RANGES ranges of keys (merging.py).
+With many runs, each reader would fetch many small ranges. Then runs are *merged* once: MERGED_RUNS neighbors become
+one, for each of MERGE_RANGES ranges of keys (merging.py).
 
-A run file is a function of its rows, even if an engine makes it twice: a worker that was given up may still write its
-file after its twin has reported the checksums. So indexes are sorted by name wherever runs are read.
+A run file's bytes must depend on its rows alone, because an engine may make the file twice: a worker that was given up
+may still write its file after its twin has reported the checksums. So indexes are sorted by name wherever runs are
+read.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from pipeline.runtime.staging import Staging
 Shuffle = Literal["files", "merged", "service"]
 
 GROUPS = 256
-"""Groups of buckets, or fewer if there are fewer buckets: as many tasks can read at once. Each run's index is cut into
-as many elements, which cost Beam time and memory."""
+"""Number of groups of buckets (fewer if there are fewer buckets), and so of tasks that can read at the same time. Each
+run's index is cut into one element per group, and elements cost Beam time and memory."""
 
 GROUP_BUCKETS = 8
-"""Most buckets of a group: a group is one element, which takes as long as writing that many shards. So there are more
-than GROUPS groups from 2,049 buckets on. Of 16,384 shards and 60,000 runs (2,048 groups) the indexes are 1.9 million
-elements, because runs are merged before; the merge itself takes 3.8 million."""
+"""Maximum buckets in a group: a group is one element, and takes as long as writing that many shards. So there are more
+than GROUPS groups from 2,049 buckets on. With 16,384 shards and 60,000 runs (2,048 groups) the indexes are 1.9 million
+elements, because runs are merged first; the merge itself takes 3.8 million."""
 
 PIECE_BYTES = 16 << 20
-"""The compressed bytes of a bucket that a step reads at a time if it takes the rows in pieces."""
+"""Compressed bytes of a bucket that are read at a time by a step that processes rows in pieces."""
 
 
 KeyedBatch = tuple[Keys, pa.RecordBatch]
@@ -53,16 +54,16 @@ KeyedBatches = Iterable[KeyedBatch]
 
 
 def no_keys(rows: pa.RecordBatch) -> Keys:
-    """The keys of a stream whose batches come with theirs."""
+    """Default of `Stream.keys_of`, for streams whose batches come with their keys."""
     raise NotImplementedError("this stream's rows have no function for their keys")
 
 
 def _nothing(_: Any) -> None:
-    """What most streams do once the batches of an element are made."""
+    """Default of `BatchSource.made`."""
 
 
 def all_rows(rows: pa.Table) -> pa.Table:
-    """The rows of a stream that has no function to combine them."""
+    """Default of `Stream.combine`: return all rows."""
     return rows
 
 
@@ -70,7 +71,7 @@ def all_rows(rows: pa.Table) -> pa.Table:
 class BatchSource:
     """How the batches of a stream are made from elements.
 
-    name_of: the name of an element, distinct within the stream.
+    name_of: returns the name of an element, unique within the stream.
     batches_of: called with an element and the plan's details.
     made: called with an element once its batches are made, or were found in staging.
     """
@@ -84,10 +85,10 @@ class BatchSource:
 class Stream:
     """One kind of rows in an exchange.
 
-    number: the place of its table among those that a reader gets.
-    name: how the names of its files in staging begin.
+    number: position of its table among those that a reader gets.
+    name: prefix of the names of its files in staging.
     keys_of: returns the keys of rows; needed for runs that were written before the exchange, as those of `shard` are.
-    combine: returns fewer rows that stand for the same, as MapReduce's combiner does. Called where runs are merged.
+    combine: returns fewer, equivalent rows, as MapReduce's combiner does. Called when runs are merged.
     """
 
     number: int
@@ -103,9 +104,9 @@ class Stream:
 def write_batches(
     name: str, make_batches: Callable[[], KeyedBatches], stream: Stream, buckets: int, staging: Staging
 ) -> list[RunIndex]:
-    """Write each batch as a run file, and return the indexes. What an earlier attempt finished is not made again.
+    """Write each batch as a run file, and return the indexes; those of an earlier attempt if it finished the element.
 
-    `name` tells this worker's element from all others of the stream.
+    `name` identifies the element within the stream.
     """
     report_name = f"{stream.name}-{name}"
     finished = staging.report(report_name)
@@ -144,9 +145,9 @@ def buckets_of_group(group: int, buckets: int) -> range:
 
 
 def entries_by_group(index: RunIndex, stream: int, buckets: int) -> Iterator[tuple[int, Entry]]:
-    """Cut the index of a run into parts for each group, and yield (group, entry).
+    """Split a run's index into one part per group, and yield (group, entry).
 
-    The run is cut into as many buckets as the exchange has, or into a multiple of it.
+    The run must have as many buckets as the exchange, or a multiple of that number.
     """
     groups = groups_for(buckets)
     bucket_of_listed = index.numbers.astype(np.int64) * buckets // index.buckets
@@ -155,7 +156,7 @@ def entries_by_group(index: RunIndex, stream: int, buckets: int) -> Iterator[tup
 
 
 def cut_entries(index: RunIndex, key_of_listed: np.ndarray, stream: int) -> Iterator[tuple[int, Entry]]:
-    """Cut the index of a run where `key_of_listed`, one ascending number for each listed bucket, changes."""
+    """Split a run's index wherever `key_of_listed` changes: one number for each listed bucket, in ascending order."""
     keys, starts = np.unique(key_of_listed, return_index=True)
     ends = np.append(starts, len(key_of_listed))[1:]
     for key, start, end in zip(keys.tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -170,9 +171,10 @@ def indexes_by_name(entries: Iterable[Entry]) -> list[tuple[int, RunIndex]]:
 
 @dataclass(frozen=True)
 class GroupReader:
-    """Reads the buckets of one group, out of all runs.
+    """Reads the buckets of one group from all runs.
 
-    indexes: (stream, index) of each run that has rows in the group, sorted by name. buckets: of the exchange.
+    indexes: (stream, index) of each run that has rows in the group, sorted by name.
+    buckets: number of buckets in the exchange.
     """
 
     indexes: list[tuple[int, RunIndex]]
@@ -180,7 +182,7 @@ class GroupReader:
     staging: Staging
 
     def tables(self, bucket: int, streams: list[Stream]) -> list[pa.Table]:
-        """Return the table of each stream with the rows of one bucket. Raises as `read_buckets` does."""
+        """Return one table per stream with the rows of one bucket. Raises as `read_buckets` does."""
         tables = []
         for stream in streams:
             parts = [self._part(bucket, index) for number, index in self.indexes if number == stream.number]
@@ -205,7 +207,7 @@ class GroupReader:
         yield pa.Table.from_batches(read_buckets(together, stream.schema, self.staging), stream.schema)
 
     def _part(self, bucket: int, index: RunIndex) -> RunIndex:
-        """The part of a run's index that belongs to one bucket of the exchange."""
+        """Return the part of a run's index that belongs to one bucket of the exchange."""
         bucket_of_listed = index.numbers.astype(np.int64) * self.buckets // index.buckets
         first, end = np.searchsorted(bucket_of_listed, [bucket, bucket + 1]).tolist()
         return index.part(first, end)

@@ -1,4 +1,4 @@
-"""The course of a job: its graph is built, the output folder is held, the graph runs, and what it published is read."""
+"""Runs a job from start to end: builds its graph, holds the output folder, runs it, and reads what it published."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
 def _nothing() -> None:
-    """What most jobs prepare."""
+    """Default of `Execution.prepare`."""
 
 
 @dataclass(frozen=True)
 class Execution:
     """What a job needs to run.
 
-    kind: of the folder that it makes.
-    label: of the whole graph, for engines' pages.
+    kind: the kind of folder that the job makes.
+    label: name of the whole graph on an engine's pages.
     graph: the job's steps.
     work: what progress is measured by.
     estimate: what a dry run says about the job's size.
     prepare: called once the output folder is held, before the graph runs.
-    published_first: stagings of further folders that the graph makes. Each is published before the job's own.
+    published_first: stagings of other folders that the graph makes. Each is published before the job's own.
     """
 
     kind: FolderKind
@@ -71,10 +71,10 @@ class Execution:
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:
-    """Run a job and return what it published. None after a dry run, and for a job submitted with --no_wait.
+    """Run a job and return its published manifest. None after a dry run, and for a job submitted with --no_wait.
 
-    Nothing in the output folder changes before the graph is built and the engine has been found, and a dry run changes
-    nothing at all. Raises UsageError when another job works in the output folder, and whatever the steps raise.
+    The output folder does not change before the graph is built and the engine has answered, and a dry run changes
+    nothing at all. Raises UsageError if another job works in the output folder, and whatever the steps raise.
     """
     job = runner.BeamJob(execution.label, execution.graph, execution.options, execution.staging)
     if is_dry_run(execution.options):
@@ -105,7 +105,8 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
             try:
                 runner.run_job(job, pipeline, _Submitted(execution.options, held, shown))
             except (JobStoppedError, EngineError) as error:
-                # A job that may still run must be able to publish, and no other job may meet it in the folder.
+                # A job that may still run keeps its lease: it needs it to publish, and other jobs must stay out of the
+                # folder.
                 held.keep(error.still_runs)
                 if not _is_lost_after_publication(error, held.last):
                     raise
@@ -118,7 +119,7 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
 
 @contextlib.contextmanager
 def _truth_of(staging: Staging) -> Iterator[None]:
-    """Have a stop inside the block say whether this job's result was in place by then."""
+    """If the block is interrupted after this job's result is in place, say so in the KeyboardInterrupt."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -130,7 +131,7 @@ def _truth_of(staging: Staging) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
-    """Remove staging that is made in the block if its job could not even be submitted. That of earlier jobs stays."""
+    """Remove a staging folder made in the block if the job could not be submitted. An older one stays."""
     was_there = staging.is_begun()
     try:
         yield
@@ -142,7 +143,7 @@ def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
 
 
 def _folders(execution: Execution) -> dict[str, str]:
-    """The folders that the job writes, by flag."""
+    """Return the folders that the job writes, by flag."""
     folders = {"--output": execution.staging.output}
     if is_dataflow(execution.options):
         folders["--temp_location"] = str(execution.options.view_as(GoogleCloudOptions).temp_location)
@@ -150,7 +151,7 @@ def _folders(execution: Execution) -> dict[str, str]:
 
 
 def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
-    """Build a job as it would be submitted, and print what can be said about it."""
+    """Do a dry run: build the job as it would be submitted, and print its estimate."""
     with beam_internals.no_temporary_files():
         pipeline = job.build()
         graph = pipeline.to_runner_api()  # before Dataflow's client adapts it
@@ -166,7 +167,7 @@ def _check(job: runner.BeamJob, execution: Execution, command: str) -> None:
 
 def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, held: LeaseGroup) -> None:
     """Submit a job whose last step cleans up, because no launcher waits for it."""
-    held.leave()  # before the job can come to its last step
+    held.leave()  # before the job can reach its last step
     try:
         runner.run_once(job, pipeline, lambda result: held.keep_if_killed())
         held.keep(True)
@@ -176,7 +177,7 @@ def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, held: LeaseG
 
 
 def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> bool:
-    """Whether only the connection to the job is lost, and its result is in place."""
+    """Whether only the connection to the job was lost, and its result is in place."""
     is_lost = isinstance(error, EngineError) and error.still_runs
     owner = lease_files.read(lease.output, lease.token) if is_lost else None
     return owner is not None and owner.published
@@ -184,14 +185,14 @@ def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> boo
 
 @dataclass(frozen=True)
 class _Submitted:
-    """Called with Beam's result of each attempt that an engine has taken."""
+    """Callback for Beam's result of each attempt that an engine has accepted."""
 
     options: PipelineOptions
     held: LeaseGroup
     shown: progress.JobProgress
 
     def __call__(self, result: Any) -> None:
-        # Workers in the launcher end with it, and the job with them.
+        # Workers inside the launcher end with it, and so does the job: its lease must not outlive them.
         if worker_location(self.options) != "here":
             self.held.keep_if_killed()
         self.shown.follow(result)

@@ -1,17 +1,18 @@
-"""Errors that no retry can cure, on jobs that run on an engine: they travel as data and not as exceptions.
+"""Permanent errors of jobs that run on an engine, which are passed on as data instead of as exceptions.
 
-An engine knows no permanent errors: it retries any step that raises, even ten times over a missing file. So a step
-that meets such an error writes it to staging instead and ends as if it had nothing to emit. Other steps look there
-before they begin and do nothing once it exists, so nothing is published. The launcher looks there while it follows the
-job, cancels the job and raises the error.
+Engines do not know permanent errors: they retry any step that raises, even ten times for a missing file. So a step that
+hits a permanent error writes it to staging and ends as if it had nothing to emit. Other steps check for errors before
+they begin and do nothing if there is one, so nothing is published. The launcher checks while it follows the job, then
+cancels the job and raises the error.
 
     OUTPUT/_unfinished-<job>/failed-<token>/failed.json    exists as soon as any step has failed
     OUTPUT/_unfinished-<job>/failed-<token>/<hash>.json    one for each different error
 
-After Ctrl-C the launcher writes there itself: Flink goes on with a job that its job server calls canceled, and even
-begins one. With nothing left to do it comes to its last step soon, which ends it and gives the folder free.
+After Ctrl-C the launcher writes an error itself, because Flink continues, or even starts, a job that its job server
+calls canceled. With nothing left to do, the job soon reaches its last step, which ends it and releases the folder.
 
-The token is the attempt's, so an attempt meets neither the errors of earlier ones nor those of their last workers.
+The token is unique to an attempt, so an attempt sees neither the errors of earlier ones nor those of their leftover
+workers.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from schemas.randomness import key
 _FLAG = "failed.json"
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
-"""What another attempt would meet again: no permission, or no such file."""
+"""Errors that another attempt would get again: no permission, or no such file."""
 
-_REFUSALS = (PermissionError, FileNotFoundError)  # as the packages of object stores raise them, without a number
+_REFUSALS = (PermissionError, FileNotFoundError)  # as clients of object stores raise them, without an errno
 
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError")
 """Names of exceptions of botocore and google.auth, which may not be installed."""
@@ -49,8 +50,8 @@ class Failures:
     def report(self, error: ClozelineError) -> bool:
         """Write an error for the launcher, and return whether that was possible.
 
-        Nothing is written once the job's lease is gone: then the job is done or was taken over, and this comes from a
-        step that an engine runs again.
+        Nothing is written once the job's lease is gone: the job is then done or was taken over, and the error comes
+        from a step that an engine runs again.
         """
         name = type(error).__name__
         message = str(error)
@@ -88,9 +89,10 @@ class Failures:
         return getattr(errors, first["type"], ClozelineError)(first["message"])
 
     def end_job_left_alone(self) -> ClozelineError | None:
-        """Called by the last step after a failure. Return the error that ends the job, if no launcher waits for it.
+        """Called by the last step after a failure. Return the error that ends the job; None if a launcher waits for it.
 
-        The lease goes, so that the next command can use the folder. A repetition of the step finds none any more.
+        Removes the lease, so that the next command can use the folder. If the engine repeats the step, the lease is
+        already gone.
         """
         output = self.staging.output
         token = self.staging.token
@@ -101,7 +103,7 @@ class Failures:
         return self.first()
 
     def end_job(self, error: ClozelineError) -> None:
-        """Called by the launcher: have a job that its engine does not cancel end itself. Nobody waits for it now."""
+        """Called by the launcher: make a job end itself if its engine does not cancel it. Marks it as left alone."""
         output = self.staging.output
         owner = lease_files.read(output, self.staging.token)
         if owner is not None:
@@ -109,13 +111,13 @@ class Failures:
         self.report(error)
 
     def has_ended_job(self) -> bool:
-        """Whether the last step has ended the job after `end_job`: it has removed the lease. False if not known."""
+        """Whether the last step has ended the job after `end_job`, and removed the lease. False if unknown."""
         with contextlib.suppress(ClozelineError):
             return lease_files.read(self.staging.output, self.staging.token) is None
         return False
 
     def remove(self) -> None:
-        """Remove what was reported."""
+        """Remove the reported errors."""
         storage.remove(self.staging.url(self._name("")).rstrip("/"))
 
     def _name(self, file: str) -> str:
@@ -123,14 +125,15 @@ class Failures:
 
 
 class Stopped:
-    """What a step that always emits one element emits after a failure. Steps that are given one do nothing."""
+    """What a step that must emit one element emits after a failure. Steps that receive it do nothing."""
 
 
 def is_permanent(error: ClozelineError) -> bool:
     """Whether another attempt would end in the same error.
 
-    Only a StorageError may be otherwise: a disk that is full or a store that is out of reach may not be so on the next
-    machine or a minute later. One that no exception of a disk or a store caused is about what the job itself found.
+    Only a StorageError can be temporary: the next machine may have space on its disk, and a store may answer a minute
+    later. A StorageError that was not caused by an exception of a disk or store reports what our own checks found, so
+    it is permanent.
     """
     cause = error.__cause__
     if not isinstance(error, StorageError) or cause is None:
@@ -146,7 +149,7 @@ _collected: ContextVar[Failures | None] = ContextVar("failures", default=None)
 
 @contextlib.contextmanager
 def collected(failures: Failures | None) -> Iterator[None]:
-    """Have the steps that are wired inside the block report their permanent errors; None has them raise all errors."""
+    """Make steps that are wired in the block report permanent errors to `failures`; with None they raise all errors."""
     token = _collected.set(failures)
     try:
         yield
@@ -155,5 +158,5 @@ def collected(failures: Failures | None) -> Iterator[None]:
 
 
 def wired() -> Failures | None:
-    """Return where the steps that are being wired report to; None on local runners, where every error is raised."""
+    """Return where the steps being wired report permanent errors; None on local runners, where all are raised."""
     return _collected.get()

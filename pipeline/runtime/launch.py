@@ -1,6 +1,6 @@
-"""How a job is launched: whether it is only checked, whether its launcher waits for it, and what Dataflow has to know.
+"""How a job is launched: as a dry run or not, waited for or not, and what Dataflow requires.
 
-Everything here is decided from flags alone, before a file is listed or an engine is asked.
+Everything here is decided from flags alone, before a file is listed or an engine is contacted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NEEDED_BY_DATAFLOW = {
     "temp_location": "--temp_location, for example gs://bucket/tmp",
     "sdk_container_image": "--sdk_container_image, an image with Clozeline, for example one of deploy/images",
 }
-"""What to give for each missing option, by Beam's name of it."""
+"""What to give for each missing option, by Beam's name for it."""
 
 
 class LauncherOptions(PipelineOptions):
-    """The options of the launcher itself. Among Beam's, so that they reach whoever has the job's options."""
+    """Options of the launcher itself, kept among Beam's so that any code with the job's options can read them."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ class LauncherOptions(PipelineOptions):
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
-    """Whether the job is only to be checked. Beam takes any value of --dry_run for a yes."""
+    """Whether the job is only checked. Beam treats any value of --dry_run as true."""
     return bool(options.view_as(TestOptions).dry_run)
 
 
@@ -56,14 +56,14 @@ def is_dataflow(options: PipelineOptions) -> bool:
 
 
 def makes_template(options: PipelineOptions) -> bool:
-    """Whether the job is only written to a file, from which Dataflow starts it once the launcher has exited."""
+    """Whether the job is only written to a template file, which Dataflow starts after the launcher has exited."""
     return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
 
 
 def check_launch(arguments: list[str], known_flags: list[str]) -> None:
-    """As `check_flags`. Of a job that is to run on Dataflow, also that its client and credentials are there.
+    """Check flags as `check_flags` does, and for a job on Dataflow also that its client and credentials exist.
 
-    Before the input is listed: Google's clients wait for minutes where there are none.
+    Called before the input is listed, because Google's clients wait for minutes without credentials.
     """
     options = check_flags(arguments, known_flags)
     if is_dataflow(options) and not is_dry_run(options):
@@ -72,11 +72,11 @@ def check_launch(arguments: list[str], known_flags: list[str]) -> None:
 
 
 def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
-    """Check the flags that are not a command's own, as far as that is possible without the job, and return them.
+    """Check the flags that are not a command's own as far as possible without the job, and return Beam's options.
 
     known_flags: the command's own, to suggest one for a misspelled flag.
-    Raises UsageError for a flag or a runner that nobody knows, for a flag of Dataflow's that is missing or cannot be
-    right, and for --no_wait where the job would end with its launcher.
+    Raises UsageError for an unknown flag or runner, for a Dataflow flag that is missing or malformed, and for --no_wait
+    if the job would end with its launcher.
     """
     parser = beam_internals.flag_parser()
     given, unknown = parser.parse_known_args(arguments)
@@ -93,7 +93,7 @@ def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> Pipeli
 
 
 def _check_dataflow(options: PipelineOptions) -> None:
-    """Raise UsageError unless Dataflow's client has all that it would ask for, some of it over the network."""
+    """Raise UsageError for a missing or malformed Dataflow flag, before its client looks for it over the network."""
     runner = runner_as_written(options)
     values = options.view_as(GoogleCloudOptions).get_all_options()
     worker = options.view_as(WorkerOptions)
@@ -143,11 +143,11 @@ def check_client(options: PipelineOptions) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def console_url(job: str, options: PipelineOptions) -> str:
-    """Return the address of a job's page in the console of Google Cloud."""
+    """Return the URL of a job's page in the Google Cloud console."""
     cloud = options.view_as(GoogleCloudOptions)
     return f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job}?project={cloud.project}"

@@ -1,6 +1,6 @@
-"""The files of leases in an output folder: their names, who owns them, and what a worker learns from them.
+"""The lease files in an output folder: their names, their owners, and what workers read from them.
 
-How a job takes a folder is in leases.py.
+leases.py describes how a job takes a folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(rf"{_PREFIX}(\w+)\.json")
 
 
 def lease_url(output: str, token: str) -> str:
-    """The file of the lease that `token` names."""
+    """Return the URL of the lease that belongs to `token`."""
     return storage.join(output, f"{_PREFIX}{token}.json")
 
 
@@ -34,7 +34,7 @@ def tokens(output: str) -> list[str]:
 
 
 def write(output: str, token: str, owner: Owner) -> None:
-    """Write a lease, or write it again, which renews it."""
+    """Write a lease. Writing it again renews it."""
     storage.publish(lease_url(output, token), json.dumps(asdict(owner)).encode(), durable=False)
 
 
@@ -54,9 +54,10 @@ def remove(output: str, token: str) -> None:
 
 
 def launcher_waits(output: str, token: str, just_written: str) -> bool:
-    """Whether the command that started the job of that token still waits for its end, as far as can be seen from here.
+    """Whether the launcher of the job with that token still waits for the job, as far as this machine can tell.
 
-    just_written: a file next to the lease, whose age tells the lease's age by the clock of the disk or store.
+    just_written: a file next to the lease that was just written. Its modification time is the current time by the clock
+    of the disk or store.
     """
     owner = read(output, token)
     renewed = storage.modified(lease_url(output, token))
@@ -67,13 +68,13 @@ def launcher_waits(output: str, token: str, just_written: str) -> bool:
 
 
 def note_published(output: str, token: str) -> None:
-    """Write into the lease that its job has published. A kept one ends with its launcher from now on, as any other."""
+    """Record in the lease that its job has published. If it was kept, it now ends with its launcher, like any other."""
     owner = read(output, token)
     if owner is not None and not owner.published:
         write(output, token, replace(owner, kept=False, published=True))
 
 
 def may_publish(output: str, token: str) -> bool:
-    """Whether the lease is there and its job has not published yet."""
+    """Whether the lease exists and its job has not published yet."""
     owner = read(output, token)
     return owner is not None and not owner.published

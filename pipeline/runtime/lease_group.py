@@ -15,7 +15,7 @@ from pipeline.runtime.staging import Staging
 class LeaseGroup:
     """The leases that one job holds.
 
-    last: that of the folder which is published last, so what it says of publication holds for all.
+    last: the lease of the folder that is published last: once it is marked as published, all folders are.
     """
 
     all: tuple[Lease, ...]
@@ -25,7 +25,7 @@ class LeaseGroup:
         return self.all[-1]
 
     def keep(self, keep: bool) -> None:
-        """Have the leases outlive the process, or not."""
+        """Set whether the leases outlive the process."""
         for lease in self.all:
             lease.keep = keep
 
@@ -42,7 +42,7 @@ class LeaseGroup:
 
 @contextlib.contextmanager
 def all_held(stagings: Sequence[Staging]) -> Iterator[LeaseGroup]:
-    """Hold the output folders of all stagings while the block runs. Raises as `leases.held` does, and holds none then.
+    """Hold the output folders of all stagings while the block runs. If `leases.held` raises, none stays held.
 
     stagings: in the order of publication. The last folder is taken first: two jobs that want the same folders meet at
     the one that the user named.

@@ -1,4 +1,4 @@
-"""The owner of a lease: a process, distinct from any other that has or had its process id."""
+"""The owner of a lease: a process, identified such that a reused process id is not mistaken for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KEPT_FOR = 7 * 86_400.0  # seconds that a kept lease lasts: no process renews it
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, distinct from any other that has or had its process id.
+    """A process, identified such that a reused process id is not mistaken for it.
 
-    machine: the boot and the process namespace in which `process` means something; empty where the system has neither.
+    machine: the boot id and process namespace in which `process` is valid; empty if the system has neither.
     process: the process id.
-    started: when the process began, in the system's ticks.
+    started: when the process began, in clock ticks since boot.
     holds: the folder is held; before that it is only claimed.
-    kept: the job may still run elsewhere, whatever became of the process.
-    left: the process has ended, and says so itself.
+    kept: the job may still run elsewhere, even if the process is gone.
+    left: no launcher waits for the job any longer.
     published: the job's result is in place.
     """
 
@@ -34,22 +34,22 @@ class Owner:
     published: bool = False
 
     def is_gone(self) -> bool:
-        """Whether the process has ended, and the job with it. False when that cannot be known from here."""
+        """Whether the process has ended, and the job with it. False if that cannot be determined on this machine."""
         return not self.kept and self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether the process has ended. False when that cannot be known from here."""
+        """Whether the process has ended. False if that cannot be determined on this machine."""
         here = this_process()
         same_machine = here.machine != "" and (self.host, self.machine) == (here.host, here.machine)
         return same_machine and start_of(self.process) != self.started
 
     def lasts(self) -> float:
-        """Seconds after its last renewal for which the lease is valid."""
+        """Return for how many seconds after its last renewal the lease is valid."""
         return KEPT_FOR if self.kept else EXPIRES_AFTER
 
 
 def this_process() -> Owner:
-    """The owner that stands for the calling process, which claims a folder but does not hold it yet."""
+    """Return the owner that stands for the calling process, which claims a folder but does not hold it yet."""
     process = os.getpid()
     return Owner(socket.gethostname(), _machine(), process, start_of(process))
 
@@ -63,7 +63,7 @@ def _machine() -> str:
 
 
 def start_of(process: int) -> str:
-    """When a process began, in ticks since boot. Empty when there is none, or only its exit status is left."""
+    """Return when a process began, in clock ticks since boot. Empty if it does not exist or is a zombie."""
     try:
         # "PID (NAME) STATE ...": the name may hold spaces and parentheses, so fields are counted from its end.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

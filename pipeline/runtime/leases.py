@@ -1,16 +1,15 @@
-"""One job at a time in an output folder, on disks and on object stores alike.
+"""Limits an output folder to one job at a time, on disks and on object stores alike.
 
     OUTPUT/_lease-<token>.json    who works there; written again every RENEW_EVERY seconds while the job lives
 
 Object stores have no locks, and not all of them can create a file only if it does not exist, but all of them list a
-file once it is written. So a job first writes its own claim and then lists the others. Of two claims that meet, the
-later writer sees the earlier one. It gives way to a job that holds the folder; among jobs that only claim it, the
-smallest token wins.
+file once it is written. So a job first writes its own claim and then lists the others. If two jobs claim the folder at
+once, the later writer sees the earlier claim. It gives way to a job that holds the folder; among jobs that only claim
+it, the smallest token wins.
 
-A lease ends when its owner removes it, when its owner's process is gone (visible on the owner's machine alone), or
-when it has not been renewed for EXPIRES_AFTER seconds. Its age is measured against the reader's own lease, by the
-clock of the disk or store that both lie on, so the clocks of machines need not agree. Leases leave no trace in an
-output.
+A lease ends when its owner removes it, when its owner's process is gone (visible only on the owner's machine), or when
+it has not been renewed for EXPIRES_AFTER seconds. Its age is measured against the reader's own lease, by the clock of
+the disk or store that holds both, so the clocks of machines need not agree. Leases leave no trace in an output.
 
 A job on an engine may outlive its launcher, which can be killed at any moment. So as soon as the engine has the job,
 the lease is kept: it lasts until the job publishes, a user deletes it, or KEPT_FOR seconds are over.
@@ -46,26 +45,26 @@ class Lease:
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def keep_if_killed(self) -> None:
-        """Have the lease outlive this process if it is killed from now on, because the job goes on without it."""
+        """Make the lease outlive this process if it is killed from now on, because the job continues without it."""
         self._write_again(kept=True)
 
     def leave(self) -> None:
-        """Note that no launcher waits for the job, which cleans up after itself.
+        """Record that no launcher waits for the job, which cleans up after itself.
 
-        The lease is this process's until it is kept.
+        Until the lease is kept, it still ends with this process.
         """
         self.left = True
         self._write_again(left=True)
 
     def renew(self) -> bool:
-        """Write the lease again. Returns False for one that another job removed: it stays removed."""
+        """Write the lease again. Returns False, and writes nothing, if another job has removed it."""
         return self._write_again()
 
     def end(self) -> None:
-        """Remove the lease; or, with `keep`, say in it that the job may go on without this process.
+        """Remove the lease; or, with `keep`, record in it that the job may continue without this process.
 
-        A job that has published needs no lease. One that no launcher waits for removes it itself, once what is
-        unfinished is removed.
+        A job that has published needs no lease. A job that no launcher waits for removes its lease itself, after its
+        unfinished files.
         """
         if self.keep and lease_files.may_publish(self.output, self.token):
             self._write_again(kept=True, left=True)
@@ -73,7 +72,7 @@ class Lease:
             lease_files.remove(self.output, self.token)
 
     def _write_again(self, **changes: bool) -> bool:
-        """Write the lease with its flags as they are in the file: `note_published` changes them from elsewhere."""
+        """Write the lease again with `changes`. Other flags stay as in the file, where `note_published` sets some."""
         with self._writing:
             owner = lease_files.read(self.output, self.token)
             if owner is None:
@@ -104,10 +103,10 @@ def held(output: str, token: str) -> Iterator[Lease]:
 
 
 def check_held(output: str, token: str) -> None:
-    """Raises StorageError when the lease of that token is gone, or another job holds the folder as well.
+    """Raise StorageError if the lease of that token is gone, or if another job holds the folder as well.
 
-    The second can happen to a job that slept until its lease expired, and renewed it while another job removed it. Then
-    neither of the two publishes.
+    The latter can happen to a job that was suspended until its lease expired, and that renewed the lease while another
+    job removed it. Then neither of the two publishes.
     """
     if not is_held(output, token):
         raise StorageError(
@@ -118,7 +117,7 @@ def check_held(output: str, token: str) -> None:
 
 
 def is_held(output: str, token: str) -> bool:
-    """Whether the job of that token holds the folder, and no other job believes that it does."""
+    """Whether the job of that token holds the folder, and no other job's live lease claims to hold it."""
     others = _list_others(output, token)
     return others is not None and not any(owner.holds for _, owner in others.live)
 
@@ -186,7 +185,7 @@ def _renewed(lease: Lease) -> Iterator[None]:
 
 
 def _renew(lease: Lease, ended: threading.Event) -> None:
-    """Renew the lease until `ended`. When another job has removed it, `check_held` notices."""
+    """Renew the lease until `ended` is set. Stop if another job has removed it, which `check_held` then reports."""
     while not ended.wait(RENEW_EVERY):
         with contextlib.suppress(ClozelineError):  # tried again at the next renewal
             if not lease.renew():
@@ -202,7 +201,7 @@ class _Others:
 
 
 def _list_others(output: str, token: str) -> _Others | None:
-    """List the other leases, once. None when this job's own lease, just written, is gone."""
+    """List the other leases once. Return None if this job's own lease, just written, is gone."""
     tokens = lease_files.tokens(output)
     now = storage.modified(lease_url(output, token))
     if now is None or token not in tokens:

@@ -1,7 +1,7 @@
-"""The worker processes of a local job: they end with the process that started them, and it notices when one is lost.
+"""The worker processes of a local job: they end with their launcher, and the launcher notices when one is lost.
 
-Beam provides neither. Workers whose launcher was killed would wait for it forever. A launcher whose worker was killed
-(most often by the system, when memory ran out) would wait for it forever, or end in a traceback of Beam's.
+Beam does neither. Workers whose launcher was killed would wait for it forever. A launcher whose worker was killed (most
+often by the system, when memory ran out) would wait for the worker forever, or end in a traceback from Beam.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pipeline.runtime.carried_errors import is_carried
 from schemas.errors import ClozelineError, UsageError
 
 LAUNCHER = "CLOZELINE_LAUNCHER"
-"""The environment variable that gives a worker the launcher's process id."""
+"""Environment variable that gives a worker the launcher's process id."""
 
 ATTEMPT = "CLOZELINE_ATTEMPT"
-"""The environment variable that gives a worker a file which exists as long as the attempt that it works for."""
+"""Environment variable that gives a worker the path of a file that exists as long as the worker's attempt runs."""
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt; two system calls
 REPARENTED_SECONDS = 1.0  # how long a worker that met an error waits to see whether its launcher is gone
-STOP_SECONDS = 0.5  # how long a lost worker may be part of a stop, whose signal has not reached the launcher yet
+STOP_SECONDS = 0.5  # how long after a worker is lost the stop signal that ended it may take to arrive
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 
 FINISHED_PIECES = "Finished pieces are kept: run the same command again"
-"""How the advice begins that follows what happened, in the errors of jobs that may succeed another time."""
+"""Start of the advice in errors of jobs that may succeed when run again; it follows the cause."""
 
 
 class WorkerLostError(ClozelineError):
@@ -44,11 +44,11 @@ class WorkerLostError(ClozelineError):
 
 
 def worker_command(attempt: str) -> str:
-    """Return the shell command of a worker; `attempt` is what `supervised` gives.
+    """Return the shell command of a worker; `attempt` is what `supervised` yields.
 
     `exec` makes the worker itself, not a shell, a child of the launcher. Ctrl-C in a terminal reaches all processes
-    there, and so does SIGTERM of `timeout`, Slurm or systemd. The worker ignores them, because it ends with the
-    launcher, and a worker that ends earlier counts as lost.
+    there, and so does SIGTERM from `timeout`, Slurm or systemd. The worker ignores these signals, because it ends with
+    the launcher, and a worker that ends earlier counts as lost.
     """
     variables = f"{LAUNCHER}={os.getpid()} {ATTEMPT}={shlex.quote(attempt)}"
     return f"trap '' INT TERM HUP; {variables} exec {shlex.quote(sys.executable)} -m pipeline.runtime.worker"
@@ -57,7 +57,7 @@ def worker_command(attempt: str) -> str:
 def end_with_launcher() -> None:
     """Called in a worker: end this process as soon as the launcher that started it, or its attempt, is gone.
 
-    Raises UsageError when no launcher has started this process.
+    Raises UsageError if no launcher started this process.
     """
     value = os.environ.get(LAUNCHER, "")
     if not value.isdecimal():
@@ -71,9 +71,10 @@ def end_with_launcher() -> None:
 
 
 def end_if_orphaned() -> None:
-    """Called in a worker that has met an error: end it without a word if the error is that its launcher is gone.
+    """Called in a worker after an error: end it silently if the cause is that its launcher is gone.
 
-    The system closes a dying launcher's connections a moment before it gives the launcher's workers another parent.
+    The system closes a dying launcher's connections shortly before it gives the launcher's workers another parent, so
+    this waits for up to REPARENTED_SECONDS.
     """
     launcher = int(os.environ[LAUNCHER])
     deadline = time.monotonic() + REPARENTED_SECONDS
@@ -86,7 +87,7 @@ def end_if_orphaned() -> None:
 
 def end_without(parent: int, attempt: str | None = None) -> None:
     """End this process as soon as `parent`, the process that started it, or the file `attempt` is gone."""
-    # An orphan gets another parent, whatever happens to the parent's process id later.
+    # An orphan gets another parent, so this is correct even if the parent's process id is reused.
     while os.getppid() == parent and (attempt is None or os.path.exists(attempt)):
         time.sleep(CHECK_SECONDS)
     os._exit(1)
@@ -96,7 +97,7 @@ def end_without(parent: int, attempt: str | None = None) -> None:
 def supervised() -> Iterator[str]:
     """Raise WorkerLostError if a worker process is lost while the block runs in the main thread.
 
-    Gives the file that stands for this attempt; workers started with it do not outlive the block.
+    Yields the path of the file that stands for this attempt; workers started with it do not outlive the block.
     """
     handle, attempt = tempfile.mkstemp(prefix="clozeline-attempt-")
     os.close(handle)
@@ -105,8 +106,8 @@ def supervised() -> Iterator[str]:
     try:
         yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
-        # An error of ours is the cause: after it, the workers that remain may end in any way. And who asks the command
-        # to stop does not want another attempt, whatever became of its workers meanwhile.
+        # One of our own errors is the cause, however the remaining workers end. And a user who stops the command does
+        # not want another attempt, even if a worker was lost meanwhile.
         is_of_user = isinstance(error, KeyboardInterrupt) and not watch.interrupts
         if is_carried(str(error)) or is_of_user:
             raise
@@ -126,7 +127,7 @@ def supervised() -> Iterator[str]:
 
 
 def _raise_if_stopped() -> None:
-    """Raise Terminated when the command is asked to stop; whatever did that may have ended a worker first."""
+    """Raise Terminated if the command is asked to stop: the same signal may have ended a worker first."""
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and not stop_signals.is_requested():
         time.sleep(0.02)  # the signal's handler raises here
@@ -167,5 +168,5 @@ class _WorkerWatch:
     def _interrupt_a_hang(self) -> None:
         if not self.done.wait(GRACE_SECONDS):
             self.interrupts = True
-            _remove(self.attempt)  # Beam waits for the other workers as well, and some may wait for Beam
+            _remove(self.attempt)  # ends the other workers too: Beam waits for them, and some may wait for Beam
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,10 +1,10 @@
-"""Finishing in parallel: what a manifest says of up to 4,096 shards is worked out on workers, and then added up.
+"""Builds a manifest in parallel: workers summarize up to 4,096 shards each, and the summaries are added up.
 
     reports of shards -> grouped by part -> summarize_part (on workers) -> PartSummary -> summarize_folder (once)
 
 A part's shards are consecutive by index, so its entries, its digest and its file follow from its reports alone. All
-sums are of integers, so they depend neither on the order of reports nor on how they are grouped. The last step of a
-job gets one summary for 4,096 shards, and entries only where there is a single part.
+sums are of integers, so they depend neither on the order of reports nor on how they are grouped. The last step of a job
+gets one summary per 4,096 shards, and the entries themselves only if there is a single part.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_
 from schemas.shards import shard_place
 
 AddUp = Callable[[list[Report]], Report]
-"""Adds up what a kind of folder counts besides its shards: reports -> one report of the same form.
+"""Adds up the counts in reports of one kind of folder: reports -> one report of the same form.
 
-Adding up sums gives the sum of all: `add([add(a), add(b)]) == add(a + b)`.
+Sums can be added up again: `add([add(a), add(b)]) == add(a + b)`.
 """
 
 ADDED_AT_ONCE = 64
-"""Reports in memory before they are added up. A report has histograms of up to a thousand numbers."""
+"""Reports held in memory before they are added up. A report has histograms of up to a thousand numbers."""
 
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What the last step of a job needs to know of one part.
+    """What the last step of a job needs to know about one part.
 
-    shards: the entries, where the folder has one part alone; otherwise they lie in the file that `part` describes.
+    shards: the entries, if the folder has only one part; otherwise empty, and `part` describes the file that has them.
     digest: of the shards, for the folder's fingerprint.
     largest: the first of the shards with the most rows.
-    generation: in which all of the shards were put into the output folder; empty if some were staged.
-    sums: what the reports count, added up.
+    generation: the one in which all shards were put into the output folder; empty if some were staged.
+    sums: the counts of all reports, added up.
     """
 
     number: int
@@ -73,21 +73,21 @@ class FolderSummary:
 
 
 def part_of(index: int) -> int:
-    """Return the part that the entry of a shard belongs to."""
+    """Return the number of the part that has the entry of shard `index`."""
     return index // PART_ENTRIES
 
 
 def part_of_report(report: Report) -> int:
-    """Return the part that a shard's report belongs to."""
+    """Return the number of the part that has the entry of a shard, given its report."""
     index, _ = shard_place(report["shard"]["path"])
     return part_of(index)
 
 
 def summarize_part(number: int, reports: Iterable[Report], add_up: AddUp, staging: Staging) -> PartSummary:
-    """Work out what a manifest says of one part, from the reports of all its shards in any order.
+    """Summarize one part from the reports of all its shards, in any order.
 
-    Writes the part's file into staging if the folder has more than one part. Raises ValueError when the reports are not
-    those of the part's shards, each once.
+    Writes the part's file into staging if the folder has more than one part. Raises ValueError unless there is exactly
+    one report for each of the part's shards.
     """
     shards: list[Shard] = []
     generations: set[str] = set()
@@ -121,7 +121,7 @@ def summarize_part(number: int, reports: Iterable[Report], add_up: AddUp, stagin
 
 
 def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderSummary:
-    """Put together the summaries of all parts of a folder, which may come in any order."""
+    """Combine the summaries of all parts of a folder, in any order."""
     in_order = sorted(summaries, key=lambda summary: summary.number)
     generations = {summary.generation for summary in in_order}
     return FolderSummary(
@@ -137,12 +137,15 @@ def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderS
 
 
 def list_inputs(inputs: list[Input], staging: Staging) -> tuple[list[Input], list[Part]]:
-    """Return the inputs that a manifest lists itself, and the parts with the others, which are written into staging."""
+    """Return (the inputs, no parts), or (no inputs, parts) if there are more than PART_ENTRIES inputs.
+
+    Parts are written into staging.
+    """
     return _in_parts("inputs", inputs, staging)
 
 
 def list_shards(shards: list[Shard], staging: Staging) -> tuple[list[Shard], list[Part]]:
-    """Do what `list_inputs` does for the shards, in order, of a folder that one worker publishes by itself."""
+    """Do what `list_inputs` does, for the shards of a folder that one worker publishes by itself, in order."""
     return _in_parts("shards", shards, staging)
 
 
@@ -170,7 +173,7 @@ def _check_complete(number: int, shards: list[Shard]) -> int:
 
 
 def _write_part(name: str, holds: Listed, entries: list[Shard] | list[Input], staging: Staging) -> Part:
-    """Write the file of a part into staging, and return what the manifest says of it."""
+    """Write a part's file into staging, and return the part's entry in the manifest."""
     data = encode_entries(entries)
     staging.put(name, data)
     return Part(name, holds, len(entries), len(data), storage.sha256(data))

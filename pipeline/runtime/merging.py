@@ -1,6 +1,6 @@
 """Merges runs before the readers of an exchange (exchange.py) fetch from them.
 
-When there are many runs, each reader would fetch many small ranges. So MERGED_RUNS neighbors become one, for each of
+With many runs, each reader would fetch many small ranges. So MERGED_RUNS neighboring runs become one, for each of
 MERGE_RANGES ranges of keys.
 """
 
@@ -23,17 +23,17 @@ from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 
 MERGED_RUNS = 64
-"""Runs that become one, and are in memory together, each with one of MERGE_RANGES ranges of its keys."""
+"""Maximum runs that are merged into one. One of MERGE_RANGES key ranges of each is in memory at the same time."""
 
 MERGE_RANGES = 64
 
 MERGED_BYTES = 64 << 20
-"""Most bytes that become one run, as they lie in files, unless a single run has more: runs may have most of their rows
-in one range."""
+"""Maximum stored bytes that are merged into one run, unless a single run has more: most rows of a run may be in one
+range."""
 
 
 def entries_by_range(index: RunIndex, stream: int) -> Iterator[tuple[int, Entry]]:
-    """Cut the index of a run into parts for each range of keys that is merged, and yield (range, entry)."""
+    """Split a run's index into one part for each range of keys to merge, and yield (range, entry)."""
     range_of_listed = index.numbers.astype(np.int64) * MERGE_RANGES // index.buckets
     yield from cut_entries(index, range_of_listed, stream)
 
@@ -41,7 +41,8 @@ def entries_by_range(index: RunIndex, stream: int) -> Iterator[tuple[int, Entry]
 def merge_runs(name: str, entries: Iterable[Entry], stream: Stream, buckets: int, staging: Staging) -> list[RunIndex]:
     """Write a run with the rows of every MERGED_RUNS entries, cut into the exchange's buckets, and return the indexes.
 
-    What is in memory does not depend on the number of entries: a large compressed file is one split of many runs.
+    Memory does not grow with the number of entries, of which a large compressed file may have many: it is a single
+    split.
     """
     indexes = [index for _, index in indexes_by_name(entries)]
 
@@ -53,7 +54,7 @@ def merge_runs(name: str, entries: Iterable[Entry], stream: Stream, buckets: int
 
 
 def _merged_together(indexes: list[RunIndex]) -> Iterator[list[RunIndex]]:
-    """Cut a list of runs into those that become one: at most MERGED_RUNS, and MERGED_BYTES."""
+    """Yield groups of neighboring runs that become one: each at most MERGED_RUNS runs and MERGED_BYTES."""
     together: list[RunIndex] = []
     bytes_together = 0
 

@@ -1,8 +1,8 @@
-"""Counters that engines show while a job runs, and that are equal to the manifest's ledger and totals once it is done.
+"""Counters that engines show while a job runs, and that equal the manifest's ledger and totals at the end.
 
-They are incremented from the reports that steps return. A piece that an earlier attempt finished returns its report
-too, and an engine drops what a failed attempt counted, so each piece counts once. No output depends on them: manifests
-are made from the reports themselves.
+They are incremented from the reports that steps return. The report of a piece that an earlier attempt finished is
+counted too, and an engine drops the counts of a failed attempt, so each piece counts once. No output depends on the
+counters: manifests are made from the reports themselves.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from schemas.manifest_entries import Shard
 
 NAMESPACE = "clozeline"
 PIECES = "pieces"
-"""How the counters of finished pieces begin; the kind of report follows."""
+"""Prefix of the counters of finished pieces; the kind of report follows."""
 
 _PROGRESS = ("pieces/run", "pieces/lot", "pieces/pairs")
-"""The counters of the steps that take most of the time of a job; one for each job."""
+"""For each job, the counter of the step that takes most of its time."""
 
 Kind = Literal["run", "text", "pairs"]
 
@@ -29,10 +29,10 @@ _OF_SHARD: dict[Kind, dict[str, str]] = {
     "text": {"rows": "documents", "bytes": "bytes"},
     "pairs": {"rows": "rows", "tokens": "tokens", "bytes": "bytes"},
 }
-"""The numbers of a shard's manifest entry that each kind of report counts, with the names of their counters."""
+"""For each kind of report: the counted fields of its shard's manifest entry, and the names of their counters."""
 
 _OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
-"""The numbers of its own that each kind of report counts, under the same names."""
+"""For each kind of report: its own counted fields, whose counters have the same names."""
 
 
 def count_report(kind: Kind, report: Report) -> None:
@@ -49,7 +49,7 @@ def count_report(kind: Kind, report: Report) -> None:
 
 
 def count_lot(entries: list[Shard]) -> None:
-    """Count a lot of text shards whose words are counted: its documents, and the bytes of its files."""
+    """Count a lot, a group of shards that one worker counts: its rows (as "documents") and the bytes of its files."""
     count(f"{PIECES}/lot")
     count("documents", sum(entry.rows for entry in entries))
     count("text_file_bytes", sum(entry.bytes for entry in entries))
@@ -67,7 +67,7 @@ def count(name: str, amount: int = 1) -> None:
 
 
 def read_counters(result: Any) -> dict[str, int]:
-    """Return the counters of a job by name, summed over its steps. `result` is Beam's; without counters yet: empty."""
+    """Return the counters of a job by name, summed over its steps; empty if it has none yet. `result` is Beam's."""
     found = current_metrics(result).query(MetricsFilter().with_namespace(NAMESPACE))
     counters: dict[str, int] = {}
     for counter in found["counters"]:
@@ -77,6 +77,6 @@ def read_counters(result: Any) -> dict[str, int]:
 
 
 def finished_pieces(result: Any) -> int:
-    """Return how many pieces of the step that a job's progress is measured by are finished, as far as is known."""
+    """Return how many pieces of the step that measures a job's progress are finished, as far as is known."""
     counters = read_counters(result)
     return next((counters[name] for name in _PROGRESS if name in counters), 0)

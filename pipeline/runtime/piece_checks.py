@@ -1,4 +1,4 @@
-"""Whether the pieces of a result are what its manifest says, before anything is published."""
+"""Checks that the pieces of a result match its manifest, before anything is published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from schemas.many_files import concurrently
 
 
 def part_entries(staging: Staging, manifest: Manifest) -> Iterator[list[Shard]]:
-    """Yield the entries of a manifest that is to be published, a part at a time, wherever the part lies by now."""
+    """Yield the shard entries of a manifest that is being published, a part at a time.
+
+    A part may be in staging or already in the output folder.
+    """
     parts = manifest.parts_of("shards")
     if not parts:
         yield manifest.shards
@@ -26,16 +29,17 @@ def _read_part(staging: Staging, part: Part) -> list[Shard]:
     try:
         return read_part(staging.url(""), part)
     except DataError:
-        if storage.exists(staging.url(part.path)):  # and is damaged
+        if storage.exists(staging.url(part.path)):  # it exists, so it is damaged
             raise
         return read_part(staging.output, part)
 
 
 def check_pieces(staging: Staging, manifest: Manifest, generation: str = "") -> set[str]:
-    """Check that each piece is what its manifest entry says, and return the names of those in staging. Moves nothing.
+    """Check that each piece matches its manifest entry, and return the names of those in staging. Moves nothing.
 
-    A piece lies in staging, or in the output folder, where the job put it at once or while it published and was killed.
-    Another job may have written over it since, unless all were put there in the `generation` that is still today's.
+    A piece is in staging, or in the output folder, where the job uploaded it directly or moved it before it was killed
+    while publishing. Another job may have written over a piece in the output folder, unless all were put there in
+    `generation` and that is still the current one.
 
     Raises StorageError for the first piece that differs, after the reports of all such pieces are dropped.
     """
@@ -62,10 +66,10 @@ def check_pieces(staging: Staging, manifest: Manifest, generation: str = "") -> 
 
 
 def read_piece(staging: Staging, shard: Shard) -> bytes:
-    """Return the bytes of one piece. Raises StorageError when they are not what was written, and drops its report."""
+    """Return the bytes of one piece. If they are not what was written, drop its report and raise StorageError."""
     try:
         data = staging.piece(shard.path)
-    except DataError:  # it is gone
+    except DataError:  # it no longer exists
         data = b""
     if storage.sha256(data) != shard.sha256:
         staging.drop_report(shard.path)
@@ -82,7 +86,7 @@ def _generation(staging: Staging) -> str:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Two listings, of sizes by name, and whether what is in the output folder is known to be this job's."""
+    """Two listings, of sizes by name, and whether the pieces in the output folder are known to be this job's."""
 
     staging: Staging
     staged: dict[str, int]
@@ -90,7 +94,7 @@ class _Pieces:
     in_place_is_trusted: bool
 
     def fault(self, shard: Shard) -> str:
-        """What is wrong with a piece; empty when nothing is."""
+        """Return what is wrong with a piece; empty if nothing is."""
         is_staged = shard.path in self.staged
         size = self.staged[shard.path] if is_staged else self.in_place.get(shard.path)
         url = self.staging.url(shard.path) if is_staged else storage.join(self.staging.output, shard.path)
@@ -107,7 +111,7 @@ class _Pieces:
         return ""
 
     def _must_be_read(self, shard: Shard, is_staged: bool) -> bool:
-        """Whether the size of a piece says too little, so that its sha256 is compared.
+        """Whether checking the size of a piece is not enough, so that its sha256 must be compared.
 
         Reading everything again would double the traffic of a job on an object store. Two kinds of pieces are read:
         those in place already, where another job may have written, and those that an earlier attempt left on a local

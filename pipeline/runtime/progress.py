@@ -1,8 +1,9 @@
-"""How far a job is, seen from outside by a thread: by its engine's metrics, or else by the pieces in its staging.
+"""Shows a job's progress from a thread, by its engine's metrics or else by the pieces in its staging.
 
-Dataflow and Prism count finished pieces while a job runs; Flink, Spark and local runners do not. Then the folder is
-listed, which takes a request for every thousand reports on an object store, and at most LOOKING_SHARE of the time. On a
-terminal progress is a bar with MB/s and the time left; elsewhere it is a line every PRINT_EVERY seconds.
+Dataflow and Prism count finished pieces while a job runs; Flink, Spark and local runners do not. For those the staging
+folder is listed, which on an object store takes one request per thousand reports, and takes at most LOOKING_SHARE of
+the time. On a terminal, progress is a bar with MB/s and the time left; elsewhere it is a line every PRINT_EVERY
+seconds.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ PRINT_EVERY = 30.0  # seconds
 class Work:
     """What a job's progress is measured by: pieces of about the same size.
 
-    prefix: how the names of their reports in staging begin.
-    bytes: of input behind all pieces together.
+    prefix: prefix of the names of their reports in staging.
+    pieces: how many there are.
+    bytes: input bytes of all pieces together.
     """
 
     prefix: str
@@ -68,7 +70,7 @@ def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgres
 class JobProgress:
     """Finds out how much of a job's work is finished, and shows it.
 
-    result: Beam's, of a job that runs on an engine; set once it is submitted.
+    result: Beam's result of a job that runs on an engine; set once the job is submitted.
     """
 
     name: str
@@ -77,7 +79,7 @@ class JobProgress:
     result: Any = None
 
     def follow(self, result: Any) -> None:
-        """Take the progress from a job's metrics from now on, where its engine has them while a job runs."""
+        """From now on, take the progress from a job's metrics if its engine updates them while the job runs."""
         self.result = result
 
     def show(self, done: threading.Event) -> None:
@@ -116,7 +118,7 @@ class JobProgress:
         return sum(name.endswith(".json") for name in names)
 
     def _counted_pieces(self) -> int:
-        """The finished pieces by the job's metrics; 0 of a local job, and on engines that show them only at the end."""
+        """Return the finished pieces by the job's metrics; 0 for a local job, and if metrics come only at the end."""
         result = self.result
         if result is None:
             return 0

@@ -1,17 +1,17 @@
 """Publishing a finished job: its pieces move from staging into the output folder, and the manifest is written last.
 
-The order makes a kill at any point harmless. Every piece is checked before anything changes. The old manifest goes
-first, so no reader ever finds a manifest next to files that are not its own; without a manifest the folder counts as
-unfinished, and the same command publishes again from where it stopped.
+The order makes a kill at any point harmless. Every piece is checked before anything changes. The old manifest is
+removed first, so no reader ever finds a manifest next to files that are not its own; without a manifest the folder
+counts as unfinished, and the same command resumes publication where it stopped.
 
-Engines run a step again when they lose its result, and some run it twice at the same time. So the last step ends at
-once when its result is in place, takes pieces that its twin has moved for moved, and removes nothing that any step may
-need again. What is unfinished is removed by the launcher, once the engine says that the job is done, and by the last
-step only where no launcher waits any more.
+Engines run a step again when they lose its result, and some run two copies of it (twins) at the same time. So the last
+step ends at once if its result is in place, accepts pieces that its twin has already moved, and removes nothing that
+any step may need again. Unfinished files are removed by the launcher, once the engine reports that the job is done, or
+by the last step if no launcher waits any longer.
 
-Folders may have hundreds of thousands of shards. Their entries are read a part at a time, folders are listed once and
-not asked about each file, and what has to be done to each file is done to many at once. Shards that a store took under
-their final names (shard_destination.py) are only checked.
+Folders may have hundreds of thousands of shards. So entries are read a part at a time, folders are listed once instead
+of being asked about each file, and operations on single files run concurrently. Shards that were uploaded under their
+final names (shard_destination.py) are only checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REPLACED = {
     "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }
-"""The paths of each kind of folder that only its own job writes, and that another result of the kind may lack."""
+"""Paths that only a job of each kind writes, and that its next result may lack. Old ones are removed at publication."""
 
 Item = TypeVar("Item")
 
@@ -49,11 +49,11 @@ def publish_output(
 ) -> None:
     """Move the pieces that the manifest names into place, then write it. Safe to repeat after a kill at any point.
 
-    Parts that the manifest names must lie in staging. `extra` holds further pieces and their paths in the output
-    folder. `generation` is that of a FolderSummary: shards that were put into place in it need not be read again.
+    The manifest's parts must be in staging. `extra` maps further pieces to their paths in the output folder.
+    `generation` is that of a FolderSummary: shards that were put into place in it need not be read again.
 
-    Raises StorageError, with nothing in the output folder changed, when the job has lost its lease or when a piece is
-    not what the manifest says of it.
+    Raises StorageError, with nothing in the output folder changed, if the job has lost its lease or if a piece does not
+    match the manifest.
     """
     if is_published(staging, manifest):
         end_publication(staging)
@@ -64,16 +64,16 @@ def publish_output(
     output = staging.output
     extra_paths = extra or {}
     staged = check_pieces(staging, manifest, generation)
-    if is_published(staging, manifest):  # by a twin of this step, while it checked
+    if is_published(staging, manifest):  # by a twin of this step, meanwhile
         end_publication(staging)
         return
 
-    # Asked first: a manifest that a twin publishes from now on must not be removed.
+    # Remove only a manifest that exists now: one that a twin publishes from here on must stay.
     old_manifest = storage.join(output, manifests.NAME)
     if storage.exists(old_manifest):
         storage.remove(old_manifest)
-    # While this copy equals the manifest in place, nothing of this staging is needed any more. It is written when no
-    # manifest is in place, so that it does not speak of an older result that was the same.
+    # If this copy equals the manifest in the output folder, nothing in this staging is needed any longer. The copy is
+    # written while no manifest is in place, so it cannot match an older result that happens to be identical.
     data = manifest.to_json()
     staging.put(manifests.NAME, data)
 
@@ -93,12 +93,12 @@ def publish_output(
 
 
 def begin(staging: Staging) -> None:
-    """Called by the launcher before the job runs: nothing counts as published by this attempt yet."""
+    """Called by the launcher before the job runs: mark nothing as published by this attempt yet."""
     storage.remove(staging.url(manifests.NAME))
 
 
 def is_published(staging: Staging, manifest: Manifest) -> bool:
-    """Whether this very manifest is in place because this job has published it, and not an earlier one of its kind."""
+    """Whether this exact manifest is in place and was published by this job, not by an earlier job of its kind."""
     data = manifest.to_json()
     if _read_if_there(storage.join(staging.output, manifests.NAME)) != data:
         return False
@@ -108,7 +108,7 @@ def is_published(staging: Staging, manifest: Manifest) -> bool:
 
 
 def is_in_place(staging: Staging) -> bool:
-    """Whether this attempt's result is in place, as far as the disk or the store answers. Asked by the launcher."""
+    """Whether this attempt's result is in place; False if the disk or store does not answer. Called by the launcher."""
     with contextlib.suppress(ClozelineError):
         owner = lease_files.read(staging.output, staging.token)
         if owner is not None and owner.published:
@@ -130,7 +130,7 @@ def _read_if_there(url: str) -> bytes | None:
 def end_publication(staging: Staging) -> None:
     """Called by the last step once the result is in place. Safe to repeat.
 
-    Removes what is unfinished, and the job's lease, if no launcher is left to do so.
+    Removes unfinished files and the job's lease, if no launcher is left to do so.
     """
     output = staging.output
     if not staging.token:
@@ -142,14 +142,14 @@ def end_publication(staging: Staging) -> None:
     if launcher_waits:
         return
 
-    # Without the lease this is a repetition, and what lies in the folder may be another job's by now.
+    # Without the lease this call is a repetition, and the folder may be another job's by now.
     if leases.is_held(output, staging.token):
         remove_unfinished(staging)
         lease_files.remove(output, staging.token)
 
 
 def clean_up(staging: Staging) -> None:
-    """Called by the launcher once the job is done: remove what is unfinished. The result stands if that fails."""
+    """Called by the launcher once the job is done: remove unfinished files. If that fails, the result still stands."""
     try:
         if leases.is_held(staging.output, staging.token):
             remove_unfinished(staging)
@@ -161,7 +161,7 @@ def clean_up(staging: Staging) -> None:
 
 
 def _for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Call a function for each item, many at once. Raises the first error."""
+    """Call a function for each item, many concurrently. Raises the first error."""
     for _ in concurrently(function, items):
         pass
 
@@ -173,7 +173,7 @@ def _shard_names(staging: Staging, manifest: Manifest) -> Iterator[str]:
 
 
 def _staged_pieces(staging: Staging, manifest: Manifest, staged: set[str]) -> Iterator[Shard | Part]:
-    """Yield all pieces that have to be put into place."""
+    """Yield all pieces that must be put into place."""
     for entries in part_entries(staging, manifest):
         for shard in entries:
             if shard.path in staged:
@@ -182,9 +182,9 @@ def _staged_pieces(staging: Staging, manifest: Manifest, staged: set[str]) -> It
 
 
 def _place(staging: Staging, piece: Shard | Part) -> None:
-    """Put a piece into the output folder: a rename on a disk, a copy on the server of a store.
+    """Put a piece into the output folder: a rename on a disk, a server-side copy in a store.
 
-    The copy's original goes with all of staging at the end, a thousand pieces a request.
+    The original of a copy is removed with all of staging at the end, a thousand pieces per request.
     """
     source = staging.url(piece.path)
     target = storage.join(staging.output, piece.path)
@@ -205,7 +205,7 @@ def _is_in_place(target: str, piece: Shard | Part) -> bool:
 
 
 def _remove_replaced(output: str, kind: FolderKind, present: list[str], new_paths: set[str]) -> None:
-    """Remove what a replaced result had and this one has not: other shards, another model's files, rejected records."""
+    """Remove files of the replaced result that the new one lacks: shards, another model's files, rejected records."""
     paths = list(present)
     for folder in ("rejected", "vocabulary"):
         if folder in present:

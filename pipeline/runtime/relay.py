@@ -1,4 +1,4 @@
-"""What a chain of exchanges does on workers: the rows of a bucket become rows for the next exchanges.
+"""The worker side of chained exchanges: the rows of one bucket become rows for the next exchanges.
 
 See pipeline/runtime/exchange.py for the exchange itself.
 """
@@ -22,9 +22,9 @@ Outputs = list[tuple[Stream, int]]
 def relay_runs(
     name: str, make_batches: Callable[[], Iterator[Addressed]], outputs: Outputs, staging: Staging
 ) -> list[tuple[int, RunIndex]]:
-    """Write each batch as a run file, and return the indexes with the number of their output.
+    """Write each batch as a run file, and return (number of the output, index) for each.
 
-    `name` tells the bucket from all others of the job. What an earlier attempt finished is not made again.
+    `name` identifies the bucket within the job. If an earlier attempt finished the bucket, its indexes are returned.
     """
     finished = staging.report(name)
     if finished is not None:

@@ -24,23 +24,24 @@ from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, NotSubmittedError, RemoteJob
 from schemas.errors import ClozelineError, StorageError
 
-SUBMIT_SECONDS = 60.0  # how long a wish to stop waits for a job that is being submitted
-POLL_SECONDS = 0.5  # how often the launcher looks whether a remote job has ended; costs nothing
+SUBMIT_SECONDS = 60.0  # how long a request to stop waits for a job that is being submitted
+POLL_SECONDS = 0.5  # how often the launcher checks whether a remote job has ended; costs nothing
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What `submit` returns. result: Beam's. asked: the wish to stop that came while the job was submitted."""
+    """What `submit` returns. result: Beam's. asked: a request to stop that came while the job was submitted."""
 
     result: Any
     asked: KeyboardInterrupt | None = None
 
 
 def submit(pipeline: beam.Pipeline, runner: str) -> Submission:
-    """Hand a job to its engine. A wish to stop waits until that is done: without its id a job cannot be canceled.
+    """Submit a job to its engine. A request to stop waits until that is done: a job without an id cannot be canceled.
 
-    Raises NotSubmittedError when nothing was started because something is missing, EngineError when the engine does not
-    take the job, and JobStoppedError when it was stopped and was not taken, or did not end within SUBMIT_SECONDS.
+    Raises NotSubmittedError if nothing was started because something is missing, EngineError if the engine does not
+    accept the job, and JobStoppedError if a stop was requested and the job was not accepted, or submission took longer
+    than SUBMIT_SECONDS.
     """
     name = pipeline.options.view_as(GoogleCloudOptions).job_name
     job = f"the job {name}" if name else "the job"
@@ -73,10 +74,10 @@ def submit(pipeline: beam.Pipeline, runner: str) -> Submission:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Put the handler of Ctrl-C back after the block.
+    """Restore the handler of Ctrl-C after the block.
 
-    A runner that starts a job server installs one that stops the server, and then no job can be canceled any more. The
-    server is stopped when the launcher exits in any case.
+    A runner that starts a job server installs a handler that stops the server, after which no job could be canceled.
+    The server is stopped when the launcher exits in any case.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if in_main_thread else None
@@ -88,7 +89,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def leave(result: Any, runner: str, options: PipelineOptions) -> None:
-    """Say how a submitted job can be found, and leave it to its engine."""
+    """Print how to find a submitted job, and leave it to its engine."""
     job = RemoteJob(result, runner, options)
     job.announce()
     print(
@@ -100,9 +101,9 @@ def leave(result: Any, runner: str, options: PipelineOptions) -> None:
 
 
 def follow(submission: Submission, runner: str, options: PipelineOptions, failures: Failures) -> None:
-    """Wait for a submitted job, or stop it at once if that was asked for already.
+    """Wait for a submitted job, or stop it at once if that was already requested.
 
-    Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError when the job
+    Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError if the job
     fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
     """
     job = RemoteJob(submission.result, runner, options)
@@ -125,7 +126,7 @@ def follow(submission: Submission, runner: str, options: PipelineOptions, failur
 
 @contextlib.contextmanager
 def _quiet_messages() -> Iterator[None]:
-    """Show no traceback of Beam's thread that reads a job's messages: a broken connection is reported by the wait."""
+    """Hide tracebacks of Beam's thread that reads a job's messages: `_JobEnd` reports a broken connection."""
     previous = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
@@ -140,10 +141,11 @@ def _quiet_messages() -> Iterator[None]:
 
 
 class _JobEnd:
-    """The end of a job, which a thread waits for: Beam's wait cannot be interrupted everywhere.
+    """Waits in a thread for the end of a job, because Beam's own wait cannot be interrupted with every runner.
 
-    Beam's wait also ends when the connection to the job server is lost, and then the job goes on. Submitted again, it
-    would run twice. So unless the job is known to have ended, the server is asked for its state until it has.
+    Beam's wait also ends when the connection to the job server is lost, although the job continues. If it were
+    submitted again, it would run twice. So unless the job is known to have ended, the server is polled for its state
+    until it has.
     """
 
     def __init__(self, job: RemoteJob):
@@ -190,7 +192,7 @@ def _wait(end: _JobEnd, failures: Failures) -> ClozelineError | None:
         if monotonic() - looked < LOOK_SECONDS:
             continue
 
-        with contextlib.suppress(StorageError):  # out of reach for a moment; the last look below reports it
+        with contextlib.suppress(StorageError):  # unreachable for a moment; the last call below reports it
             failed = failures.first()
             if failed is not None:
                 return failed
@@ -199,7 +201,7 @@ def _wait(end: _JobEnd, failures: Failures) -> ClozelineError | None:
 
 
 def _raise_if_ours(error: Exception) -> None:
-    """Raise an error of ours again, unchanged. Log the traceback of any other, at a level that shows on request."""
+    """Raise one of our own errors again, unchanged. Log the traceback of any other at DEBUG."""
     if isinstance(error, ClozelineError) or is_carried(str(error)):
         raise error
     logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)

@@ -1,9 +1,9 @@
 """Run files: rows sorted by a 64-bit key and cut into buckets, equal ranges of keys.
 
 Workers pass rows to one another through these files. A bucket that holds rows is one Arrow record batch, written as an
-IPC message with lz4, and the messages follow one another without header, footer or empty batches. The index of a run
-says where each of them lies; it travels in the report of the worker that wrote the run. So a reader needs one request
-for exactly the bytes of its buckets, and an empty bucket costs nothing.
+IPC message with lz4. The messages are concatenated, without header, footer or empty batches. The index of a run says
+where each message is; it travels in the report of the worker that wrote the run. So a reader needs one request for
+exactly the bytes of its buckets, and an empty bucket costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from schemas.errors import DataError, StorageError
 
 Keys = NDArray[np.uint64]
 
-# Without Arrow's threads: to hand buffers of some kilobytes to them costs more time than the work, in both directions.
+# Without Arrow's threads: handing them buffers of a few kilobytes costs more time than the work, for writing and
+# reading.
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 _TAKEN_BUCKETS = 64
@@ -35,13 +36,13 @@ _32 = np.uint64(32)
 
 @dataclass(frozen=True, eq=False)
 class RunIndex:
-    """Where the buckets of one run file lie.
+    """Where the buckets of one run file are.
 
     name: of the file in staging.
-    buckets: into how many equal ranges of keys the file is cut.
+    buckets: number of equal ranges of keys that the file is cut into.
     start: the offset in the file at which the first listed bucket begins.
-    numbers: (listed buckets,) uint32, rising: the buckets that hold rows.
-    lengths: (listed buckets,) uint32: the bytes of each.
+    numbers: (listed buckets,) uint32, ascending: the buckets that hold rows.
+    lengths: (listed buckets,) uint32: the size of each in bytes.
     checksums: (listed buckets,) uint32: the CRC-32 of each.
     """
 
@@ -75,7 +76,7 @@ class RunIndex:
 
     @classmethod
     def from_row(cls, row: list[Any]) -> RunIndex:
-        """Return what `to_row` described."""
+        """Return the index that `to_row` described."""
         name, buckets, start, encoded = row
         columns = np.frombuffer(base64.b64decode(encoded), "<u4").reshape(3, -1)
         return cls(name, buckets, start, columns[0], columns[1], columns[2])
@@ -100,9 +101,9 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tuple[bytes, RunIndex]:
-    """Return the bytes of the run file of that name, and its index; `keys[i]` belongs to row i.
+    """Return the bytes of a run file named `name`, and its index; `keys[i]` is the key of row i.
 
-    Rows of one key keep their order.
+    Rows with equal keys keep their order.
     """
     order = np.argsort(keys, kind="stable")
     bucket_of_row = bucket_of(keys[order], buckets)
@@ -125,10 +126,10 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
 def _buckets_of(
     rows: pa.RecordBatch, order: NDArray[np.int64], bounds: list[tuple[int, int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows `order[start:end]` of each bucket, for rising (start, end).
+    """Yield the rows `order[start:end]` of each bucket, for ascending (start, end).
 
-    Many buckets at once, because each `take` costs as much as copying a small bucket, but not all, because rows may
-    fill a good part of a worker's memory.
+    Takes _TAKEN_BUCKETS buckets at once, because each `take` costs as much as copying a small bucket. Taking all at
+    once would copy all rows, which may fill a good part of a worker's memory.
     """
     for first in range(0, len(bounds), _TAKEN_BUCKETS):
         together = bounds[first : first + _TAKEN_BUCKETS]
@@ -141,7 +142,7 @@ def _buckets_of(
 
 
 def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
-    """Return each record batch as one Arrow IPC message. Readers know the schema, so no message repeats it."""
+    """Return each record batch as one Arrow IPC message. Readers know the schema, so the messages do not include it."""
     sink = pa.BufferOutputStream()
     ends = [schema.serialize().size]  # the stream begins with the schema
     with pa.ipc.new_stream(sink, schema, options=_LZ4) as writer:
@@ -154,8 +155,8 @@ def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[
 
 
 def decode_blocks(data: bytes | memoryview, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of blocks that follow one another. Raises pa.ArrowInvalid for damaged ones."""
-    # As a stream, because only the reader of a stream can be told not to use threads.
+    """Yield the record batches of concatenated blocks. Raises pa.ArrowInvalid if they are damaged."""
+    # Read as a stream, because only Arrow's stream reader can be told not to use threads.
     header = schema.serialize()
     with pa.ipc.open_stream(b"".join([header, data]), options=_READ) as reader:
         yield from reader
@@ -192,7 +193,10 @@ def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> 
 
 
 def _check(part: RunIndex, data: bytes, url: str) -> None:
-    """Runs are not synced to disk, so a crash of the machine can leave one cut short or filled with zeros."""
+    """Raise StorageError if a run's bytes are missing or differ from their checksums.
+
+    Runs are not synced to disk, so a crash of the machine can leave one cut short or filled with zeros.
+    """
     view = memoryview(data)
     start = 0
     for length, checksum in zip(part.lengths.tolist(), part.checksums.tolist(), strict=True):

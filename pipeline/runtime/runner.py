@@ -1,4 +1,4 @@
-"""Building and running a job with Beam: which runner, how many workers, which flags are Beam's.
+"""Builds and runs a job with Beam: chooses the runner, the number of workers and Beam's flags.
 
 Importing this module changes no logger; terminal_logs.py decides what a terminal shows.
 """
@@ -31,22 +31,23 @@ from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 DEFAULT_RUNNER = "FnApiRunner"
-"""Beam's own local runner. Not DirectRunner: what that means changes with the graph, and it may download a binary."""
+"""Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
+binary."""
 
-WORTH_A_PROCESS = 4 << 20  # bytes of input; below, starting worker processes takes longer than the work
+WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting worker processes takes longer than the work
 
 LOCAL_ATTEMPTS = 2
 REMOTE_ATTEMPTS = 3
-"""How often a job is run when workers are lost. Each attempt goes on from the pieces that the last one finished."""
+"""Maximum attempts when workers are lost. Each attempt continues from the pieces that the last one finished."""
 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 
 def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int) -> PipelineOptions:
-    """Return Beam's options from the flags that are not the job's own, `known_flags`.
+    """Return Beam's options from the flags that are not the job's own; those are `known_flags`.
 
-    By default the job runs on this machine, with one process per core when the input is large enough. Raises
-    UsageError for a flag that Beam does not know either, or whose value it does not take.
+    By default the job runs on this machine, with one process per core when the input is large enough. Raises UsageError
+    for a flag that Beam does not know, or whose value it rejects.
     """
     parser = beam_internals.flag_parser()
     unknown = parser.parse_known_args(arguments)[1]
@@ -74,7 +75,7 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
 
 @dataclass(frozen=True)
 class BeamJob:
-    """What Beam runs, as often as it takes. label: of the whole graph, for engines' pages."""
+    """A job that Beam can build and run, more than once if needed. label: name of the graph on an engine's pages."""
 
     label: str
     graph: beam.PTransform
@@ -83,13 +84,13 @@ class BeamJob:
 
     @property
     def failures(self) -> Failures | None:
-        """Where steps report the errors that no retry cures; None on local runners, where errors end the job."""
+        """Where steps report permanent errors; None on local runners, where an error ends the job."""
         return None if runs_locally(self.options) else Failures(self.staging)
 
     def build(self) -> beam.Pipeline:
         """Build the job. Nothing runs and nothing is written yet.
 
-        Raises UsageError when the runner cannot be used. A fault of the graph shows here as well.
+        Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
         check_client(self.options)
         set_in_environment(os.environ)  # local workers inherit it
@@ -106,20 +107,20 @@ class BeamJob:
 
 
 def _in_one_line(error: Exception) -> str:
-    """What Beam says about flags, each fault of which it puts on a line."""
+    """Return Beam's message about flags, which has one line per fault, as a single line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)
 
 
 def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
-    """Have a local job that uses several processes run in our worker processes, which end with the attempt."""
+    """Make a local job with several processes run in our worker processes, which end with the attempt."""
     direct = pipeline.options.view_as(DirectOptions)
     if runner_as_written(pipeline.options) != DEFAULT_RUNNER or direct.direct_num_workers == 1:
         return
     if direct.direct_running_mode == "multi_threading":
         return
 
-    # To Beam this mode means: the runner's own environment, as many times as there are workers.
+    # In this mode Beam starts the runner's own environment once per worker.
     direct.direct_running_mode = "in_memory"
     pipeline.runner = beam_internals.runner_with_workers(local_workers.worker_command(attempt))
 
@@ -127,7 +128,7 @@ def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
 def check_only(pipeline: beam.Pipeline) -> None:
     """Let Dataflow translate the job without submitting it. Other runners have no dry run; building is their check.
 
-    Raises UsageError for flags whose values Dataflow's client does not take.
+    Raises UsageError for flags whose values Dataflow's client rejects.
     """
     if not is_dataflow(pipeline.options):
         return
@@ -145,9 +146,9 @@ def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], No
     pipeline: the job as it was built, for the first attempt.
     submitted: called with Beam's result of each attempt that runs on an engine, while it runs.
 
-    Raises a worker's ClozelineError as it was raised there, StorageError when a disk refuses Beam's temporary files,
-    EngineError for anything else that an engine reports, and JobStoppedError when Ctrl-C met a job that runs in another
-    process.
+    Raises a worker's ClozelineError as it was raised there, StorageError if a disk refuses Beam's temporary files,
+    EngineError for anything else that an engine reports, and JobStoppedError if Ctrl-C stopped a job that runs in
+    another process.
     """
     attempts = LOCAL_ATTEMPTS if runs_locally(job.options) else REMOTE_ATTEMPTS
     for _ in range(attempts - 1):
@@ -164,7 +165,7 @@ def run_job(job: BeamJob, pipeline: beam.Pipeline, submitted: Callable[[Any], No
 
 
 def _check_again(options: PipelineOptions) -> None:
-    """Raise EngineError if what `check_engine` has found before the first attempt is gone. Beam would wait for it."""
+    """Raise EngineError if the engine no longer passes `check_engine`, because Beam would wait for it."""
     try:
         check_engine(options)
     except UsageError as error:

@@ -29,14 +29,14 @@ RUNNER_NAMES = {
 
 
 def short_name(runner: str) -> str:
-    """Example: `short_name("some.module.FlinkRunner")` -> `"flink"`."""
+    """Return a runner's short name. Example: `short_name("some.module.FlinkRunner")` -> `"flink"`."""
     return runner.rpartition(".")[2].lower().removesuffix("runner")
 
 
 def full_name(runner: str) -> str:
-    """Return what Beam calls a runner. Examples: "flink" -> "FlinkRunner"; a dotted path stays as it is.
+    """Return Beam's name of a runner. Examples: "flink" -> "FlinkRunner"; a dotted path stays as it is.
 
-    Raises UsageError for a name without a dot that is no runner's.
+    Raises UsageError for a name without a dot that is not a runner's.
     """
     if "." in runner:
         return runner

@@ -1,19 +1,19 @@
-"""Where the finished shards of a job go until all are complete: into the output folder at once, or into staging.
+"""Where the finished shards of a job go until all are complete: into the output folder directly, or into staging.
 
     OUTPUT/_unfinished-owner.json    {"job", "generation", "is_direct"}, on object stores while a job is unfinished
 
 On a disk shards are staged, because a rename costs nothing. A store has no rename: a staged shard is copied when it is
-published. So where the output folder holds no finished result, shards are uploaded under their final names at once,
-and only their reports lie in staging. A finished result that is to be replaced stays whole until its replacement is,
-so shards are staged then.
+published. So if the output folder holds no finished result, shards are uploaded under their final names at once, and
+only their reports are in staging. A finished result must stay intact until its replacement is complete, so shards are
+staged then.
 
-Two jobs may leave shards of the same names in one folder, one after the other. Each job that comes to a folder of
-another's begins a new generation, under its lease. A shard in the output folder counts only if its report names the
-generation of today: between two attempts of a job with the same generation no other job wrote there.
+Two jobs, one after the other, may leave shards with the same names in one folder. A job that takes over a folder from
+another one begins a new generation, under its lease. A shard in the output folder counts only if its report names the
+current generation: no other job wrote there between two attempts with the same generation.
 
-A worker may outlive its launcher and its lease on an engine. It therefore looks at the owner before and after an
-upload: before, so that it writes nothing once another job has taken over; after, for the case that this happened
-during the upload. Then it removes what it may have written over, and the other job finds that the shard is missing.
+On an engine, a worker may outlive its launcher and its lease. So it checks the owner before and after an upload:
+before, so that it writes nothing once another job has taken over; after, in case that happened during the upload. Then
+it removes the shard that it may have overwritten, and the other job finds that the shard is missing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ OWNER = "_unfinished-owner.json"
 class ShardDestination:
     """Who puts shards into a folder, and how.
 
-    job: the key of the job's options and inputs. generation: names the stretch in which no other job wrote there.
-    is_direct: shards go under their final names at once.
+    job: the key of the job's options and inputs.
+    generation: identifies the period in which no other job wrote there.
+    is_direct: shards are uploaded under their final names at once.
     """
 
     job: str
@@ -44,9 +45,10 @@ class ShardDestination:
 
 
 def decide(output: str, job: str) -> None:
-    """Settle where a job's shards go, and write it down for the workers. The caller holds the folder's lease.
+    """Decide where a job's shards go, and record it for the workers. The caller holds the folder's lease.
 
-    A job that continues its own work continues as it began, unless a result has been finished there since.
+    A job that resumes its own work keeps its decision, unless it uploads directly and a result was finished there
+    since.
     """
     if storage.is_local(output):
         return
@@ -63,7 +65,8 @@ def decide(output: str, job: str) -> None:
 def current(output: str, job: str, token: str) -> ShardDestination:
     """Return where the shards of a running job go. One request to a store; none to a disk.
 
-    Raises StorageError when another job has taken over the folder. A job without a lease (an empty token) stages all.
+    Raises StorageError if another job has taken over the folder. A job without a lease (an empty token) stages all
+    shards.
     """
     if token == "" or storage.is_local(output):
         return ShardDestination(job)
@@ -78,7 +81,7 @@ def current(output: str, job: str, token: str) -> ShardDestination:
 
 
 def upload(destination: ShardDestination, output: str, name: str, data: bytes) -> None:
-    """Write a shard under its final name. Raises StorageError when another job took over meanwhile."""
+    """Write a shard under its final name. Raises StorageError if another job took over meanwhile."""
     url = storage.join(output, name)
     storage.publish(url, data)
 
@@ -86,14 +89,15 @@ def upload(destination: ShardDestination, output: str, name: str, data: bytes) -
     if owner == destination:
         return
 
-    # Without an owner the result is finished, perhaps by another attempt of this job, from the same bytes.
+    # Without an owner the result is finished, perhaps by another attempt of this job with the same bytes, so the shard
+    # stays.
     if owner is not None:
         storage.remove(url)
     raise StorageError(f"{output} was taken over by another job while {name} was written. Run the same command again.")
 
 
 def _read(output: str) -> ShardDestination | None:
-    """Return who owns the shards in a folder. None when no job does, or when the file is not one of ours."""
+    """Return who owns the shards in a folder; None if no job does, or if the file is not one of ours."""
     with contextlib.suppress(DataError, ValueError, TypeError):
         return ShardDestination(**json.loads(storage.read(storage.join(output, OWNER))))
     return None

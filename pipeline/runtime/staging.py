@@ -1,14 +1,14 @@
-"""Unfinished work next to the finished: a job that is killed and run again continues where it stopped.
+"""Keeps unfinished work in the output folder: a job that is killed and run again continues where it stopped.
 
     OUTPUT/_unfinished-<job>/   pieces and their reports, in a folder named for the job's options and inputs
-    OUTPUT/_unfinished-owner.json  on object stores: whose shards lie in the folder already; see shard_destination.py
+    OUTPUT/_unfinished-owner.json  on object stores: whose shards are in the folder already; see shard_destination.py
     OUTPUT/_lease-<token>.json  who works in the folder; see leases.py
     OUTPUT/                     the finished shards, and manifest.json, written last
 
 A piece is trusted once its report exists, and a report is written after its piece. A job with other options or inputs,
-or of a version that makes other pieces, has another key, so it never meets pieces that are not its own. A finished
-result stays until its replacement is complete, and what other jobs left unfinished stays until a new result is
-published (see publication.py).
+or of a version that makes different pieces, has another key, so it never sees pieces that are not its own. A finished
+result stays until its replacement is complete, and unfinished work of other jobs stays until a new result is published
+(see publication.py).
 
 Shards of the result are kept with `keep_shard`, which may put them into the output folder at once. All other pieces
 stay in staging.
@@ -38,19 +38,19 @@ PIECES_VERSION = 5
 """The version of the files in staging. Raise it with every change after which old files must not be reused."""
 
 PREFIX = "_unfinished-"
-"""How the names of staging folders begin."""
+"""Prefix of the names of staging folders."""
 
 DIRECT = "direct"
-"""The key in a shard's report that says in which generation it went to the output folder; empty if it was staged."""
+"""Key in a shard's report for the generation in which it was uploaded to the output folder; empty if it was staged."""
 
 
 @dataclass(frozen=True)
 class Staging:
     """The folder of one job's unfinished work. Cheap to send to workers: it holds three strings.
 
-    output: the job's output folder, in which the staging folder lies.
+    output: the job's output folder, in which the staging folder is.
     job: the key of the job's options and inputs.
-    token: of the lease that the job holds while it runs; each attempt has another one. Empty: no lease is checked.
+    token: names the lease that the job holds while it runs; each attempt has its own. Empty: no lease is checked.
     """
 
     output: str
@@ -58,22 +58,22 @@ class Staging:
     token: str = ""
 
     def url(self, name: str) -> str:
-        """The place of a piece or a report; of the folder itself for an empty name."""
+        """Return the URL of a piece or a report, or of the folder itself for an empty name."""
         return storage.join(self.output, PREFIX + self.job, name)
 
     def is_begun(self) -> bool:
-        """Whether an attempt has written anything there."""
+        """Whether any attempt has written to the staging folder."""
         return storage.exists(self.url("").rstrip("/"))
 
     def report(self, name: str) -> Report | None:
-        """Return the report of a finished piece, or None when the piece is not finished."""
+        """Return the report of a finished piece, or None if the piece is not finished."""
         kept = self._kept(name)
         return None if kept is None else kept["report"]
 
     def report_of_shard(self, name: str) -> Report | None:
-        """Return what `keep_shard` returned for a finished shard, or None when the shard is not finished.
+        """Return what `keep_shard` returned for a finished shard, or None if the shard is not finished.
 
-        A shard in the output folder counts as none once another job may have written there.
+        A shard in the output folder no longer counts as finished once another job may have written there.
         """
         kept = self._kept(name)
         if kept is None:
@@ -85,12 +85,12 @@ class Staging:
         return kept["report"] | {DIRECT: generation}
 
     def made_now(self, name: str) -> bool:
-        """Whether this attempt made the finished piece, so that no crash of the machine came after it."""
+        """Whether this attempt made the finished piece, so that no crash of the machine can have damaged it since."""
         kept = self._kept(name)
         return kept is not None and self.token != "" and kept["attempt"] == self.token
 
     def _kept(self, name: str) -> dict[str, Any] | None:
-        """A report and the attempt that kept it. One that a crash of the machine left damaged counts as none."""
+        """Return a report and the attempt that kept it; None if there is none, or if a machine crash damaged it."""
         try:
             kept = json.loads(storage.read(self.url(name + ".json")))
         except (DataError, ValueError):  # there is none, or it is no JSON
@@ -100,7 +100,7 @@ class Staging:
         return kept if is_whole else None
 
     def piece(self, name: str) -> bytes:
-        """Return a finished piece, whether or not it was moved into place already."""
+        """Return the bytes of a finished piece, whether or not it was moved into place already."""
         try:
             return storage.read(self.url(name))
         except DataError:
@@ -110,7 +110,7 @@ class Staging:
             return storage.read(published)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a piece. It is not trusted before its report is kept."""
+        """Write a piece. It is not trusted until its report is kept."""
         storage.publish(self.url(name), data, durable=False)
 
     def keep_report(self, name: str, report: Report, generation: str = "") -> Report:
@@ -121,7 +121,7 @@ class Staging:
         return report
 
     def drop_report(self, name: str) -> None:
-        """Have the next attempt make the piece of that name again, wherever it puts it then."""
+        """Remove a piece and its report from staging, so that the next attempt makes the piece again."""
         storage.remove(self.url(name + ".json"))
         storage.remove(self.url(name))
 
@@ -131,10 +131,10 @@ class Staging:
         return self.keep_report(name, report)
 
     def keep_shard(self, name: str, data: bytes, report: Report) -> Report:
-        """Write a shard of the result and then its report. Returns the report, with where the shard lies.
+        """Write a shard of the result and then its report. Returns the report, with the shard's generation as DIRECT.
 
-        Where nothing is to be replaced, an object store takes the shard under its final name, so that it is uploaded
-        once. Raises StorageError when another job has taken over the folder.
+        If no result is to be replaced, the shard goes to an object store under its final name, so that it is uploaded
+        only once. Raises StorageError if another job has taken over the folder.
         """
         destination = shard_destination.current(self.output, self.job, self.token)
         if not destination.is_direct:
@@ -145,9 +145,9 @@ class Staging:
 
 
 def plan_staging(output: str, kind: FolderKind, identity: dict[str, Any]) -> Staging:
-    """Return the staging of the job that `identity` (its options and inputs) names. Changes nothing.
+    """Return the staging of the job that `identity` (its options and inputs) describes. Changes nothing.
 
-    Raises StorageError when the output folder cannot be written.
+    Raises StorageError if the output folder cannot be written.
     """
     storage.check_writable_folder(output)
     recorded = json.dumps(identity, sort_keys=True)
@@ -156,7 +156,7 @@ def plan_staging(output: str, kind: FolderKind, identity: dict[str, Any]) -> Sta
 
 
 def remove_if_published(staging: Staging) -> None:
-    """Remove what is unfinished if this job's own manifest is in place. Pieces that are not published yet stay."""
+    """Remove unfinished files if this job's own manifest is in place. Pieces that are not published yet stay."""
     marker = staging.url(manifests.NAME)
     with contextlib.suppress(ClozelineError):  # staging that cannot be removed only takes up space
         if not storage.exists(marker):
@@ -169,10 +169,10 @@ def remove_if_published(staging: Staging) -> None:
 
 
 def remove_unfinished(staging: Staging) -> None:
-    """Remove what jobs left that ended before they were finished, once this job's result is in place.
+    """Remove what unfinished jobs left behind, once this job's result is in place.
 
-    The lease says that no other job lives. This job's own staging goes last, and of it the copy of the manifest: as
-    long as that is there, the next attempt finds that there is more to remove.
+    The lease guarantees that no other job is at work. This job's own staging is removed last, and its copy of the
+    manifest last of all: while that exists, the next attempt sees that there is more to remove.
     """
     own = PREFIX + staging.job
     for name in storage.names(staging.output):

@@ -1,7 +1,7 @@
-"""Signals that ask a command to stop, all treated as Ctrl-C is.
+"""Signals that ask a command to stop, all treated like Ctrl-C.
 
-They often reach a whole process group, twice over: `timeout` signals the command and then its group. So workers ignore
-them and end with their launcher, and a signal that follows another within REPEAT_SECONDS is the same request.
+They often reach a whole process group, and twice: `timeout` signals the command and then its group. So workers ignore
+them and end with their launcher, and a signal within REPEAT_SECONDS of another counts as the same request.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 REPEAT_SECONDS = 5.0
-"""How long a further signal changes nothing, so that it does not interrupt what the first has begun to clean up."""
+"""For this long a repeated signal is ignored, so that it does not interrupt the cleanup that the first one started."""
 
 
 class Terminated(KeyboardInterrupt):
-    """Another program asks the command to stop, or its terminal is gone; no user is there to answer questions."""
+    """Raised if another program stops the command, or its terminal is gone: no user is there to answer questions."""
 
 
 class _Requests:
@@ -31,13 +31,13 @@ class _Requests:
 
 
 def is_requested() -> bool:
-    """Whether one of STOP_SIGNALS has come since the command began. An exception may be lost on its way."""
+    """Whether one of STOP_SIGNALS has arrived since the command began, even if its exception was lost on the way."""
     return _Requests.last is not None
 
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `Terminated` inside the block, a KeyboardInterrupt as SIGINT raises.
+    """Make SIGTERM and SIGHUP raise `Terminated` inside the block: a KeyboardInterrupt, as SIGINT raises.
 
     A signal that is ignored stays ignored: `nohup` starts a command that way. Has no effect outside the main thread,
     where Python allows no signal handlers.
@@ -68,7 +68,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 class Deferral:
-    """Signals that wait: the first is noted, and a second Ctrl-C or the end of the time raises."""
+    """Defers signals: the first is recorded, and a second Ctrl-C or the end of the time raises its exception."""
 
     def __init__(self, seconds: float, notice: str):
         self.asked: KeyboardInterrupt | None = None
@@ -77,7 +77,7 @@ class Deferral:
         self._is_over = threading.Event()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Record the first signal; raise its exception at a second Ctrl-C or when the time is over."""
         if self.asked is not None:
             if self._is_over.is_set() or number == signal.SIGINT:
                 raise self.asked
@@ -94,7 +94,7 @@ class Deferral:
         timer.start()
 
     def close(self) -> None:
-        """End the time, so that the timer does nothing any more."""
+        """End the deferral, so that the timer does nothing."""
         self._is_over.set()
 
     def _end(self, number: int) -> None:
@@ -105,10 +105,10 @@ class Deferral:
 
 @contextmanager
 def deferred(seconds: float, notice: str) -> Iterator[Deferral]:
-    """Put off Ctrl-C, SIGTERM and SIGHUP while the block does what must not be torn, for `seconds` at most.
+    """Defer Ctrl-C, SIGTERM and SIGHUP, for `seconds` at most, while the block does what must not be interrupted.
 
-    notice: what is printed when one comes. Gives what was asked for meanwhile, as `asked`. Signals that nothing in this
-    program handles stay as they are.
+    notice: printed when a signal arrives. Yields a Deferral, whose `asked` is the exception of that signal. Signals
+    without a handler in Python are left as they are.
     """
     deferral = Deferral(seconds, notice)
     if threading.current_thread() is not threading.main_thread():
@@ -127,7 +127,7 @@ def deferred(seconds: float, notice: str) -> Iterator[Deferral]:
 
 @contextmanager
 def told_as_finished(output: str) -> Iterator[None]:
-    """Have a stop inside the block say that the result in `output` is in place, and not that it has to be made."""
+    """If the block is interrupted, raise a KeyboardInterrupt that says that the result in `output` is in place."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -1,4 +1,4 @@
-"""A job that an engine has taken: its name, whether it has ended, how it is canceled, and the errors about it."""
+"""A job that an engine has accepted: its name, whether it has ended, how it is canceled, and the errors about it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pipeline.runtime.stop_signals import Terminated
 from schemas.errors import ClozelineError, UsageError
 
 LOOK_SECONDS = 2.0
-"""How often the launcher looks for errors that steps have reported, and asks a lost job server again; one request."""
+"""How often the launcher checks for errors that steps have reported, and asks a lost job server again; one request."""
 
 CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
 CONFIRM_SECONDS = 60.0  # how long the launcher waits for a job that its user has stopped to end
-RECONNECT_SECONDS = 120.0  # how long a job server may be out of reach, while it is restarted for example
+RECONNECT_SECONDS = 120.0  # how long a job server may be unreachable, for example during a restart
 
 
 class EngineError(ClozelineError):
     """An engine refused a job, lost it or could not be reached, for a reason outside this program.
 
     may_pass: the same job may succeed when it is submitted again.
-    still_runs: the engine may go on with the job.
+    still_runs: the engine may continue the job.
     """
 
     def __init__(self, message: str, may_pass: bool = False, still_runs: bool = False):
@@ -44,15 +44,15 @@ class EngineError(ClozelineError):
 
 
 class NotSubmittedError(EngineError):
-    """Nothing was started, because something is missing that the engine's client needs, such as a job server."""
+    """Nothing was started, because the engine's client lacks something that it needs, such as a job server."""
 
     exit_code = UsageError.exit_code
 
 
 class JobStoppedError(KeyboardInterrupt):
-    """Ctrl-C while a job ran elsewhere. The message says what became of it.
+    """Ctrl-C while a job ran elsewhere. The message says what became of the job.
 
-    still_runs: the engine may go on with it.
+    still_runs: the engine may continue it.
     """
 
     def __init__(self, message: str, still_runs: bool):
@@ -72,7 +72,7 @@ class RemoteJob:
         return f"job {job_identifier(self.result)} of {self.runner}"
 
     def announce(self) -> None:
-        """Say that the engine has the job, and where its page is."""
+        """Print that the engine has the job, and where its page is."""
         print(f"clozeline: {self} has been submitted.", file=sys.stderr, flush=True)
         if is_dataflow(self.options) and not makes_template(self.options):
             url = console_url(job_identifier(self.result), self.options)
@@ -91,7 +91,7 @@ class RemoteJob:
         return JobStoppedError(message, still_runs=True)
 
     def _is_to_be_canceled(self) -> bool:
-        """Ask. Whoever presses Ctrl-C again, closes the terminal or just presses Enter wants the job to end."""
+        """Ask the user. Ctrl-C again, a closed terminal or just Enter mean that the job is to be canceled."""
         try:
             answer = terminal.ask(f"clozeline: stop waiting for {self}. Cancel it, or leave it running? [C/l] ")
         except (KeyboardInterrupt, EOFError):
@@ -101,8 +101,8 @@ class RemoteJob:
     def cancel(self, failures: Failures) -> JobStoppedError:
         """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running.
 
-        Beam's job servers of Flink and Spark call a job canceled at once, and the engine goes on with it. So the job is
-        also made to end itself (`Failures.end_job`), and counts as canceled once it has.
+        Beam's job servers for Flink and Spark report a job as canceled at once, while the engine continues it. So the
+        job is also made to end itself (`Failures.end_job`), and counts as canceled once it has.
         """
         try:
             # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
@@ -133,7 +133,7 @@ class RemoteJob:
         if worker_location(self.options) == "here":  # it ends with this process, or before
             failures.report(stopped)
             return True
-        if is_dataflow(self.options) or short_runner_name(self.options) == "prism":  # whose word can be trusted
+        if is_dataflow(self.options) or short_runner_name(self.options) == "prism":  # whose states can be trusted
             return self._comes_true(lambda: self.result.state in ENDED_STATES)
 
         failures.end_job(stopped)
@@ -159,7 +159,7 @@ class RemoteJob:
         return True
 
     def cancel_quietly(self) -> None:
-        """Cancel a job that has failed. One that cannot be canceled does nothing more, and publishes nothing."""
+        """Cancel a failed job, ignoring errors: a job that stays does nothing more, and publishes nothing."""
         thread = threading.Thread(target=self._try_to_cancel, name="job cancel", daemon=True)
         thread.start()
         thread.join(CANCEL_SECONDS)
@@ -169,7 +169,7 @@ class RemoteJob:
             self.result.cancel()
 
     def last_state(self) -> Any:
-        """Wait until the job has ended and return its state; None when its server stays out of reach for too long."""
+        """Wait until the job has ended and return its state; None if its server is unreachable for too long."""
         answered = monotonic()
         is_told = False
         while monotonic() - answered < RECONNECT_SECONDS:
@@ -186,7 +186,7 @@ class RemoteJob:
         return None
 
     def lost(self, error: Exception) -> EngineError:
-        """Return the error to raise when the job server has been out of reach for too long."""
+        """Return the error to raise when the job server has been unreachable for too long."""
         reason = (
             f"{self} cannot be followed: its job server has not answered for {RECONNECT_SECONDS:.0f} s "
             f"({explain(error).text.rstrip('.')})."

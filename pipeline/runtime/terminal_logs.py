@@ -1,14 +1,14 @@
-"""What the terminal of a launcher shows of Beam's log: nothing of a local job, the essentials of a cloud's.
+"""What a launcher's terminal shows of Beam's log: nothing for a local job, the essentials for a cloud job.
 
-    local runner       nothing: errors reach the terminal as exceptions, so Beam's own report of them is a repetition
+    local runner       nothing: errors reach the terminal as exceptions, so Beam's own report would repeat them
     job service        our own warnings; the launcher itself says what the job is called and why it failed, and the rest
                        is on the console of Flink, Spark or Prism
-    any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners say at INFO, such as
+    any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners log at INFO, such as
                        the id of the submitted job and the address of its page
-    --verbose          everything from INFO on, with any runner, tracebacks included
+    --verbose          everything from INFO up, with any runner, including tracebacks
 
-This holds only while a command runs, and only when logging has not been set up: a notebook or a program that calls
-`cli.main` keeps its log settings. Levels and handlers are put back at the end.
+This holds only while a command runs, and only if logging has not been set up: a notebook or a program that calls
+`cli.main` keeps its log settings. Levels and handlers are restored at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN_LOGGER = "clozeline"
 """The parent of all of the pipeline's loggers."""
 
 RETRYING_LOGGERS = ("gcsfs", "google.auth", "urllib3")
-"""Loggers of clients that warn at each attempt; the launcher reports the last one."""
+"""Loggers of clients that warn at each retry; the launcher reports the final failure."""
 
 FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -71,7 +71,7 @@ def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]
 
 
 def _shown_loggers(beam_arguments: list[str], verbose: bool) -> list[str]:
-    """The loggers of which everything from INFO on is shown."""
+    """Return the loggers whose records are shown from INFO up."""
     if verbose:
         return [BEAM_LOGGER, OWN_LOGGER]
     if is_local_job(beam_arguments) or is_job_of_a_service(beam_arguments):
@@ -108,7 +108,7 @@ def is_job_of_a_service(beam_arguments: list[str]) -> bool:
 
 
 def runner_flag(arguments: list[str]) -> str:
-    """The value of --runner, empty when there is none. Examples: ["--runner=A"] and ["--runner", "A"] give "A"."""
+    """Return the value of --runner, or "". Examples: ["--runner=A"] and ["--runner", "A"] give "A"."""
     runner = ""
     for place, argument in enumerate(arguments):
         name, is_joined, value = argument.partition("=")

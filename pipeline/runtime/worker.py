@@ -1,7 +1,8 @@
 """A local worker process: Beam's own, with less output on the user's terminal.
 
 Errors still reach the user: Beam sends an exception's text to the process that runs the job, which raises it. A worker
-whose launcher was killed prints nothing: its connections break, and several threads of Beam would say so.
+whose launcher was killed prints nothing: its connections break, and several of Beam's threads would each print an
+error.
 """
 
 import io
@@ -20,8 +21,8 @@ from schemas.errors import UsageError
 class QuietErrors(io.TextIOWrapper):
     """stderr without the tracebacks of errors that a user can act on.
 
-    Beam prints the traceback of every exception before it sends it on. What it prints of faults in the program still
-    appears.
+    Beam prints the traceback of every exception before it sends it to the launcher. Tracebacks of bugs in the program
+    still appear.
     """
 
     _after_traceback = False
@@ -57,7 +58,7 @@ def main() -> None:
     import_beam()
     beam_internals.run_worker(sys.argv)
 
-    # All work is handed over. Tearing down the interpreter would keep the user waiting for half a second.
+    # All results have been sent. Tearing down the interpreter would keep the user waiting for half a second.
     os._exit(0)
 
 

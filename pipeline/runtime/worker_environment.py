@@ -1,4 +1,4 @@
-"""How a process is set up that does a job's work, wherever it runs. Imports little, because workers start here."""
+"""Sets up any process that does a job's work. Imports little, because workers start here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def set_in_environment(environment: MutableMapping[str, str]) -> bool:
 
 
 def look_for_cycles_seldom() -> None:
-    """Have Python look for reference cycles once in 100,000 new objects, not once in 700.
+    """Make Python look for reference cycles once per 100,000 new objects instead of once per 700.
 
     Importing Beam and building a graph make many objects that stay, and a run of documents is millions of strings; none
-    of them are cycles. Looking through them takes a tenth of a small job's time and 5% of a large one's.
+    of them are in cycles. Looking through them takes a tenth of a small job's time and 5% of a large one's.
     """
     gc.set_threshold(100_000, 50, 50)

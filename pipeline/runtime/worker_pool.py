@@ -1,4 +1,4 @@
-"""A pool of workers for engines: it waits at an address and forks a worker for each request (EXTERNAL).
+"""A pool of workers for engines (EXTERNAL): it listens at an address and forks a worker for each request.
 
 Three kinds of processes: the pool, which speaks gRPC with the engine; the fork server of multiprocessing, which has
 imported Beam and the pipeline and has no threads, so that forking it is safe; and the workers, forked from the latter.
@@ -47,7 +47,8 @@ def serve(host: str, port: int) -> int:
 
     Raises UsageError when the address cannot be used.
     """
-    # Not an Event: a signal that arrives within its `wait` would find its lock taken and never get it.
+    # Not an Event: a signal that arrives during `wait` may find the Event's lock taken, and its handler would wait
+    # forever.
     signals: SimpleQueue[int] = SimpleQueue()
 
     def stop(number: int, frame: object) -> None:
@@ -97,7 +98,7 @@ def _listen(host: str, port: int, pool: WorkerPool) -> grpc.Server:
 
 
 def _try_address(host: str, port: int) -> None:
-    """Raise OSError when no socket can listen at an address, or when another one does already.
+    """Raise OSError if no socket can listen at an address, or if another program already does.
 
     A name may stand for several addresses, of which some do not exist on this machine.
     """
@@ -106,7 +107,7 @@ def _try_address(host: str, port: int) -> None:
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # As gRPC does: connections of a pool that has just ended do not count.
+                # Like gRPC: remaining connections of a pool that has just ended do not block the address.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
@@ -121,7 +122,7 @@ def _try_address(host: str, port: int) -> None:
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     """The service that engines call. Requests arrive in several threads.
 
-    workers: by id. Ids are an engine process's own, so two TaskManagers may use one at the same time.
+    workers: by id. Ids are unique only within an engine process, so two TaskManagers may use the same id.
     """
 
     context: ForkServerContext
@@ -131,7 +132,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StartWorker(
         self, request: beam_fn_api_pb2.StartWorkerRequest, context: object
     ) -> beam_fn_api_pb2.StartWorkerResponse:
-        """Start a worker. A failure is part of the answer."""
+        """Start a worker. A failure is reported in the response."""
         endpoints = Endpoints(
             id=request.worker_id,
             provision_endpoint=request.provision_endpoint.url,
@@ -152,9 +153,10 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StopWorker(
         self, request: beam_fn_api_pb2.StopWorkerRequest, context: object
     ) -> beam_fn_api_pb2.StopWorkerResponse:
-        """Stop a worker, if it is certain which one is meant. Any worker ends by itself once its engine is gone."""
+        """Stop a worker, unless its id is ambiguous. Any worker ends by itself once its engine is gone."""
         with self.lock:
             named = self.workers.pop(request.worker_id, [])
+            # Several live workers may have this id: forget one that has ended, and stop none.
             if len(named) > 1:
                 ended = [worker for worker in named if not worker.is_alive()]
                 for worker in ended[:1]:
@@ -187,15 +189,15 @@ def _do_nothing() -> None:
 
 
 def _run_worker(endpoints: Endpoints) -> None:
-    """What a forked process does: work, and end when the pool does."""
+    """Run a worker in the forked process, and end when the pool does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the pool, which stops its workers
     threading.Thread(target=_end_with_pool, name="pool watch", daemon=True).start()
-    with contextlib.suppress(UsageError):  # the engine is gone before it was asked for the job
+    with contextlib.suppress(UsageError):  # the engine was gone before it could be asked for the job
         work(endpoints)
 
 
 def _end_with_pool() -> None:
-    # The process that forked this one lives as long as any of its children; the pool is what started them.
+    # The fork server, which forked this process, lives as long as any of its children. `parent_process` is the pool.
     pool = multiprocessing.parent_process()
     if pool is not None:
         pool.join()

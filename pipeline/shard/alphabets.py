@@ -59,14 +59,14 @@ _TRADITIONAL_COMMON = (
 _KANA_COMMON = "".join(map(chr, range(0x3041, 0x30FF))) + "。、「」・"
 _HANGUL_COMMON = "이다는을의에고하가지를은로한기도사리나인대어자시아정서일해그라과것수있보들주부으만했전"
 
-# Without rare characters: any other ideograph or syllable counts a little; see `_character_weight`.
+# No rare characters are listed: any other ideograph or syllable counts a little; see `_character_weight`.
 _SIMPLIFIED: tuple[Alphabet, ...] = (Alphabet(_SIMPLIFIED_COMMON),)
 _TRADITIONAL: tuple[Alphabet, ...] = (Alphabet(_TRADITIONAL_COMMON),)
 _KANA: tuple[Alphabet, ...] = (Alphabet(_KANA_COMMON),)
 _HANGUL: tuple[Alphabet, ...] = (Alphabet(_HANGUL_COMMON),)
 _ANY_EAST_ASIAN: tuple[Alphabet, ...] = (Alphabet(_SIMPLIFIED_COMMON + _KANA_COMMON + _HANGUL_COMMON),)
 
-# (encoding, alphabets). Of equal scores the first wins, so the more frequent encoding of a script comes first.
+# (encoding, alphabets). The first of equal scores wins, so the more common encoding of a script comes first.
 CANDIDATES: tuple[tuple[str, tuple[Alphabet, ...]], ...] = (
     ("cp1252", _WESTERN),
     ("cp1251", _CYRILLIC),

@@ -1,9 +1,9 @@
-"""Read bzip2 files block by block, from any block on.
+"""Reads bzip2 files block by block, from any block on.
 
-A block begins with a magic number of 48 bits at any bit, not only at bytes, and holds up to 900,000 bytes before the
-first step of compression. There is no table of blocks and no size in their headers: a block ends where the next magic
-number stands, that of a block or of the end of a stream. To be decompressed, a block is shifted to a byte and made the
-only one of a stream. Its checksum then tells whether it was cut where it ends.
+A block begins with a magic number of 48 bits at any bit offset, not only at whole bytes, and contains up to 900,000
+bytes before the first step of compression. There is no table of blocks and no size in their headers: a block ends at
+the next magic number, that of a block or of the end of a stream. To be decompressed, a block is shifted to a byte
+boundary and wrapped as the only block of a stream. Its checksum then tells whether it was cut at the right place.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_BLOCK_BYTES = 5 << 18
 """More than any block has: incompressible data grows by less than 2 % over the 900,000 bytes of the largest block."""
 
 MAX_ATTEMPTS = 4
-"""Magic numbers that are tried as the end of a block. One that stands inside of a block by chance is that of a damaged
-block, or one in 10^14 of sound ones."""
+"""Magic numbers that are tried as the end of a block. A failed attempt means that the block is damaged, or that the
+bits of a magic number occur inside of it by chance, as in one of 10^14 sound blocks."""
 
 
 def bzip2_blocks(source: CompressedBytes) -> Frames:
-    """Yield the blocks from the next byte to the end of the file. A stream or a block begins in that byte.
+    """Yield the blocks from the next byte to the end of the file. A stream or a block must begin in that byte.
 
     Raises DataError for a damaged block, and EOFError for a block or a stream without an end.
     """
@@ -50,15 +50,15 @@ def bzip2_blocks(source: CompressedBytes) -> Frames:
 
 
 def block_candidates(data: bytes) -> Iterator[int]:
-    """Yield the places in `data` of the bytes in which the magic number of a block begins."""
+    """Yield the byte offsets in `data` at which the magic number of a block begins, at any bit of the byte."""
     for place in sorted(_places_of(_BLOCK, data)):
         yield place // 8
 
 
 class _Bits:
-    """Bits of the compressed file, from where it was opened. Places count bits from the beginning of the file.
+    """Bits of the compressed file, from where it was opened. Places are bit offsets from the beginning of the file.
 
-    magic_places: where the magic numbers stand that were read so far, in order.
+    magic_places: the places of the magic numbers that were read so far, in order.
     """
 
     def __init__(self, source: CompressedBytes):
@@ -74,14 +74,14 @@ class _Bits:
         return 8 * (self._data_start + len(self._data))
 
     def has(self, end: int) -> bool:
-        """Return whether the file has all bits before `end`, after reading them."""
+        """Read until all bits before `end` are available, and return whether the file has them."""
         while self.end < end:
             if not self.read():
                 return False
         return True
 
     def number(self, place: int, size: int) -> int:
-        """Return the number that `size` bits at `place` are, the first one the highest; -1 if there are fewer."""
+        """Return `size` bits at `place` as a big-endian number; -1 if the file has fewer."""
         if not self.has(place + size):
             return -1
 
@@ -92,10 +92,10 @@ class _Bits:
         return number & ((1 << size) - 1)
 
     def read(self) -> bool:
-        """Read on. Return False at the end of the file."""
+        """Read more bytes. Return False at the end of the file."""
         data = self.source.take(4 * READ_BYTES)
 
-        # A magic number may have begun in the last bytes that were there before.
+        # A magic number may have begun in the last bytes of the earlier data.
         overlap = self._data[-(_MAGIC_BITS // 8) :]
         base = self.end - 8 * len(overlap)
         found = sorted(_places_of(_BLOCK, overlap + data) + _places_of(_END, overlap + data))
@@ -106,7 +106,7 @@ class _Bits:
         return bool(data)
 
     def forget_before(self, place: int) -> None:
-        """Drop what was read before `place`, once it is much."""
+        """Drop the data before `place`, once it is more than MAX_BLOCK_BYTES."""
         dropped = place // 8 - self._data_start
         if dropped > MAX_BLOCK_BYTES:
             self._data = self._data[dropped:]
@@ -129,7 +129,7 @@ def _first_block(bits: _Bits) -> int | None:
 
 
 def _next_stream(bits: _Bits, end_place: int) -> int | None:
-    """Return the place of the first magic number of the stream after an end; None at the end of the file."""
+    """Return the place of the first magic number of the stream that follows an end; None at the end of the file."""
     end = end_place + _MAGIC_BITS + _CHECKSUM_BITS
     if not bits.has(end):
         raise no_end("bz2 stream with its end", end_place // 8)
@@ -178,7 +178,7 @@ def _decompress_block(bits: _Bits, place: int) -> tuple[bytes, int]:
 
 
 def _magics_after(bits: _Bits, place: int) -> Iterator[int]:
-    """Yield the places of magic numbers after the one at `place`, as far as a block may reach."""
+    """Yield the places of magic numbers after the one at `place`, as far as a block may extend."""
     last_place = place
     while True:
         following = bisect_right(bits.magic_places, last_place)
@@ -190,7 +190,7 @@ def _magics_after(bits: _Bits, place: int) -> Iterator[int]:
 
 
 def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:
-    """Decompress the block in bits [place, end). Raises OSError, ValueError or EOFError if it is none."""
+    """Decompress the block in bits [place, end). Raises OSError, ValueError or EOFError if that is not a block."""
     checksum = bits.number(place + _MAGIC_BITS, _CHECKSUM_BITS)
     block = bits.number(place, end - place)
 
@@ -208,12 +208,13 @@ def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:
 
 
 def _places_of(magic: int, data: bytes) -> list[int]:
-    """Return the bits of `data` at which a magic number stands, in no order."""
+    """Return the bit offsets in `data` of a magic number, in no particular order."""
     places: list[int] = []
     padded = data + b"\0"
 
     for shift in range(8):
-        # Shifted, the number fills five bytes and parts of the two around them.
+        # Shifted, the number fills five whole bytes and parts of the bytes before and after. Search for the five, then
+        # compare all 48 bits.
         shifted = magic << (8 - shift)
         core = shifted.to_bytes(7, "big")[1:6]
 

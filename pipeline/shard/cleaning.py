@@ -1,4 +1,4 @@
-"""Clean the text of a document by fixed rules, and count what each rule did.
+"""Cleans the text of a document by fixed rules, and counts what each rule did.
 
 The rules, by the names of their counters in the manifest:
 
@@ -7,14 +7,14 @@ The rules, by the names of their counters in the manifest:
     line ends made plain          every other kind of line end becomes a newline
     spaces made plain             every other kind of space becomes a space
     combining marks cut           all but the first MAX_MARKS marks on one letter, as in stream-safe text (UAX #15)
-    composed (NFC)                documents that Unicode's composed form changed, so that equal-looking text is equal
-    long words removed            runs of more than MAX_WORD characters without a space: encoded files, not words
+    composed (NFC)                documents changed by Unicode's composed form, so that equal-looking text is equal
+    long words removed            words of more than MAX_UNBROKEN_CHARACTERS without a space: encoded files, not words
 
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
-Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search: of
-all characters in a script such as Chinese, and in English of the few that are not letters, digits or punctuation of
-ASCII, which `bytes.translate` picks out.
+Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search. In
+a script such as Chinese it covers all characters; in English, only the few that are not ASCII letters, digits or
+punctuation, which `bytes.translate` picks out.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from functools import cache
 MAX_UNBROKEN_CHARACTERS = 2000
 
 MAX_MARKS = 30
-"""No language puts more than a few marks on a letter. To compose a run of marks takes quadratic time."""
+"""No language puts more than a few marks on a letter. Composing a run of marks takes quadratic time."""
 
 _SAMPLE_STEP = 10
-"""A run of 31 marks holds at least three of every tenth character; see `cut_marks`."""
+"""Every tenth character of a text includes at least three of any run of 31 marks; see `cut_marks`."""
 
 _UNCHANGED_ASCII = bytes({0x0A} | set(range(0x20, 0x7F)))
 """The ASCII characters that no rule changes: newline, space, letters, digits, punctuation."""
 
 _HEAD = 256
-"""Characters at the beginning of a text that decide how to search it. They change the time it takes, not the result."""
+"""Number of characters at the start of a text that decide how to search it. They affect the time, not the result."""
 
-# Without \n, the classes are members of a set of characters: [ ... ].
-# \r; vertical tab and form feed; the file, group and record separators; NEL; line and paragraph separator.
+# Contents of character sets [...], all without \n. Line ends: \r; vertical tab and form feed; the file, group and
+# record separators; NEL; line and paragraph separator.
 _LINE_ENDS = "\r\v\f\x1c-\x1e\x85\u2028\u2029"
 
 # Control characters of ASCII and Latin-1 that are neither line ends nor spaces; the byte order mark; lone surrogates.
@@ -59,7 +59,7 @@ _SUBSTITUTIONS = (
 
 
 def clean(text: str, counts: Counter[str]) -> str:
-    """Return the clean text, and add what each rule did to `counts`.
+    """Return the clean text, and add the number of changes by each rule to `counts`.
 
     The result is in composed form (NFC), its only white space is space and newline, and cleaning it again changes
     nothing. Example: `"a\\x00\\u00a0b"` -> `"a b"`.
@@ -72,7 +72,8 @@ def clean(text: str, counts: Counter[str]) -> str:
     if not patterns.to_clean.search(unusual):
         return text
 
-    # Before any other line end becomes \n, for only a \r that has one in the input ends the same line.
+    # Must come before other line ends become \n: only a \r directly before a \n of the input belongs to the same line
+    # end.
     if "\r" in unusual:
         text = text.replace("\r\n", "\n")
 
@@ -89,20 +90,20 @@ def clean(text: str, counts: Counter[str]) -> str:
     if not patterns.to_compose.search(unusual):
         return text
 
-    # Long runs of marks are cut before they are composed, for that takes time in the square of their length.
+    # Long runs of marks are cut before they are composed, because composing takes time quadratic in their length.
     text = cut_marks(text, counts)
     composed = unicodedata.normalize("NFC", text)
     if composed == text:
         return text
 
     counts["composed (NFC)"] += 1
-    return cut_marks(composed, counts)  # again, because a few marks are composed into two
+    return cut_marks(composed, counts)  # again, because a few marks become two when composed
 
 
 def _unusual_characters(text: str) -> str:
     """Return the characters of a text, in order, except ASCII characters that no rule changes.
 
-    Where most characters are not ASCII, it is faster to keep those as well, so they may be there or not.
+    Where most characters are not ASCII, keeping those as well is faster, so the result may or may not include them.
     """
     head = text[:_HEAD]
     if not head.isascii() and len(head.encode(errors="replace")) > 1.5 * len(head):
@@ -116,10 +117,10 @@ def _unusual_characters(text: str) -> str:
 
 
 def _substitute(text: str, unusual: str, pattern: re.Pattern[str], replacement: str) -> tuple[str, int]:
-    """Replace the characters of a text that a pattern matches, and return how many there were.
+    """Replace the characters of a text that a pattern matches. Return the new text and the number of replacements.
 
-    `unusual` holds at least those characters of the text. Different ones are few, and `replace` is many times as fast
-    as a pattern.
+    `unusual` contains at least those characters of the text. Few of them are distinct, and `str.replace` is many times
+    as fast as a pattern.
     """
     times = 0
     while found := pattern.search(unusual):
@@ -131,12 +132,12 @@ def _substitute(text: str, unusual: str, pattern: re.Pattern[str], replacement: 
 
 
 def cut_marks(text: str, counts: Counter[str]) -> str:
-    """Return the text with at most MAX_MARKS combining marks in a row, and add those that were cut to `counts`."""
+    """Return the text with at most MAX_MARKS combining marks in a row, and add the number cut to `counts`."""
     patterns = _patterns()
 
-    # Among any 31 consecutive characters, every tenth of the text is met at least three times. So if a run of more
-    # than 30 marks exists, the sample below has three marks in a row. Nearly all texts end here, after a look at a
-    # tenth of their characters.
+    # Any 31 consecutive characters include at least three of every tenth character of the text. So if there is a run of
+    # more than 30 marks, the sample below has three marks in a row. Nearly all texts end here, after a look at a tenth
+    # of their characters.
     if not patterns.three_marks.search(text[::_SAMPLE_STEP]):
         return text
 
@@ -148,11 +149,11 @@ def cut_marks(text: str, counts: Counter[str]) -> str:
 
 @dataclass(frozen=True)
 class _Patterns:
-    """Patterns that take some time (60 ms) to make from Unicode's tables.
+    """Patterns that take some time (60 ms) to build from Unicode's tables.
 
     to_clean: a character that some rule may change.
     to_compose: a character that composition (NFC) may change, or that may be composed with the one before it. A text
-        without any is in composed form, and has no combining mark.
+    without any is in composed form, and has no combining mark.
     long_runs: more than MAX_MARKS combining marks; group 1 holds those that stay.
     three_marks: any three marks, for a quick search.
     """
@@ -165,11 +166,11 @@ class _Patterns:
 
 @cache
 def _patterns() -> _Patterns:
-    """Make the patterns.
+    """Build the patterns.
 
-    A mark is a character with a combining class, or one that decomposes into such characters only; none lies above
-    U+1FFFF. The patterns for a quick search take all characters of some ranges above U+FFFF for marks, because Python
-    searches for a set below that thirty times faster.
+    A mark is a character with a combining class, or one that decomposes into such characters only; none is above
+    U+1FFFF. The patterns for a quick search treat all characters of some ranges above U+FFFF as marks, because Python
+    searches for a set of characters below that thirty times faster.
     """
     marks: set[str] = set()
     composable: set[str] = set()
@@ -179,8 +180,8 @@ def _patterns() -> _Patterns:
         if not unicodedata.is_normalized("NFD", character):
             decomposed = unicodedata.normalize("NFD", character)
 
-            # All parts but the first may be composed with the character before them. A character that is not what its
-            # parts are composed to never stays.
+            # All parts but the first may be composed with the character before them. And a character that its own parts
+            # do not compose to never stays in composed text.
             composable.update(decomposed[1:])
             if unicodedata.normalize("NFC", decomposed) != character:
                 composable.add(character)
@@ -191,7 +192,8 @@ def _patterns() -> _Patterns:
     exact_set = _character_set(marks)
     quick_marks = _character_set(mark for mark in marks if mark <= "\uffff") + "\U00010000-\U0001ffff"
 
-    # Not among them: emoji (U+1F000 to U+1FFFF) and the ideographs of plane 2 before U+2F800, which all stay.
+    # This leaves out emoji (U+1F000 to U+1FFFF) and the ideographs of plane 2 before U+2F800, which composition never
+    # changes.
     quick_composable = _character_set(character for character in composable | marks if character <= "\uffff")
     quick_composable += "\U00010000-\U0001efff\U0002f800-\U0010ffff"
 
@@ -204,12 +206,12 @@ def _patterns() -> _Patterns:
 
 
 def _character_set(characters: Iterable[str]) -> str:
-    """Return the inside of a set in a pattern."""
+    """Return the characters, escaped, as the inside of a regular expression's [...]."""
     return "".join(map(re.escape, sorted(characters)))
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
-    """Return the sentences without words above MAX_WORD characters, and without sentences that are empty then."""
+    """Drop words above MAX_UNBROKEN_CHARACTERS, and sentences that become empty. Adds the words to `counts`."""
     if max(map(len, sentences), default=0) <= MAX_UNBROKEN_CHARACTERS:
         return sentences
 

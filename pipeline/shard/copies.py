@@ -1,10 +1,11 @@
-"""Copies of one text: all but one are dropped, as early as they meet, and counted by their source.
+"""Drops all copies of one text but one, as early as they meet, and counts the dropped ones by source.
 
 With --dedup, copies are dropped within a run, where runs are merged, and in the shard. All copies of a text go to the
 same shard, so a page that occurs a million times would otherwise fill it, whatever the number of shards.
 
-The copy that stays is the first by source and then by content, because copies may be cut into different sentences. The
-first of several firsts is the first of all, and counts add up, so it does not matter where copies meet.
+The copy that stays is the first by source and then by content, because copies may be cut into different sentences.
+Choosing a first copy step by step gives the same copy as choosing it once, and counts add up, so it does not matter
+where copies meet.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from schemas.shards import TEXT_SCHEMA
 Dedup = Literal["none", "exact", "minhash"]
 
 COUNTED_SCHEMA = TEXT_SCHEMA.append(pa.field("copies", pa.string()))
-"""The documents of runs whose copies are dropped.
+"""Columns of documents in runs whose copies are dropped.
 
-copies: how many copies of the document were dropped, as JSON: {source: count}. Null where there were none.
+copies: how many copies of the document were dropped, as JSON: {source: count}. Null if there were none.
 """
 
-_HASHED_ROWS = 256  # become Python strings at once
+_HASHED_ROWS = 256  # rows that become Python strings at once
 
 
 def run_schema(dedup: Dedup) -> pa.Schema:
-    """Return the columns of documents on the way to their shard."""
+    """Return the columns of documents until they reach their shard."""
     return TEXT_SCHEMA if dedup == "none" else COUNTED_SCHEMA
 
 
@@ -44,7 +45,7 @@ def drop_copies(documents: pa.Table) -> pa.Table:
     if not is_dropped.any():
         return documents
 
-    # Both those that are dropped now and those that were dropped in their favor before.
+    # Count the copies that are dropped now, and those that were dropped earlier in favor of one of them.
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     dropped = documents.select(["source", "copies"]).filter(pa.array(is_dropped))
     rows = zip(kept_row[is_dropped].tolist(), dropped["source"].to_pylist(), dropped["copies"].to_pylist(), strict=True)
@@ -62,7 +63,7 @@ def drop_copies(documents: pa.Table) -> pa.Table:
 
 
 def dropped_by_source(documents: pa.Table) -> dict[str, int]:
-    """Return how many copies were dropped of all documents (COUNTED_SCHEMA), by source, sorted by name."""
+    """Return the number of dropped copies of all documents (COUNTED_SCHEMA) by source, sorted by name."""
     dropped: Counter[str] = Counter()
     for copies in documents["copies"].drop_null().to_pylist():
         dropped.update(_parse(copies))
@@ -74,7 +75,7 @@ def _parse(copies: str | None) -> dict[str, int]:
 
 
 def first_copies(documents: pa.Table) -> NDArray[np.int64]:
-    """Return (documents,) int64: for each row, the row of the copy that stays, which is the row itself if it does."""
+    """Return (documents,) int64: for each row, the row of the copy that stays, which may be the row itself."""
     _, group_of_row, group_size = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
     kept_row = np.arange(len(group_of_row))
     repeated = np.flatnonzero(group_size[group_of_row] > 1)
@@ -96,22 +97,22 @@ def first_copies(documents: pa.Table) -> NDArray[np.int64]:
     is_first = np.ones(len(rows), dtype=bool)
     is_first[1:] = group_of_sorted[1:] != group_of_sorted[:-1]
 
-    # Each row follows the first one of its group.
+    # Within a group the copy that stays comes first, so carry its position forward to the rows after it.
     place_of_first = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
     kept_row[rows] = rows[place_of_first]
     return kept_row
 
 
 def content_keys(documents: pa.Table) -> NDArray[np.uint64]:
-    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 where the id is unique.
+    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 if its id is unique.
 
-    Only documents with the same id can tie. They are few, so the hash, a Python call per document, is rarely needed.
+    Only documents with the same id can tie. They are few, so the hash, one Python call per document, is rarely needed.
     """
     _, group_of_row, group_size = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
     is_repeated = group_size[group_of_row] > 1
     hashes = np.zeros(len(is_repeated), dtype=np.uint64)
 
-    # Batch by batch, because all chunks of a column together may be more than an Arrow array holds.
+    # Batch by batch, because all chunks of a column together may exceed the size of an Arrow array.
     start = 0
     for batch in documents.to_batches():
         repeated = np.flatnonzero(is_repeated[start : start + batch.num_rows])

@@ -1,9 +1,9 @@
-"""Read one piece of a large compressed file: the frames that belong to it, and the end of its last record.
+"""Reads one piece of a large compressed file: the frames that belong to it, and the end of its last record.
 
-The piece's text begins with its first frame. As in plain files, a line belongs to the piece in which it begins, but
-with one difference: where a line begins exactly with a frame, the reader of that frame cannot know it, for the line
-feed before it is in a frame that it does not read. So a line belongs to the piece that holds the byte before it. In
-other words: a reader passes over the text up to the first line feed, and reads lines until one begins after its end.
+The piece's text begins with its first frame. As in plain files, a line belongs to the piece in which it begins, with
+one difference: if a line begins exactly with a frame, the reader of that frame cannot know it, because the line feed
+before it is in a frame that it does not read. So a line belongs to the piece that contains the byte before it. In other
+words: a reader skips the text up to the first line feed, and reads lines until one begins after its end.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BUFFER_BYTES = 1 << 16
 class CutFile(PlainBytes):
     """The plain bytes from the first frame of a piece to the end of the file; none if no frame belongs to the piece.
 
-    end: the plain offset at which the frames of the next piece begin, from the first frame of this one; None until it
-        is reached. It is known before any byte after it is passed on.
+    end: the plain offset at which the frames of the next piece begin, counted from this piece's first frame. None until
+    it is reached. It is set before any byte after it is returned.
     """
 
     def __init__(self, piece: Piece, max_ratio: int):
@@ -66,7 +66,7 @@ class CutFile(PlainBytes):
         return self._source.offset - self._first_frame if self._source else 0
 
     def _noting_end(self, frames: Frames, one_frame: bool) -> Iterator[bytes]:
-        """Yield the bytes of frames, and set `end` at the first frame of another piece."""
+        """Yield the bytes of frames, and set `end` at the first frame of the next piece."""
         piece = self._piece
         plain_bytes = 0
 
@@ -85,9 +85,9 @@ class CutFile(PlainBytes):
 
 
 def open_cut(piece: Piece, max_ratio: int) -> io.BufferedReader:
-    """Open a piece of a large compressed file for reading its plain bytes; `raw` of what is returned is a CutFile.
+    """Open a piece of a large compressed file to read its plain bytes. The returned file's `raw` is a CutFile.
 
-    Reading raises DataError for a bomb and for damage, and the exceptions in DECOMPRESSION_ERRORS.
+    Reading raises DataError for a decompression bomb or damage, and the exceptions in DECOMPRESSION_ERRORS.
     """
     return io.BufferedReader(CutFile(piece, max_ratio), _BUFFER_BYTES)
 
@@ -106,12 +106,12 @@ def first_line(file: IO[bytes], piece: Piece) -> int:
 
 
 def bytes_to_end(file: Any, offset: int) -> int:
-    """Return how many bytes after plain offset `offset` the lines of the piece may begin in, as far as is known."""
+    """Return how many bytes after plain offset `offset` the piece's lines may begin in; NO_END while unknown."""
     end = file.raw.end
     return NO_END if end is None else end + 1 - offset
 
 
 def is_later_line(file: Any, offset: int) -> bool:
-    """Return whether a line that was just read, and begins at `offset`, belongs to a later piece."""
+    """Return whether a line that was just read and begins at `offset` belongs to a later piece."""
     end = file.raw.end
     return end is not None and offset > end

@@ -1,21 +1,21 @@
-"""Where a large compressed file can be cut: at the frames that begin early in one of its cells.
+"""Finds where a large compressed file can be cut: at the frames that begin early in one of its cells.
 
 The launcher does not know where frames begin, so it cuts large compressed files into ranges of CELL_BYTES of the
 compressed file and leaves it to the workers to find frames. Cut points are those frames that begin in the first
-SEARCH_BYTES of a cell, for any ranges. A range owns all frames from its first cut point up to the first cut
-point at or after its end; a range without a cut point owns nothing. Frames are next to each other, so the ranges own
-every frame exactly once.
+SEARCH_BYTES of a cell, whatever the ranges are. A range owns all frames from its first cut point up to the first cut
+point at or after its end; a range without a cut point owns nothing. Frames are adjacent, so the ranges own every frame
+exactly once.
 
-Cost: a range in which no frame begins, as all but the first one of a file of one large frame, is one read of
-SEARCH_BYTES, a quarter of a cell. Most such files say in their first or last bytes that they are one frame; then it is
-a read of a few bytes, remembered by the process. Frames larger than a cell are read once, by the range that holds the
-last cut point before them.
+Cost: a range in which no frame begins costs one read of SEARCH_BYTES, a quarter of a cell. If a file is a single large
+frame, that is every range but the first. Most such files say in their first or last bytes that they are one frame; then
+the cost is a read of a few bytes, remembered by the process. Frames larger than a cell are read once, by the range with
+the last cut point before them.
 
-Finding frames: bytes that look like the beginning of a frame also stand inside of frames, by chance or because the
-plain text holds compressed data. A place counts only if what begins there can be decompressed, to its end or for
+Finding frames: bytes that look like the beginning of a frame also occur inside of frames, by chance or because the
+plain text contains compressed data. A place counts only if what begins there can be decompressed, to its end or for
 VERIFIED_BYTES, and another frame or the end of the file follows it. By chance that happens less than once in 2^60
-places. And it is checked: the reader of a range repeats the next range's search, and raises DataError unless that finds
-the frame which it has just reached.
+places. It is also checked: the reader of a range repeats the next range's search, and raises DataError unless that
+finds the frame that it has just reached.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ from pipeline.shard.zstd_frames import declared_plain_bytes, frame_candidates, z
 from schemas.errors import DataError
 
 CELL_BYTES = 4 << 20
-"""Compressed bytes between places where a file may be cut. Of text, they hold about as much as one plain split."""
+"""Compressed bytes between places where a file may be cut. They contain about as much text as one plain split."""
 
 SEARCH_BYTES = 1 << 20
-"""Bytes at the beginning of a cell in which a frame makes a cut point. Every bzip2 block is shorter."""
+"""A frame that begins within this many bytes of a cell's start is a cut point. Every bzip2 block is shorter."""
 
 VERIFIED_BYTES = 1 << 20
-"""Plain bytes that the first frame after a place must have without an error, if it is not shorter."""
+"""Plain bytes of a candidate frame that must decompress without an error, unless the frame is shorter."""
 
 VERIFIED_READ = 1 << 18
-"""Compressed bytes that are read at least, so that looking at a frame takes one request."""
+"""Minimum compressed bytes to read, so that checking a frame takes one request."""
 
 MAGIC_BYTES = 8
-"""Bytes after a window that are read with it, because the beginning of a frame may cross its end."""
+"""Extra bytes that are read after a window, because the beginning of a frame may cross its end."""
 
 ONE_FRAME_GROWTH = 2
-"""A frame with this many times the bytes of the whole compressed file is taken for its only one: text grows more."""
+"""A frame with this many times the bytes of the whole compressed file is assumed to be its only one: text compresses
+better than that."""
 
 _GZIP_SIZE_BYTES = 4  # at the end of a file: plain bytes of its last member, modulo 2^32
 _ZSTD_HEADER_BYTES = 18
 
-# One bit per file that a process reads a piece of.
+# One bit for each file that this process reads a piece of.
 _ONE_FRAME: RecentValues[bool] = RecentValues(1024)
 
 
@@ -62,8 +63,8 @@ _ONE_FRAME: RecentValues[bool] = RecentValues(1024)
 class FrameFormat:
     """How frames of one compression are found and read.
 
-    frame: what they are called in errors.
-    candidates: yields the places in some bytes where one may begin.
+    frame: what a frame is called in errors.
+    candidates: yields the offsets in some bytes at which a frame may begin.
     """
 
     frame: str
@@ -84,9 +85,9 @@ def is_cut_point(frame_start: int) -> bool:
 
 
 def is_one_frame(file: InputFile, compression: str) -> bool:
-    """Return whether a file says in its first or last bytes that it consists of one frame, so that nothing is searched.
+    """Return whether the first or last bytes of a file say that it is a single frame, so that no search is needed.
 
-    Files of one frame that do not say so, as gzip beyond 4 GB of plain text, cost their readers a search.
+    Files of one frame that do not say so, such as gzip with over 4 GB of plain text, cost their readers a search.
     """
     if compression == "bz2":
         return False
@@ -133,10 +134,10 @@ def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> 
 
 
 def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int | None) -> None:
-    """Raise DataError unless the reader of the range after `end` begins at the frame that really begins there.
+    """Raise DataError unless the search by the next range's reader, from `end` on, finds the frame at `frame_start`.
 
-    name: of the file in the error.
-    frame_start: of that frame; None if there is no cut point from `end` to the end of the file.
+    name: the file's name in the error.
+    frame_start: the next cut point that this reader reached; None if there is none from `end` to the end of the file.
     """
     last = file.size if frame_start is None else frame_start + 1
     found = first_cut_point(file, compression, end, last)
@@ -157,7 +158,7 @@ def check_next_cut_point(file: InputFile, name: str, compression: str, end: int,
 
 
 def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
-    """Return whether a frame begins at a place that looks like one."""
+    """Return whether a frame really begins at a place that looks like one."""
     plain_bytes = 0
     try:
         with open_range(file, start, known=known) as opened:

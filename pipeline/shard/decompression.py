@@ -1,4 +1,4 @@
-"""Open files as plain bytes in bounded memory, whatever they are compressed with.
+"""Opens files as plain bytes in bounded memory, with any supported compression.
 
 Decompressed bytes are counted block by block, so a decompression bomb is refused before it fills memory or a disk.
 """
@@ -25,15 +25,15 @@ from schemas.errors import DataError
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 
 DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
-"""What reading raises for a file that is truncated, damaged or too large, in any of these formats."""
+"""Exceptions raised while reading a file that is truncated, damaged or too large, in any of these formats."""
 
 _BLOCK_BYTES = 1 << 16
 _XZ_MAGIC = b"\xfd7zXZ\x00"
-_STREAM_MAGIC = {"bz2": (b"BZh",), "xz": (_XZ_MAGIC, b"\x5d\x00\x00")}  # the second of xz is the older .lzma format's
+_STREAM_MAGIC = {"bz2": (b"BZh",), "xz": (_XZ_MAGIC, b"\x5d\x00\x00")}  # xz: the second is the older .lzma format's
 
 
 def compression_of(path: str) -> str | None:
-    """Return the compression that the suffix of a path stands for, in any case, or None."""
+    """Return the compression that a path's suffix stands for, ignoring case, or None."""
     lower_path = path.lower()
     for suffix, name in COMPRESSIONS.items():
         if lower_path.endswith(suffix):
@@ -44,9 +44,9 @@ def compression_of(path: str) -> str | None:
 def open_plain(
     path: str, compression: str | None, max_ratio: int = MAX_RATIO, file: IO[bytes] | None = None
 ) -> IO[bytes]:
-    """Open a file for reading its decompressed bytes.
+    """Open a file to read its decompressed bytes.
 
-    file: the opened file, if it is open already; it is closed with what is returned.
+    file: the file if it is already open; it is closed with the returned file.
 
     Reading raises DataError if the file grows more than `max_ratio` times, and the exceptions in DECOMPRESSION_ERRORS
     if it is damaged.
@@ -61,7 +61,7 @@ def open_plain(
 def open_text(
     path: str, compression: str | None, encoding: str, max_ratio: int = MAX_RATIO, file: IO[bytes] | None = None
 ) -> IO[bytes]:
-    """Open a file for reading its lines: decompressed, and as UTF-8 unless its own encoding is line-safe."""
+    """Open a file to read its lines: decompressed, and converted to UTF-8 unless its encoding is line-safe."""
     plain = open_plain(path, compression, max_ratio, file)
     if encoding == UTF8 or is_line_safe(encoding):
         return plain
@@ -69,7 +69,7 @@ def open_text(
 
 
 class PlainBytes(io.RawIOBase):
-    """The plain bytes of a compressed file, with a limit on how many there may be.
+    """The plain bytes of a compressed file, with a limit on their number.
 
     path: the file's name in errors.
     """
@@ -82,11 +82,11 @@ class PlainBytes(io.RawIOBase):
         self._chunks = self.chunks()
 
     def chunks(self) -> Generator[bytes, None, None]:
-        """Yield the plain bytes in chunks that fit into memory, none of them empty."""
+        """Yield the plain bytes in non-empty chunks that fit into memory."""
         raise NotImplementedError
 
     def compressed_bytes(self) -> int:
-        """Return how many bytes of the file were read for the chunks so far."""
+        """Return how many compressed bytes were read for the chunks so far."""
         raise NotImplementedError
 
     def readable(self) -> bool:
@@ -156,8 +156,8 @@ class _WholeFile(PlainBytes):
 class _ConcatenatedStreams:
     """A .bz2 or .xz file of one or more streams, as pbzip2, `xz -T` and `cat a.xz b.xz` write them.
 
-    Python's own readers take anything after a complete stream for garbage and stop there without an error, so a damaged
-    header would silently lose the rest of the file. Here, what follows a stream must be another stream or, in xz, the
+    Python's own readers treat anything after a complete stream as garbage and stop there without an error, so a damaged
+    header would silently lose the rest of the file. Here, a stream must be followed by another stream or, in xz, by the
     zeros that its format allows as padding.
     """
 
@@ -174,7 +174,7 @@ class _ConcatenatedStreams:
         self._decoder = self._new_decoder()
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` plain bytes, and none only at the end of the file."""
+        """Return at most `size` plain bytes; empty only at the end of the file."""
         while not self._ended:
             data = self._decompress(size)
             if data:
@@ -206,7 +206,7 @@ class _ConcatenatedStreams:
             ) from error
 
     def _begin_next_stream(self) -> bool:
-        """Prepare the stream after the finished one. Return False at the end of the file."""
+        """Prepare to read the next stream. Return False at the end of the file."""
         first_block = self._decoder.unused_data or self._file.read(_BLOCK_BYTES)
         if self._compression == "xz":
             first_block = self._skip_padding(first_block)
@@ -220,7 +220,7 @@ class _ConcatenatedStreams:
         return True
 
     def _skip_padding(self, block: bytes) -> bytes:
-        """Return the first bytes after the zeros that begin with `block`; nothing at the end of the file."""
+        """Return the first bytes after the zeros at the start of `block` and beyond; empty at the end of the file."""
         while block:
             rest = block.lstrip(b"\0")
             if rest:
@@ -232,7 +232,7 @@ class _ConcatenatedStreams:
         if self._compression == "bz2":
             return bz2.BZ2Decompressor()
 
-        # The older .lzma format has no magic number, so damaged data could pass for it. It is allowed only for a
-        # whole file, not for a later stream.
+        # The older .lzma format has no magic number, so damaged data could pass for it. It is allowed only as the first
+        # stream of a file, not as a later one.
         is_xz = self._stream_number > 1 or self._pending.startswith(_XZ_MAGIC)
         return lzma.LZMADecompressor(lzma.FORMAT_XZ if is_xz else lzma.FORMAT_AUTO)

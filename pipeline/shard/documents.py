@@ -1,4 +1,4 @@
-"""Records of a split become documents: cleaned, split into sentences, and collected until they fill a run."""
+"""Turns records of a split into documents: cleans them, splits them into sentences, and collects them into runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from pipeline.shard.undecodable import UndecodableBytes
 from schemas.randomness import key
 
 RUN_CHARACTERS = 32 << 20
-"""Text in one run. With its sorted copy and its file, a worker holds about four times as much."""
+"""Characters of text in one run. With its sorted copy and its file, a worker holds about four times as much."""
 
 MAX_EXCERPTS = 10_000
-"""Most rejected records of a run of which an excerpt is kept, with about 1 KB each; all are counted. With a wrong
---text_key every record of a large file is rejected, and no document ever fills the run."""
+"""Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
+record of a large file is rejected, and no document ever fills the run."""
 
 HARMLESS_REASONS = ("blank line",)
 """Reasons of rejected records that do not count as bad."""
 
-# A document of MANY_LINES lines and no blank line may be as many documents. MANY_LONG_LINES are enough if every line
-# has LONG_LINE characters or more, because wrapped text has shorter lines.
+# A document of MANY_LINES lines without a blank line may be that many documents. MANY_LONG_LINES are enough if every
+# line has LONG_LINE characters or more, because wrapped text has shorter lines.
 MANY_LINES = 1000
 MANY_LONG_LINES = 100
 LONG_LINE = 100
@@ -55,11 +55,11 @@ class ReadOptions:
 
 @dataclass
 class RunBuffer:
-    """Documents in memory that become one run, column by column, and what was dropped and changed on the way.
+    """Documents in memory that become one run, column by column, and counts of what was dropped and changed.
 
     characters, text_bytes: of all sentences.
     ledger: number of dropped records by (reason, source).
-    cleaning: what each cleaning rule did.
+    cleaning: number of changes by each cleaning rule.
     rejected: number of rejected records, without harmless ones.
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
     undecodable: one report for each piece with undecodable bytes.
@@ -79,7 +79,7 @@ class RunBuffer:
     unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, reading: ReadOptions) -> None:
-        """Clean a document, split it and keep its sentences; one without any goes to the ledger."""
+        """Clean a document, split it and keep its sentences. If there are none, count it in the ledger."""
         text = clean(record.text, self.cleaning)
         sentences = split_sentences(text, reading.language, reading.sentence_splitter)
         sentences = drop_long_words(sentences, self.cleaning)
@@ -87,13 +87,13 @@ class RunBuffer:
             self.ledger["empty document", record.source] += 1
             return
 
-        # Of the cleaned text, so that copies which differ in spaces or line breaks are duplicates too.
+        # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
         joined = " ".join(sentences)
         encoded = joined.encode()
         self.ids.append(_id_of_text(encoded))
         self.sources.append(record.source)
 
-        # The spaces between sentences belong to none of them.
+        # The spaces that join sentences belong to none of them.
         spaces = len(sentences) - 1
         text_bytes = len(encoded) - spaces
         self.sentences.append(sentences, text_bytes)
@@ -101,12 +101,12 @@ class RunBuffer:
         self.text_bytes += text_bytes
 
     def note_unbroken(self, record: Record, piece: Piece) -> None:
-        """Note a plain-text document of many lines without a blank one: its lines may be documents themselves."""
+        """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
         if piece.format == "text" and _may_be_many_documents(record):
             self.unbroken.append(piece.place(record.position) | {"lines": record.line_count})
 
     def reject(self, record: Rejected, piece: Piece) -> None:
-        """Count a rejected record in the ledger, and keep an excerpt of it unless it is harmless or one of too many."""
+        """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
         self.ledger[record.reason, record.source] += record.count
         if record.reason in HARMLESS_REASONS:
             return
@@ -132,19 +132,19 @@ def _may_be_many_documents(record: Record) -> bool:
 
 
 def document_id(sentences: list[str]) -> int:
-    """Return the 64-bit id of a document: a hash of its text alone.
+    """Return the 64-bit id of a document, a hash of its text alone.
 
-    Neither its file nor its position nor the way it was split into sentences changes it, so equal ids mean equal text.
+    It does not depend on the file, the position or the split into sentences, so equal ids mean equal text.
     """
     return _id_of_text(" ".join(sentences).encode())
 
 
 def _id_of_text(encoded: bytes) -> int:
-    return key("document", encoded)  # BLAKE2b; one collision is expected among 6 billion documents
+    return key("document", encoded)  # BLAKE2b; expect one collision in 6 billion documents
 
 
 def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
-    """Yield the documents of a split, RUN_CHARACTERS at a time.
+    """Yield the documents of a split in buffers of about RUN_CHARACTERS.
 
     There is always a last buffer, even without documents, because its ledger counts too.
     """
@@ -163,12 +163,12 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
                 if reading.text_layout == "blank_line":
                     documents.note_unbroken(record, piece)
 
-            # At least one document fits, however long, so a run exceeds the limit by at most one document.
+            # Checked after a document is added, so a run exceeds the limit by at most one document.
             if documents.characters >= RUN_CHARACTERS:
                 yield documents
                 documents = RunBuffer()
 
-        # The report of a piece goes to the run that holds its end.
+        # A piece's report goes to the run that contains the end of the piece.
         if undecodable.count:
             documents.undecodable.append(undecodable.check())
 

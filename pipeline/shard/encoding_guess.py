@@ -1,9 +1,9 @@
-"""Guess which encodings fit bytes that are not UTF-8: a hint for an error message, never used to read a text.
+"""Guesses which encodings fit bytes that are not UTF-8: a hint for an error message, never used to read a text.
 
 Each candidate encoding decodes a sample and gets a score from 0 to 1: the share of the characters outside of ASCII that
 are frequent in one language written in that encoding. Latin alphabets share most of their letters, so each language is
-scored alone, and the best one counts. Letters that cannot stand where they do (a word of two scripts, a capital after a
-small letter) count nothing. Prose in the right encoding reaches 0.5 and more.
+scored separately, and the best one counts. Letters in impossible places (in a word of two scripts, or a capital after a
+small letter) do not count. Prose in the right encoding scores 0.5 or more.
 
 There is no randomness and no state: equal samples give equal answers. The letters are in alphabets.py.
 """
@@ -21,21 +21,22 @@ MIN_SCORE = 0.4
 """Score below which no candidate is named."""
 
 MARGIN = 0.15
-"""Lead that the best candidate needs over the next one, for each character that the two read differently."""
+"""Lead that the best candidate needs over the next one, scaled by the share of characters that the two read
+differently."""
 
-_DAMAGED_UTF8 = 0.3  # share of undecodable among the bytes outside of ASCII; below it, the text is damaged UTF-8
+_DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
 
 # What one character adds to the score.
 _COMMON_WEIGHT = 1.0
 _RARE_WEIGHT = 0.4
 _OTHER_IDEOGRAPH_WEIGHT = 0.25
 
-_PUNCTUATION = "’‘“”„–—…«»°•"  # of every language
+_PUNCTUATION = "’‘“”„–—…«»°•"  # in any language
 
 # Runs of letters: word characters that are neither digits nor underscores.
 _WORD = re.compile(r"[^\W\d_]+")
 
-# (end, script) of consecutive ranges of letters. Those without a name, and all after the last one, mix with any script.
+# (end, script) of consecutive ranges of letters. Unnamed ranges, and letters after the last range, mix with any script.
 _SCRIPT_RANGES = (
     ("\u0370", "Latin"),
     ("\u0400", "Greek"),
@@ -51,7 +52,7 @@ _LATIN_END = "\u0370"
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a sample reads in one encoding, and how plausible that is, from 0 to 1."""
+    """A sample decoded with one encoding, and how plausible the result is, from 0 to 1."""
 
     encoding: str
     text: str
@@ -59,10 +60,10 @@ class _Reading:
 
 
 def fitting_encodings(sample: bytes) -> tuple[str, ...]:
-    """Return the encoding that fits a sample that is not UTF-8, two if both may be meant, or none.
+    """Return the encoding that fits a sample that is not UTF-8: two names if both are plausible, or none.
 
-    The sample must begin at an even offset of the file. None too if most of its bytes outside of ASCII are valid UTF-8:
-    such a text is damaged UTF-8.
+    The sample must begin at an even offset of the file. If most of its bytes outside of ASCII are valid UTF-8, the text
+    is damaged UTF-8, and no encoding is returned.
     """
     wide = wide_encoding(sample)
     if wide is not None:
@@ -87,7 +88,7 @@ def fitting_encodings(sample: bytes) -> tuple[str, ...]:
 
 
 def _difference(text: str, other: str) -> float:
-    """Return the share of characters outside of ASCII that two readings decode differently; 1 if it is unknown."""
+    """Return the share of characters outside of ASCII that two texts decode differently; 1 if it is unknown."""
     if len(text) != len(other):
         return 1.0
 
@@ -97,7 +98,7 @@ def _difference(text: str, other: str) -> float:
 
 
 def _read(sample: bytes, encoding: str, alphabets: tuple[Alphabet, ...]) -> _Reading:
-    """Decode a sample and score it by the alphabet that fits best."""
+    """Decode a sample and score it by the best-fitting alphabet."""
     text = sample.decode(encoding, errors="replace")
     foreign = [character for character in text if character > "\x7f" and character != "\xa0"]
     if not foreign:
@@ -106,7 +107,7 @@ def _read(sample: bytes, encoding: str, alphabets: tuple[Alphabet, ...]) -> _Rea
     counts = _count_plausible(text)
     score = max(_total_weight(counts, alphabet) for alphabet in alphabets) / len(foreign)
 
-    # Text in a Latin alphabet consists mostly of ASCII letters. One that does not is probably another script.
+    # Text in a Latin alphabet consists mostly of ASCII letters. If it does not, it is probably another script.
     is_latin = alphabets[0].common[0] < _LATIN_END
     foreign_letters = sum(map(str.isalpha, foreign))
     ascii_letters = sum(map(str.isalpha, text)) - foreign_letters
@@ -116,7 +117,7 @@ def _read(sample: bytes, encoding: str, alphabets: tuple[Alphabet, ...]) -> _Rea
 
 
 def _count_plausible(text: str) -> Counter[str]:
-    """Count the characters outside of ASCII, without letters that cannot stand where they do."""
+    """Count the characters outside of ASCII, except letters in impossible places."""
     counts = Counter(character for character in text if character > "\x7f" and not character.isalpha())
 
     for word in _WORD.findall(text):
@@ -139,7 +140,7 @@ def _mixes_scripts(word: str) -> bool:
 
 
 def _script(character: str) -> str:
-    """Return the script of a letter; an empty string for letters that may stand in one word with other scripts."""
+    """Return the script of a letter; empty for letters that may share a word with letters of other scripts."""
     for end, script in _SCRIPT_RANGES:
         if character < end:
             return script
@@ -151,7 +152,7 @@ def _total_weight(counts: Counter[str], alphabet: Alphabet) -> float:
 
 
 def _character_weight(character: str, alphabet: Alphabet) -> float:
-    """Return how usual a character is in a language, from 0 to 1."""
+    """Return how common a character is in a language, from 0 to 1."""
     if character in alphabet.common or character in _PUNCTUATION:
         return _COMMON_WEIGHT
     if character in alphabet.rare or character.lower() in alphabet.common:

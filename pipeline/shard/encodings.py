@@ -1,7 +1,7 @@
 """Character encodings of text files: which ones `--encoding` may name, and how such files are read.
 
 Everything after this module sees UTF-8. Bytes that cannot be decoded become the byte 0xFF, which is not valid in UTF-8
-either, so that one rule counts undecodable bytes in every encoding.
+either, so the same rule counts undecodable bytes in every encoding.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _REPLACEMENT = "\ufffd".encode()
 _UNDECODABLE = b"\xff"  # not in any UTF-8 text
 _READ_BYTES = 1 << 16
 
-# Encodings of Python's that are for other things than files, or depend on the machine.
+# Python encodings that are not for files, or depend on the machine.
 _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem")
 
-# Evidence that is needed before a file is called UTF-8 although another encoding was named.
+# Minimum evidence before a file counts as UTF-8 although another encoding was named.
 _MIN_BYTES = 16  # against UTF-16 and UTF-32
 _MIN_FOREIGN_CHARACTERS = 4  # outside of ASCII, against any other encoding
 
@@ -35,21 +35,21 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
-# Which of four consecutive bytes are NUL (True) in Western text.
+# Which of four consecutive bytes are NUL (True) in Western text of each encoding.
 _NUL_PATTERNS = (
     ("utf-32-le", (False, True, True, True)),
     ("utf-32-be", (True, True, True, False)),
     ("utf-16-le", (False, True, False, True)),
     ("utf-16-be", (True, False, True, False)),
 )
-_MANY_NULS = 0.4  # share of NULs at a place where the pattern has one; characters outside of Latin-1 have fewer
-_FEW_NULS = 0.05  # share of NULs at any other place
+_MANY_NULS = 0.4  # minimum NUL share where the pattern has one; characters outside of Latin-1 have fewer
+_FEW_NULS = 0.05  # maximum NUL share elsewhere
 
 
 def canonical_encoding(name: str) -> str:
     """Return Python's own name of an encoding. Example: `"Latin-1"` -> `"iso8859-1"`.
 
-    Raises UsageError, with the nearest known name, for an encoding that Python does not have or that is not for text.
+    Raises UsageError, with the nearest known name, for an encoding that Python lacks or that is not for text.
     """
     try:
         codec = codecs.lookup(name)
@@ -70,8 +70,8 @@ def canonical_encoding(name: str) -> str:
 def is_line_safe(encoding: str) -> bool:
     """Return whether the byte 0x0A always ends a line, so that a file can be cut there.
 
-    True if every ASCII byte on its own means itself: multi-byte encodings of that kind in Python never use control
-    bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
+    True if each ASCII byte by itself stands for its ASCII character: Python's multi-byte encodings of that kind never
+    use control bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
     """
     if encoding.startswith("iso2022"):  # switches between character sets, so a reader must know the last switch
         return False
@@ -86,15 +86,15 @@ def to_utf8(data: bytes, encoding: str) -> bytes:
 
 
 def _encode_marked(text: str) -> bytes:
-    """Encode as UTF-8, with 0xFF for every U+FFFD."""
+    """Encode text as UTF-8, with the byte 0xFF in place of every U+FFFD."""
     return text.encode(errors="replace").replace(_REPLACEMENT, _UNDECODABLE)
 
 
 def looks_like_utf8(head: bytes, encoding: str) -> bool:
     """Return whether the beginning of a file is UTF-8, although `encoding` was named.
 
-    Valid UTF-8 outside of ASCII is hardly ever anything else. Short texts in two-byte encodings may be, so a few
-    characters prove nothing. Texts in UTF-16 and UTF-32 are not valid UTF-8, or contain NULs.
+    Valid UTF-8 outside of ASCII is hardly ever anything else. But short texts in two-byte encodings may be valid UTF-8,
+    so a few characters prove nothing. Texts in UTF-16 and UTF-32 are not valid UTF-8, or contain NULs.
     """
     try:
         text = codecs.getincrementaldecoder(UTF8)().decode(head)  # allows a character that is cut at the end
@@ -137,7 +137,7 @@ class Transcoded(io.RawIOBase):
 
 
 def wide_encoding(head: bytes) -> str | None:
-    """Return the UTF-16 or UTF-32 encoding of a file by its first bytes: a byte order mark, or the places of NULs."""
+    """Return the UTF-16 or UTF-32 encoding that a file's first bytes show, by a byte order mark or NULs, or None."""
     for mark, name in _BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name

@@ -1,6 +1,6 @@
 """Files that are not text: how they are recognized, and what a user can do with each kind.
 
-A kind is recognized by the suffix of its name, by its first bytes ("magic numbers"), or by the tags it begins with.
+A kind is recognized by the suffix of its name, by its first bytes ("magic numbers"), or by its first tag.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SUFFIXES_OF_KIND = {
     "an image": ".png .jpg .jpeg .gif .bmp .tif .tiff .webp .heic .ico",
     "audio or video": ".mp3 .wav .flac .ogg .mp4 .avi .mov .mkv .webm",
     "an archive": ".zip .tar .tgz .tbz2 .txz .7z .rar .jar",
-    # Not .so, which ends the names of Somali texts too: libraries are recognized by their first bytes.
+    # Not .so, which also ends the names of Somali texts: libraries are recognized by their first bytes.
     "binary data": ".arrow .feather .orc .avro .npy .npz .pkl .h5 .hdf5 .sqlite .exe .dll",
 }
 _KIND_OF_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES_OF_KIND.items() for suffix in suffixes.split()}
 
-# (offset, bytes, kind). A text may begin with letters such as "ID3" or "BZh" too, so magic numbers of letters and
-# digits alone count only in a file that contains control bytes.
+# (offset, bytes, kind). A text may begin with letters such as "ID3" or "BZh" too, so magic numbers that consist of
+# letters and digits count only in a file that contains control bytes.
 _MAGIC = (
     (0, b"%PDF-", "PDF"),
     (0, b"{\\rtf", "an office document"),
@@ -105,7 +105,7 @@ def kind_by_magic(head: bytes) -> str | None:
 
 
 def kind_of_markup(text: bytes) -> str | None:
-    """Return HTML or XML if a text begins with one of their tags, or None."""
+    """Return "HTML" or "XML" if a text begins with one of their tags, otherwise None."""
     for kind, beginning in _MARKUP.items():
         if beginning.match(text):
             return kind

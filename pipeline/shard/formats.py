@@ -1,7 +1,7 @@
-"""Detect what kind of file an input is, by its name and its first bytes.
+"""Detects what kind of file an input is, by its name and its first bytes.
 
-Files that are known not to be text are refused with advice what to do, so that markup, tables and archives are never
-read as documents by mistake. What is merely unfamiliar passes as text. The kinds themselves are in file_kinds.py.
+Files that are known not to be text are refused, with advice on what to do, so that markup, tables and archives are
+never read as documents by mistake. Anything unrecognized passes as text. The kinds themselves are in file_kinds.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
 OpenFile = Callable[[], IO[bytes]]
 
 _HEAD_BYTES = 1 << 16
-_BZ2_HEAD_BYTES = 1 << 20  # a bzip2 file gives nothing before the end of its first block
+_BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARQUET_MAGIC = b"PAR1"
 _JSON_LINES = "JSON lines"
@@ -52,11 +52,11 @@ _COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
 
 _TABLE_ROWS = 5
-"""Rows of equal length that make a table. Prose does not have five lines with as many commas as its first line."""
+"""Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
 
 
 def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str, shown: str = "") -> Format:
-    """Return the format of a file, which `detect_format` finds if `wanted` is "auto".
+    """Return `wanted`, or the format that `detect_format` finds if it is "auto".
 
     shown: the file's name in errors, if it is not its path.
 
@@ -76,7 +76,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
 
 def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
-    """Return the format of a file as `find_format` does. Raises DataError also if it cannot be read as Parquet."""
+    """Return the format of a file as `find_format` does. Also raises DataError if it is not readable as Parquet."""
     found = find_format(file, wanted, encoding)
     if found == "parquet":
         with open_range(file) as opened:
@@ -85,7 +85,7 @@ def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str)
 
 
 def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
-    """Read the footer of a Parquet file. Raises DataError if it has none that can be read."""
+    """Read the footer of a Parquet file. Raises DataError if it has no readable footer."""
     try:
         return pq.ParquetFile(opened)
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
 def detect_format(path: str, encoding: str = UTF8, open_file: OpenFile | None = None, shown: str = "") -> Format:
     """Return the format by name (.json, .jsonl, .ndjson, .parquet), else by the first bytes.
 
-    open_file: opens the compressed bytes, if not by `path`. It is called only if the name does not tell.
+    open_file: opens the compressed bytes, instead of opening `path`. Called only if the name does not tell the format.
     shown: the file's name in errors, if it is not its path.
 
     Raises DataError for files that are known not to be text: tables, markup, documents, images, archives.
@@ -127,13 +127,13 @@ def named_format(path: str) -> Format | None:
 
 
 def _plain_name(path: str) -> str:
-    """Return a path in lower case, without the suffix of a compression."""
+    """Return a path in lower case, without a compression suffix."""
     name = path.rpartition(".")[0] if compression_of(path) else path
     return name.lower()
 
 
 def _refuse_misread_utf8(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> None:
-    """Raise DataError if a file begins as UTF-8 although another encoding was named for it."""
+    """Raise DataError if a file begins with UTF-8 although another encoding was named for it."""
     try:
         with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
@@ -148,7 +148,7 @@ def _refuse_misread_utf8(path: str, compression: str | None, encoding: str, open
 
 
 def _first_bytes(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> bytes:
-    """Return the beginning of a file, as UTF-8 if it is UTF-16 or UTF-32; nothing if it cannot be read."""
+    """Return the beginning of a file, converted if it is UTF-16 or UTF-32; empty if it cannot be read."""
     try:
         with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
@@ -188,7 +188,7 @@ def _kind_by_content(head: bytes) -> str | None:
 
 
 def _kind_of_json(text: bytes) -> str | None:
-    """Return which kind of JSON a text begins with: JSON lines, or what has to be converted to JSON lines."""
+    """Return which kind of JSON a text begins with: JSON lines, or one that must be converted to JSON lines."""
     if _JSON_ARRAY.match(text):
         return "a JSON array"
     if not _JSON_OBJECT.match(text):
@@ -232,14 +232,14 @@ def _kind_of_table(text: bytes) -> str | None:
 
 
 def _is_truncated(text: bytes | str) -> bool:
-    """Return whether the file may continue after its first bytes. Half of them counts, for decoding shortens text."""
+    """Return whether the file may continue after `text`. Half of the read bytes suffice: decoding shortens text."""
     return len(text) > _HEAD_BYTES // 2
 
 
 def _are_column_names(fields: list[str]) -> bool:
     """Return whether the fields of the first line are names of columns.
 
-    Prose too has a space after each comma. If the fields have one, at least one name must be a usual one.
+    Prose too has spaces after commas. If fields begin with a space, at least one name must be a usual one.
     """
     names = [field.strip(' "\r') for field in fields]
     if not all(map(_COLUMN_NAME.fullmatch, names)):

@@ -1,4 +1,4 @@
-"""What gzip, zstd and bzip2 files have in common: they are made of parts that can be read without those before them.
+"""What gzip, zstd and bzip2 files have in common: parts that can be read without the parts before them.
 
 Here all such parts are called frames: the members of gzip, the frames of zstd, the blocks of bzip2. A reader of one
 format (gzip_members.py, zstd_frames.py, bzip2_blocks.py) is a generator of (offset of the frame in the compressed file,
@@ -14,7 +14,7 @@ from typing import IO
 from schemas.errors import DataError
 
 CHUNK_BYTES = 1 << 17
-"""Plain bytes of one pair, at most; of bzip2, one block, which may have 46 MB."""
+"""Maximum plain bytes of one pair. For bzip2, a pair is one block, which may have 46 MB."""
 
 READ_BYTES = 1 << 16
 
@@ -22,7 +22,7 @@ Frames = Iterator[tuple[int, bytes]]
 
 
 class CompressedBytes:
-    """The bytes of a compressed file in order. `offset` is the place of the next one in the file.
+    """The bytes of a compressed file in order. `offset` is the position in the file of the next byte.
 
     path: the file's name in errors.
     file: positioned at `offset`.
@@ -42,7 +42,7 @@ class CompressedBytes:
         return data
 
     def take_some(self) -> bytes:
-        """Return the next bytes, as many as are held or one read gives; none only at the end of the file."""
+        """Return the next bytes: those already held, or the result of one read; empty only at the end of the file."""
         data = self._held or self._file.read(READ_BYTES)
         self._held = b""
         self.offset += len(data)
@@ -58,7 +58,7 @@ class CompressedBytes:
         return self._held[:size]
 
     def give_back(self, data: bytes) -> None:
-        """Make the last bytes that were taken the next ones again."""
+        """Undo the taking of `data`, the last bytes that were taken."""
         self._held = data + self._held
         self.offset -= len(data)
 
@@ -67,7 +67,7 @@ FrameReader = Callable[[CompressedBytes], Frames]
 
 
 def damaged(source: CompressedBytes, frame: str, start: int, cause: object) -> DataError:
-    """Return the error for a frame that cannot be read. `frame` says what it is; `start` is its compressed offset."""
+    """Return the error for an unreadable frame: `frame` names its kind, `start` is its compressed offset."""
     return DataError(
         f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
         f"({cause}). Copy the file again, or leave it out."
@@ -75,9 +75,9 @@ def damaged(source: CompressedBytes, frame: str, start: int, cause: object) -> D
 
 
 def check_magic(source: CompressedBytes, frame: str, magic: bytes, frames_before: int) -> None:
-    """Raise DataError unless a frame begins at the next byte, as far as the file goes on.
+    """Raise DataError unless the next bytes, as far as the file has any, begin a frame.
 
-    frames_before: how many frames were read before it. If there are some, they are whole, which the message says.
+    frames_before: the number of frames read before it. If there are some, the message says that they are whole.
     """
     head = source.peek(len(magic))
     if magic.startswith(head):
@@ -96,7 +96,7 @@ def check_magic(source: CompressedBytes, frame: str, magic: bytes, frames_before
 
 
 def misnamed(path: str, compression: str) -> DataError:
-    """Return the error for a file that is not compressed as the end of its name says."""
+    """Return the error for a file that is not compressed in the way that its suffix says."""
     return DataError(
         f"{path} is not {compression}, although its name says so. Rename it after what it is, or compress it."
     )

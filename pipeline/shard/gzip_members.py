@@ -1,4 +1,4 @@
-"""Read gzip files member by member (RFC 1952), as `cat a.gz b.gz`, bgzip and the writers of WARC files make them."""
+"""Reads gzip files member by member (RFC 1952), as written by `cat a.gz b.gz`, bgzip and the writers of WARC files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pipeline.shard.frames import CHUNK_BYTES, CompressedBytes, Frames, check_magic, damaged, no_end
 
-MAGIC = b"\x1f\x8b\x08"  # and the only compression method that exists
+MAGIC = b"\x1f\x8b\x08"  # with the only compression method that exists
 _MEMBER = "gzip member"
 _RESERVED_FLAGS = 0xE0
 _GZIP_WINDOW = 31  # zlib's number for a gzip header and a window of 32 KB
@@ -16,7 +16,7 @@ _GZIP_WINDOW = 31  # zlib's number for a gzip header and a window of 32 KB
 def gzip_members(source: CompressedBytes) -> Frames:
     """Yield the members from the next byte to the end of the file. Zeros after a member are padding.
 
-    Raises DataError for a damaged member, and EOFError for one without an end.
+    Raises DataError for a damaged member, and EOFError for a member without an end.
     """
     members = 0
     while _skip_padding(source):
@@ -41,7 +41,7 @@ def gzip_members(source: CompressedBytes) -> Frames:
 
 
 def member_candidates(data: bytes) -> Iterator[int]:
-    """Yield the places in `data` where a member may begin."""
+    """Yield the offsets in `data` at which a member may begin."""
     place = data.find(MAGIC)
     while place >= 0:
         flags = data[place + 3 : place + 4]
@@ -51,7 +51,7 @@ def member_candidates(data: bytes) -> Iterator[int]:
 
 
 def _skip_padding(source: CompressedBytes) -> bool:
-    """Skip zeros. Return whether there is anything after them."""
+    """Skip zeros. Return whether anything follows them."""
     while block := source.take_some():
         rest = block.lstrip(b"\0")
         if rest:

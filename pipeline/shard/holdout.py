@@ -1,12 +1,12 @@
-"""Held-out documents: a fixed share of the corpus goes to a text folder of its own, TEXT_heldout, for evaluation.
+"""Held-out documents: a fixed share of the corpus goes to a separate text folder, TEXT_heldout, for evaluation.
 
 A document's id and the seed alone decide its side. The id is a hash of the document's text, so copies are always on one
 side, a document stays on its side when the corpus grows, and a larger share holds out the same documents and more.
-Duplicates are dropped before the corpus is divided (merge.py). So with --dedup minhash, of a group of near-duplicates
-the one document that is kept decides, and the others are in neither folder.
+Duplicates are dropped before the corpus is divided (merge.py). So with --dedup minhash, the one document of a group of
+near-duplicates that is kept decides, and the others are in neither folder.
 
     write_shard      divides the documents of each shard, and writes the held-out ones as a run file (merge.py)
-    plan_held_out    chooses the number of held-out shards from their text
+    plan_held_out    chooses the number of held-out shards from the size of their text
     write_shard      an exchange brings the documents of each held-out shard together (merge.py)
 """
 
@@ -34,10 +34,10 @@ from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA, shard_place
 
 SUFFIX = "_heldout"
-"""What the name of the held-out folder has after that of --output."""
+"""What the name of the held-out folder adds to that of --output."""
 
 SIDE = {"side": "held_out"}
-"""The option by which the manifest of a held-out folder differs from that of the text folder next to it."""
+"""The option that distinguishes the manifest of a held-out folder from that of the text folder next to it."""
 
 HELD_OUT = "held out"
 """Reason in the text folder's ledger: the document is in the held-out folder."""
@@ -48,14 +48,14 @@ NOT_HELD_OUT = "not held out"
 
 @dataclass(frozen=True)
 class HoldoutPlan:
-    """In how many shards the held-out documents come, and whether their runs are merged before they are read."""
+    """The number of held-out shards, and whether their runs are merged before they are read."""
 
     num_shards: int
     merges_runs: bool
 
 
 def held_out_folder(output: str) -> str:
-    """Return the folder of the held-out text that belongs to an output folder. Raises UsageError if it has no name."""
+    """Return the held-out folder that belongs to an output folder. Raises UsageError if that has no name."""
     path = storage.filesystem(output)[1].rstrip("/")
     is_local = storage.is_local(output)
     named = output.rstrip("/")
@@ -72,19 +72,19 @@ def held_out_folder(output: str) -> str:
 
 
 def is_held_out(documents: NDArray[np.uint64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Return (documents,) bool: which documents of these ids are held out, a random `share` (0 to 1) of all ids."""
+    """Return (documents,) bool: which of these ids are held out, a random `share` (0 to 1) of all ids."""
     draws = mix(documents ^ np.uint64(key("holdout", seed)))
     return draws < np.uint64(int(share * 2.0**64))
 
 
 def held_out_stream(seed: int) -> Stream:
-    """Return the stream that brings held-out documents from the shards in which they were found to their own."""
+    """Return the stream that brings held-out documents from the text shards to their held-out shards."""
     keys_of = documents_stream("none", seed).keys_of
     return Stream(0, "heldout", TEXT_SCHEMA, keys_of)
 
 
 def write_held_out(shard: str, documents: pa.Table, seed: int, staging: Staging) -> Report:
-    """Write the held-out documents (TEXT_SCHEMA) of a text shard as a run file, and return what the shard reports."""
+    """Write the held-out documents (TEXT_SCHEMA) of a text shard as a run file. Return their part of its report."""
     name = f"heldout-{shard}.run"
     rows = one_batch(documents)
     data, index = encode_run(rows, placements_of(rows, seed), RUN_BUCKETS, name)
@@ -93,14 +93,14 @@ def write_held_out(shard: str, documents: pa.Table, seed: int, staging: Staging)
 
 
 def numbered_runs(report: Report) -> Iterator[tuple[int, list[Any]]]:
-    """Yield (shard, index of its run), as exchanges take runs that are written, if the shard has held-out documents."""
+    """Yield (shard, index of its run), the form in which exchanges take existing runs, if it has held-out documents."""
     if report["held_out"]["documents"]:
         index, _ = shard_place(report["shard"]["path"])
         yield index, report["held_out"]["index"]
 
 
 def counts_of(report: Report) -> Report:
-    """Return what `plan_held_out` needs to know of a text shard."""
+    """Return what `plan_held_out` needs to know about a text shard."""
     return {
         "shards": 1,
         "documents": report["shard"]["rows"],
@@ -110,13 +110,13 @@ def counts_of(report: Report) -> Report:
 
 
 def add_counts(counts: Iterable[Report]) -> Report:
-    """Add up `counts_of` shards, or sums of them, in any order and grouping."""
+    """Add up results of `counts_of`, or sums of them, in any order and grouping."""
     listed = list(counts)
     return {name: total(listed, name) for name in ("shards", "documents", "held_out", "text_bytes")}
 
 
 def plan_held_out(added: Report, share: float, sharding: Sharding) -> HoldoutPlan:
-    """Choose the number of held-out shards from the sum of all text shards, by their text as `shards_for` does.
+    """Choose the number of held-out shards from the sums over all text shards, as `shards_for` does from their text.
 
     Raises DataError if one of the two folders would be empty.
     """

@@ -1,6 +1,6 @@
-"""From the files of the input to the splits that workers read: which bytes of which files, in which format.
+"""Divides the input files into splits for workers: which bytes of which files, in which format.
 
-The cut depends on the paths, sizes and suffixes of the files and on the options, not on what is in the files. So the
+The division depends on the paths, sizes and suffixes of the files and on the options, not on the contents. So the
 launcher needs no request per file, however many there are. Workers find the lines, row groups or frames that begin in
 their bytes (lines.py, parquet.py, cut_files.py).
 """
@@ -20,22 +20,23 @@ from pipeline.shard.listing import InputFile, at_once
 from schemas import storage
 
 SPLIT_BYTES = 16 << 20
-"""Text in one split. About a second of work, so that the last worker to finish does not keep the others waiting."""
+"""Bytes of text in one split: about a second of work, so that other workers do not wait long for the last one to
+finish."""
 
 MAX_PIECES = 256
-"""Pieces in one split. Small files cost the two requests for each more than their bytes."""
+"""Maximum pieces in one split. For small files, two requests each cost more than reading their bytes."""
 
 COMPRESSED_WEIGHT = 4
 """A compressed byte counts as this many bytes of text."""
 
 CUT_ABOVE = 64 << 20
-"""Compressed files up to this size are one piece. A worker reads one in less than a minute."""
+"""Compressed files up to this size are one piece. A worker reads such a file in less than a minute."""
 
 MAX_CHECKED_FILES = 256
-"""So many files are opened before the job starts, to refuse those that cannot be read. More are left to the workers."""
+"""Up to this many files are opened before the job starts, to refuse unreadable ones. More are left to the workers."""
 
 NO_END = 1 << 62
-"""An offset that is greater than those of all lines."""
+"""An offset greater than that of any line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Piece:
 
     size: bytes of the whole file.
     weight: estimated bytes of text in the piece.
-    version: changes when the file does. A reader that meets another version fails.
-    format: "auto" if the worker is to find out, which `with_format` does.
+    version: changes when the file does. A reader that finds a different version fails.
+    format: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
     """
 
@@ -67,18 +68,18 @@ class Piece:
 
     @property
     def display_path(self) -> str:
-        """The path as the user wrote it, as text that can be printed and stored."""
+        """The path as the user wrote it, in a form that can be printed and stored."""
         return storage.printable(self.path_as_written or self.path)
 
     @property
     def is_cut(self) -> bool:
-        """Whether this is a part of a compressed file: its offsets count from its first frame, not from the file's."""
+        """Whether this is part of a compressed file: its offsets count from its first frame, not from the file's."""
         is_part = self.start > 0 or self.end < self.size
         return is_part and self.compression in FRAME_FORMATS and is_line_safe(self.encoding)
 
     @property
     def is_whole_file(self) -> bool:
-        """Whether the piece is read from the beginning of its file to its end."""
+        """Whether the piece is a whole file, read from beginning to end."""
         return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
 
     @property
@@ -88,10 +89,10 @@ class Piece:
         return self.end if is_plain else NO_END
 
     def place(self, position: int) -> dict[str, Any]:
-        """Return where a record begins, for errors and OUTPUT/rejected/: its file, and the offset `place`.
+        """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
-        In a piece of a cut compressed file that is not the first one, `place` counts plain bytes from the first frame
-        that begins at byte `compressed_start` of the compressed file, or after it.
+        In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
+        after byte `compressed_start` of the compressed file.
         """
         found: dict[str, Any] = {"path": self.display_path, "place": position}
         if self.is_cut and self.start > 0:
@@ -99,7 +100,7 @@ class Piece:
         return found
 
     def to_row(self) -> list[Any]:
-        """Return the fields as a short list of strings and numbers; the last ones only if they are not the default."""
+        """Return the fields as a short list of strings and numbers; the last two only if they are not the default."""
         row = [_text_of(self.path), self.start, self.end, self.size, self.weight, self.version, self.format]
         row += [self.compression, _text_of(self.path_as_written), self.encoding]
         if row[-2:] == ["", UTF8]:
@@ -108,7 +109,7 @@ class Piece:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Piece:
-        """Return the piece that `to_row` made a row of."""
+        """Return the piece that `to_row` described."""
         path, *fields = row[:8]
         path_as_written, encoding = row[8:] or ("", UTF8)
         return cls(_path_of(path), *fields, path_as_written=_path_of(path_as_written), encoding=encoding)
@@ -122,18 +123,18 @@ class Split:
     pieces: tuple[Piece, ...]
 
     def to_row(self) -> list[Any]:
-        """Return the split as nested lists that every JSON encoder takes, for `from_row`."""
+        """Return the split as nested lists that any JSON encoder accepts, for `from_row`."""
         return [self.index, [piece.to_row() for piece in self.pieces]]
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Split:
-        """Return the split that `to_row` made a row of."""
+        """Return the split that `to_row` described."""
         index, pieces = row
         return cls(index, tuple(map(Piece.from_row, pieces)))
 
 
 def _text_of(path: str) -> str | list[str]:
-    """Return a path as JSON can hold it: one that is not UTF-8 is a list of one string, a character for each byte."""
+    """Return a path in a form for JSON; if it is not UTF-8, a list of one string with one character per byte."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -148,9 +149,9 @@ def _path_of(text: str | Sequence[str]) -> str:
 def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
     """Return the splits of a job: large files in pieces, and small files together.
 
-    Up to MAX_CHECKED_FILES files are opened, several at the same time; the format of more is found out by the workers.
-    Raises DataError for the first file that was opened and is known not to be text, cannot be read as Parquet, or is
-    UTF-8 although another encoding was named.
+    If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
+    Raises DataError for the first opened file that is known not to be text, cannot be read as Parquet, or is UTF-8
+    although another encoding was named.
     """
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:
@@ -191,7 +192,7 @@ def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
 
 
 def _piece_bytes(size: int, compression: str | None, encoding: str) -> int:
-    """Return how many bytes of a file are one piece; all of them if it can only be read from its beginning."""
+    """Return the size of a file's pieces in bytes: the whole file if it must be read from its beginning."""
     if not is_line_safe(encoding):
         return size
     if compression is None:
@@ -202,10 +203,10 @@ def _piece_bytes(size: int, compression: str | None, encoding: str) -> int:
 
 
 def with_format(piece: Piece) -> Piece:
-    """Return the piece with the format of its file, which is found out by reading its head unless it is known.
+    """Return the piece with its format set, which is detected from the file's head unless it is known.
 
-    Raises DataError as `plan_splits` does. The head is remembered, so it is one request for a file, however many of its
-    pieces a worker reads in a row, and none for a piece at the beginning.
+    Raises DataError as `plan_splits` does. The head is remembered, so a worker that reads pieces of one file in a row
+    makes one request for it, and none for a piece at the beginning of the file.
     """
     may_be_misread = piece.encoding != UTF8 and piece.start == 0
     if piece.format != "auto" and not may_be_misread:

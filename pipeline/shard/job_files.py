@@ -1,4 +1,4 @@
-"""What a job reads, as files in staging, because a job's graph must not grow with the number of its inputs.
+"""Files in staging with a job's splits and inputs, because the job's graph must not grow with the number of inputs.
 
     splits-00000.json    up to SPLITS_PER_FILE splits
     inputs.json          the files, as the manifest will list them
@@ -52,7 +52,7 @@ def write_inputs(inputs: list[Input], staging: Staging) -> None:
 
 
 def read_inputs(staging: Staging) -> list[Input] | None:
-    """Return the list of inputs; None when it is gone, as it is once the job is done."""
+    """Return the list of inputs; None if it was removed, as it is when the job is done."""
     try:
         data = storage.read(staging.url(_INPUTS))
     except DataError:

@@ -344,5 +344,5 @@ OTHER_NAMES = {
     "valencian": "ca",
     "zsm": "ms",
 }
-"""Further names, and codes of the single languages within what ISO 639-3 calls a macrolanguage; each with its code
-in TABLE."""
+"""Other names, and codes of the single languages within what ISO 639-3 calls a macrolanguage, each with its code in
+TABLE."""

@@ -1,4 +1,4 @@
-"""Resolve `--language`: from what a user calls a language to its code, and to the rules that split its sentences."""
+"""Resolves `--language`: from what a user calls a language to its code, and to the rules that split its sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Language:
 
 
 def find_language(given: str) -> Language:
-    """Return the language of an ISO 639-1, -2 or -3 code or of an English name, in any case.
+    """Return the language with an ISO 639-1, -2 or -3 code or an English name, ignoring case.
 
     Region and script are allowed and dropped: `"en-US"`, `"zh_Hant"`. Example: `"deu"`, `"ger"`, `"German"` and `"DE"`
     are all the language with code `"de"`. Raises UsageError, with the nearest known name, for anything else.
@@ -46,7 +46,7 @@ def find_language(given: str) -> Language:
 
 
 def fallback_note(language: Language) -> str | None:
-    """Return a note if the rules of another language split this one's sentences, else None."""
+    """Return a note if another language's rules split this one's sentences, else None."""
     if language.rules == language.code:
         return None
 

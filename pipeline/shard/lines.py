@@ -1,4 +1,4 @@
-"""Read the lines of one piece of a text file, in bounded memory."""
+"""Reads the lines of one piece of a text file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from schemas.errors import DataError
 
 _BLANKS = b" \t\r\n\v\f"
 _HEAD_BYTES = 4096  # searched for UTF-16
-_READ_BYTES = 1 << 20  # at once, of a line that is not kept
+_READ_BYTES = 1 << 20  # read at once from a line that is not kept
 
 
 class Line(NamedTuple):
     """One line of a piece, or of a later one.
 
-    offset: where it begins, in bytes of the plain file, or of its UTF-8 form if its encoding is not line-safe; in a
-        piece that is a part of a compressed file, in plain bytes from the piece's first frame.
+    offset: where it begins, in bytes of the plain file, or of its UTF-8 form if the encoding is not line-safe. In a
+    piece that is part of a compressed file, in plain bytes from the piece's first frame.
     data: as UTF-8; None for a line above --max_document_bytes, which is not kept.
-    is_later: whether it belongs to a later piece.
+    is_later: whether the line belongs to a later piece.
     """
 
     offset: int
@@ -41,7 +41,8 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
     Consecutive blank lines come as one item, so that millions of them cost little; such an item never crosses the end
     of the piece.
 
-    Raises DataError for a decompression bomb and for UTF-16, and the exceptions in UNREADABLE for a damaged file.
+    Raises DataError for a decompression bomb and for UTF-16 or UTF-32, and the exceptions in DECOMPRESSION_ERRORS for a
+    damaged file.
     """
     line_safe = is_line_safe(piece.encoding)
 
@@ -62,7 +63,7 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
                 kept = line + _read_blank_lines(file, piece, offset + length)
                 length = len(kept)
 
-            # An encoding that is not line-safe was already converted to UTF-8 by open_text.
+            # open_text has already converted an encoding that is not line-safe to UTF-8.
             if line_safe and kept is not None:
                 kept = to_utf8(kept, piece.encoding)
 
@@ -79,7 +80,7 @@ def _open_lines(piece: Piece, limits: Limits) -> IO[bytes]:
 
 
 def lines_of_piece(lines: Lines) -> Iterator[Line]:
-    """Yield the lines before the first one that belongs to a later piece."""
+    """Yield lines until the first one that belongs to a later piece."""
     for line in lines:
         if line.is_later:
             return
@@ -87,7 +88,7 @@ def lines_of_piece(lines: Lines) -> Iterator[Line]:
 
 
 def _seek_line(file: IO[bytes], start: int) -> int:
-    """Move to the first line that begins at `start` or after, and return its offset.
+    """Move to the first line that begins at or after `start`, and return its offset.
 
     A line that crosses the cut belongs to the previous piece.
     """
@@ -105,7 +106,7 @@ def _seek_line(file: IO[bytes], start: int) -> int:
 
 
 def _skip_rest_of_line(file: IO[bytes], line: bytes) -> int:
-    """Read to the end of a line whose beginning is `line`, without keeping it. Return how many bytes were skipped."""
+    """Read to the end of a line that begins with `line`, without keeping it. Return the number of bytes skipped."""
     skipped = 0
     part = line
     while part and not part.endswith(b"\n"):
@@ -115,8 +116,8 @@ def _skip_rest_of_line(file: IO[bytes], line: bytes) -> int:
 
 
 def _read_blank_lines(file: IO[bytes], piece: Piece, offset: int) -> bytes:
-    """Read the blank lines that follow at `offset`, as far as they are buffered and begin before the piece's end."""
-    # The end of a part of a compressed file is known only when the bytes after it are buffered.
+    """Read the blank lines at `offset`, as far as they are buffered and begin before the end of the piece."""
+    # In a part of a compressed file, the end is known only once the bytes after it are buffered.
     buffer = file.peek()  # type: ignore[attr-defined]
     max_bytes = bytes_to_end(file, offset) if piece.is_cut else piece.end_of_records - offset
     if max_bytes <= 0:
@@ -124,10 +125,10 @@ def _read_blank_lines(file: IO[bytes], piece: Piece, offset: int) -> bytes:
 
     blank_bytes = len(buffer) - len(buffer.lstrip(_BLANKS))
 
-    # Only whole lines: what follows the last newline may be the indentation of a text.
+    # Only whole lines: what follows the last newline may be the indentation of a line of text.
     length = buffer.rfind(b"\n", 0, blank_bytes) + 1
     if length > max_bytes:
-        # The last line to take begins before `max_bytes`, so it is the one that holds the byte before it.
+        # The last line to read begins before `max_bytes`, so it is the one that contains the byte before it.
         length = buffer.index(b"\n", max_bytes - 1) + 1
     return file.read(length) if length else b""
 

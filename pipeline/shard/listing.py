@@ -1,7 +1,7 @@
-"""Find the files that the patterns of `--input` name, with the size and the version of each.
+"""Finds the files that the patterns of `--input` name, with the size and the version of each.
 
 Both come from the listing that resolves a pattern, so planning needs no request per file. A path without wildcards is
-looked up with one request. Patterns of a comma list are listed at the same time.
+looked up with one request. The patterns of a comma-separated list are listed concurrently.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from schemas.errors import StorageError, UsageError
 from schemas.storage_errors import unreachable, unreadable
 
 MAX_NAME_PARTS = 8
-"""How many members of a comma list are tried as the name of one file that has commas in it."""
+"""Maximum members of a comma-separated list that are tried as one file name with commas in it."""
 
 REQUESTS_AT_ONCE = 32
 
-# What tells one version of a file from the next, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings
-# and single look-ups of one store agree in these, but not in all of their fields.
+# Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings and
+# single lookups of one store agree in these fields, but not in all others.
 _VERSION_FIELDS = (
     ("generation",),
     ("ETag",),
@@ -47,9 +47,9 @@ class InputFile(NamedTuple):
 
 
 def matching_files(patterns: str) -> list[InputFile]:
-    """Return every file that a comma list of patterns names, sorted by path, each file once.
+    """Return every file that a comma-separated list of patterns names, each file once, sorted by path.
 
-    A path that exists as it is spelled means that file, even if its name contains commas or brackets.
+    A path that exists exactly as written means that file, even if its name contains commas or brackets.
 
     Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
     fails or has no such bucket.
@@ -63,19 +63,19 @@ def matching_files(patterns: str) -> list[InputFile]:
 
 
 def version_of(path: str) -> str:
-    """Return the version of a file. One request."""
+    """Return the version of a file. Takes one request."""
     return _versions(_look_up(path))[0]
 
 
 def is_unchanged(path: str, version: str) -> bool:
-    """Return whether a file still has this version. One request."""
+    """Return whether a file still has this version. Takes one request."""
     return version in _versions(_look_up(path))
 
 
 def at_once(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return `function` of each item, in order, with up to REQUESTS_AT_ONCE calls at the same time.
+    """Return `function` of each item, in order, with up to REQUESTS_AT_ONCE concurrent calls.
 
-    Raises what the first item in order raises.
+    Raises the exception of the first item that fails, by position.
     """
     todo = list(items)
     if len(todo) < 2:
@@ -94,7 +94,7 @@ def _look_up(path: str) -> dict[str, Any]:
 def _versions(entry: dict[str, Any]) -> list[str]:
     """Return what may stand for the version of a file, best first; the last one is its size alone.
 
-    There are several because a store may know more about a single file than about one in a listing.
+    There are several because a store may report more about a single file than in a listing.
     """
     versions: list[str] = []
     for fields in _VERSION_FIELDS:
@@ -126,7 +126,7 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
 
 
 def at_once_by_name(function: Callable[[str], _Result], names: list[str]) -> dict[str, _Result]:
-    """Return name -> `function` of the name, as `at_once` does."""
+    """Return {name: `function` of the name}, computed as `at_once` does."""
     return dict(zip(names, at_once(function, names), strict=True))
 
 
@@ -135,7 +135,7 @@ def _has_no_size(entry: dict[str, Any]) -> bool:
 
 
 def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[str, Any]:
-    """Return what a look-up says about a listed file; what the listing said if it is gone, as a broken link is."""
+    """Return what a lookup reports about a listed file, or the listing's entry if it is gone, like a broken link."""
     try:
         with storage.storage_errors_of(pattern, FileNotFoundError):
             found = fs.info(name)
@@ -148,7 +148,7 @@ def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[s
 
 
 def _check_bucket(fs: Any, path: str, pattern: str) -> None:
-    """Raise StorageError when a pattern matches nothing because its bucket is missing or must not be listed."""
+    """Raise StorageError if a pattern matches nothing because its bucket is missing or cannot be listed."""
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if not {"s3", "gs"} & set(protocols):
         return
@@ -170,7 +170,7 @@ def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageErr
 
 
 def _split_comma_list(patterns: str) -> list[str]:
-    """Return the members of a comma list, without empty ones. Names of local files may contain commas themselves."""
+    """Return the members of a comma-separated list, without empty ones. Local file names may contain commas."""
     if _is_local_file(patterns):
         return [patterns]
 
@@ -181,14 +181,14 @@ def _split_comma_list(patterns: str) -> list[str]:
         member = ",".join(parts[:count])
         parts = parts[count:]
 
-        # Spaces around a member are layout, but those around the name of a file that exists belong to it.
+        # Spaces around a member are ignored, but spaces in the name of a file that exists are part of it.
         if member.strip():
             members.append(member if count > 1 else member.strip())
     return members
 
 
 def _parts_of_first_name(parts: list[str]) -> int:
-    """Return how many parts of a comma list make up its first member: 1, or more if they name a local file."""
+    """Return how many parts of a comma-separated list form its first member: more than 1 if they name a local file."""
     if _is_local_file(parts[0].strip()):
         return 1
 
@@ -203,7 +203,7 @@ def _is_local_file(path: str) -> bool:
 
 
 def _as_written(url: str, pattern: str) -> str:
-    """Return local files as paths, relative if the pattern was, so that a manifest does not name the user's machine."""
+    """Return local files as paths, relative if the pattern is, so that a manifest does not name the user's machine."""
     path = url.removeprefix("file://")
     is_local = path != url
     if is_local and not pattern.startswith(("/", "~", "file:")):
@@ -212,8 +212,8 @@ def _as_written(url: str, pattern: str) -> str:
 
 
 def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
-    # Looking for folders as well lists an object store twice, so it is done only to explain why there is no file.
-    # fsspec's glob for web servers always looks for them and takes no such argument.
+    # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
+    # glob for web servers always includes them and takes no such argument.
     files: dict[str, dict[str, Any]] = {}
     if "http" not in fs.protocol:
         files = fs.glob(path, detail=True, withdirs=False)
@@ -221,7 +221,7 @@ def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
 
 
 def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
-    """Return name -> facts of every file and folder that a pattern names."""
+    """Return {name: facts} for every file and folder that a pattern names."""
     try:
         with storage.storage_errors_of(pattern, OSError):
             is_pattern = any(character in path for character in "*?[") and not _is_local_file(pattern)

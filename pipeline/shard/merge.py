@@ -1,10 +1,10 @@
-"""The second half of the shuffle: the documents of one shard are sorted, and duplicates are dropped.
+"""The second half of the shuffle: sorts the documents of one shard and drops duplicates.
 
-A shard is a range of placements (see partition.py), and an exchange brings its documents together from all runs. It is
-held in memory, at most about --shard_megabytes of text: n documents cost O(n log n). No worker needs another worker's
-shard, so all shards can be merged at once.
+A shard is a range of placements (see partition.py), and an exchange brings its documents together from all runs. The
+shard, at most about --shard_megabytes of text, is held in memory: n documents cost O(n log n). No worker needs another
+worker's shard, so all shards can be merged at once.
 
-Documents of equal text have equal ids and thus equal placements, so they meet in the same shard; see copies.py.
+Documents with equal text have equal ids and thus equal placements, so they meet in the same shard; see copies.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 class MergeOptions:
     """What decides the documents of a shard and their order, besides the runs.
 
-    dedup: whether documents with equal text are dropped. seed: draws the order of documents, and which are held out.
+    dedup: whether documents with equal text are dropped. seed: determines the order, and which documents are held out.
     holdout: the share of documents that go to the held-out folder instead; None for no such folder.
     """
 
@@ -50,11 +50,11 @@ class MergeOptions:
 def write_shard(
     name: str, read_tables: Callable[[], list[pa.Table]], options: MergeOptions, staging: Staging
 ) -> Report:
-    """Write the text shard of that name into staging and return its report.
+    """Write the text shard `name` into staging and return its report.
 
     `read_tables` returns its documents, in the columns of `run_schema`, and with `dedup` "minhash" also the ids to drop
-    (DROPPED_SCHEMA). What an earlier attempt finished is not made again. Raises DataError if the shard has more text
-    than an Arrow column holds.
+    (DROPPED_SCHEMA). A shard that an earlier attempt finished is not made again. Raises DataError if the shard has more
+    text than an Arrow column can hold.
     """
     finished = staging.report_of_shard(name)
     if finished is not None:
@@ -65,12 +65,12 @@ def write_shard(
 
     _check_size(table, name)
     table = table.combine_chunks()
-    pa.default_memory_pool().release_unused()  # the chunks, which are as large as the shard
+    pa.default_memory_pool().release_unused()  # frees the chunks, which are as large as the shard
 
     documents, dropped = _drop_near_duplicates(sort_documents(table, options.seed), drops)
     ledger += dropped
 
-    # After all duplicates are dropped, so that the document which is left decides for its copies.
+    # After all duplicates are dropped, so that the document that stays decides for its copies.
     held_out: Report = {}
     if options.holdout is not None:
         is_chosen = is_held_out(documents["document"].to_numpy(), options.holdout, options.seed)
@@ -90,7 +90,7 @@ def write_shard(
 
 
 def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntries]:
-    """Return the documents with the columns of TEXT_SCHEMA, without copies of equal text, and the ledger's entries.
+    """Return the documents (TEXT_SCHEMA) without copies of equal text, and the ledger entries of the copies.
 
     This comes before the shard's size is checked: copies from many runs may be more than a shard holds.
     """
@@ -103,7 +103,7 @@ def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntr
 
 
 def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[pa.Table, LedgerEntries]:
-    """Return the documents without those that `drops` (DROPPED_SCHEMA) name, and the ledger's entries for these."""
+    """Return the documents except those that `drops` (DROPPED_SCHEMA) name, and the ledger entries of the latter."""
     ledger: LedgerEntries = []
     for drop in drops:
         is_near_duplicate = np.isin(documents["document"].to_numpy(), drop["document"].to_numpy())
@@ -113,7 +113,7 @@ def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[p
 
 
 def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: MergeOptions, staging: Staging) -> Report:
-    """Write documents, which are rows of `table`, as held-out ones of the shard `name`, and return its report of them.
+    """Write documents, which are rows of `table`, as the held-out ones of the shard `name`. Return their report.
 
     The report has the `index` of their run, the number of `documents`, and their `text_bytes`.
     """
@@ -128,7 +128,7 @@ def _check_size(documents: pa.Table, name: str) -> None:
 
 
 def largest_text(documents: pa.Table) -> plan.RepeatedText:
-    """Return the text whose copies have the most bytes together, of documents that may exceed an Arrow array."""
+    """Return the text whose copies have the most bytes in total. The documents may exceed an Arrow array."""
     bytes_of_documents = []
     for batch in documents.to_batches():
         sentences = pc.list_flatten(batch["sentences"])  # type: ignore[attr-defined]
@@ -143,11 +143,11 @@ def largest_text(documents: pa.Table) -> plan.RepeatedText:
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
-    """Return a table of document, source and row, the number of the document's row in `table`, in the shard's order.
+    """Return a table of document, source and row (the document's row in `table`), in the shard's order.
 
-    Documents are sorted by placement, source and content. This order is total, so the order of arrival leaves no trace:
-    documents of one placement have the same text, but may come from different sources or have been split into different
-    sentences. Two rows that are equal in all three keys are equal in every column.
+    Documents are sorted by placement, source and content. This order is total, so the result does not depend on the
+    order of arrival: documents of one placement have the same text, but may come from different sources or have been
+    split into different sentences. Two rows that are equal in all three keys are equal in every column.
 
     The sentences stay where they are until the shard is written, so that there are never two copies of all text.
     """
@@ -164,7 +164,7 @@ def sort_documents(table: pa.Table, seed: int) -> pa.Table:
 
 
 def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tuple[pa.Table, LedgerEntries]:
-    """Return the documents that stay, and the ledger's entries for the others."""
+    """Return the documents that stay, and the ledger entries of the others."""
     dropped_sources = table["source"].filter(pa.array(is_dropped))
     dropped_by_source = Counter(dropped_sources.to_pylist())
     entries = [(reason, source, count) for source, count in sorted(dropped_by_source.items())]
@@ -173,7 +173,7 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
 
 @dataclass(frozen=True)
 class EncodedShard:
-    """A text shard as bytes. lengths: its part of the report, see `length_statistics`."""
+    """A text shard as bytes. lengths: its part of the report; see `length_statistics`."""
 
     data: bytes
     rows: int
@@ -182,7 +182,7 @@ class EncodedShard:
 
 
 def encode_documents(table: pa.Table, rows: np.ndarray) -> EncodedShard:
-    """Encode those rows of a table as a shard, in that order. One record batch at a time is copied."""
+    """Encode these rows of a table as a shard, in this order. Copies one record batch at a time."""
     content = shards.ContentHash()
     lengths: list[Report] = []
 
@@ -228,7 +228,7 @@ def length_statistics(table: pa.Table | pa.RecordBatch) -> Report:
 
 
 def add_lengths(parts: list[Report]) -> Report:
-    """Add up the `length_statistics` of a shard's parts."""
+    """Add up the `length_statistics` of a shard's batches."""
     return {
         "sentences": total(parts, "sentences"),
         "text_bytes": total(parts, "text_bytes"),
@@ -246,7 +246,7 @@ def text_bytes(table: pa.Table | pa.RecordBatch) -> int:
 
 
 def log2_histogram(values: np.ndarray) -> list[int]:
-    """Return counts by powers of two: item i counts the values in [2**i, 2**(i+1)). Zeros are not counted."""
+    """Return counts by powers of two: item i is the number of values in [2**i, 2**(i+1)). Zeros are not counted."""
     if len(values) == 0:
         return []
     exponents = np.log2(values[values > 0]).astype(int)

@@ -1,4 +1,4 @@
-"""Read documents from Parquet files, in memory bounded by the limits and not by the file."""
+"""Reads documents from Parquet files, in memory bounded by the limits, not by the size of the file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BATCH_BYTES = 16 << 20
 def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield one record for each row of the row groups whose first byte is in the piece.
 
-    Raises DataError unless the file is Parquet, exactly one string column is called `text_key`, and at most one column
-    `source`.
+    Raises DataError unless the file is Parquet, has exactly one string column called `text_key`, and at most one column
+    called `source`.
     """
     with open_range(piece.file) as opened:
         metadata = open_parquet(opened, piece.display_path).metadata
@@ -39,8 +39,8 @@ def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Rec
         has_source = "source" in schema.names and text_key != "source"
         columns = [text_key, "source"] if has_source else [text_key]
 
-        # Read as a dictionary, a text that many rows share is in memory once, however long it is. Without this, a
-        # small file can hold terabytes: 20,000 rows that point to one string of 21 MB.
+        # Read as a dictionary: a text that many rows share is then in memory once, however long it is. Otherwise a
+        # small file could expand to terabytes, as with 20,000 rows that point to one string of 21 MB.
         file = pq.ParquetFile(opened, metadata=metadata, read_dictionary=[text_key])
 
         for group, first_row in first_rows.items():
@@ -52,7 +52,7 @@ def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Rec
 
 
 def _first_rows(metadata: pq.FileMetaData, piece: Piece) -> dict[int, int]:
-    """Return row group -> number of its first row in the file, for the row groups that begin in the piece."""
+    """Return {row group: number of its first row in the file} for the row groups that begin in the piece."""
     first_rows: dict[int, int] = {}
     row = 0
 
@@ -65,7 +65,7 @@ def _first_rows(metadata: pq.FileMetaData, piece: Piece) -> dict[int, int]:
 
 
 def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
-    """Return where a row group begins. A wrong offset outside of the file still belongs to one of its pieces."""
+    """Return where a row group begins. The offset is clamped to the file, so that some piece owns a wrong one."""
     column = row_group.column(0)
     offset = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
@@ -74,7 +74,7 @@ def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
 
 
 def _check_columns(path: str, schema: pa.Schema, text_key: str) -> None:
-    """Raise DataError unless one string column is called `text_key`, and at most one column `source`."""
+    """Raise DataError unless one string column is called `text_key`, and at most one column is called `source`."""
     for name in (text_key, "source"):
         count = schema.names.count(name)
         if count > 1:
@@ -103,13 +103,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _rows_per_batch(row_group: Any) -> int:
-    """Return how many rows of a row group hold about BATCH_BYTES, at most MAX_ROWS."""
+    """Return how many rows of a row group have about BATCH_BYTES, at most MAX_ROWS."""
     bytes_per_row = row_group.total_byte_size // max(1, row_group.num_rows)
     return max(1, min(MAX_ROWS, BATCH_BYTES // max(1, bytes_per_row)))
 
 
 def _batch_records(batch: pa.RecordBatch, text_key: str, first_row: int, limits: Limits) -> Iterator[Record | Rejected]:
-    """Yield the rows of a batch; `first_row` is the number of its first row in the file."""
+    """Yield the rows of a batch. `first_row`: the number in the file of its first row."""
     texts = batch.column(text_key)
     if not pa.types.is_dictionary(texts.type):
         texts = texts.dictionary_encode()

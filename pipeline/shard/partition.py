@@ -1,6 +1,6 @@
-"""The first half of the shuffle: turn one split of the input into sorted run files.
+"""The first half of the shuffle: turns one split of the input into sorted run files.
 
-The shuffle puts the documents of the corpus into a random order that depends on nothing but their texts and the seed:
+The shuffle puts the documents of the corpus into a random order that depends only on their texts and the seed:
 
     id          64-bit hash of the document's text
     placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
@@ -13,8 +13,8 @@ The shuffle puts the documents of the corpus into a random order that depends on
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
 cut into RUN_BUCKETS buckets, or into --num_shards if that is given.
 
-Cost: one write and one read of all text, compressed with lz4. A split usually makes one run, more if it holds more than
-RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
+Cost: one write and one read of all text, compressed with lz4. A split usually makes one run, or more if it has more
+than RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
 RUN_BUCKETS = 1024
-"""Into how many ranges of placements a run is cut if --num_shards is not given. A power of two, as the number of shards
-is then. With more shards than that, runs are merged before they are read, and cut again."""
+"""Number of ranges of placements that a run is cut into if --num_shards is not given. It is a power of two, as the
+number of shards then is. With more shards than this, runs are merged before they are read, and cut again."""
 
 
 def placements(documents: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Return the sort keys of the shuffled corpus: a bijection of the document ids, another one for each seed."""
+    """Return the sort keys of the shuffled corpus: a bijection of the document ids that depends on the seed."""
     return mix(documents ^ np.uint64(key("placement", seed)))
 
 
 def report_name(split: Split) -> str:
-    """Return the name under which the report of a split's runs is kept."""
+    """Return the name of the report on a split's runs."""
     return f"split-{split.index:06d}"
 
 
 def placements_of(documents: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-    """Return (documents,) uint64: the placement of each document of a batch with a column `document`."""
+    """Return (documents,) uint64: the placement of each document in a batch with a column `document`."""
     return placements(documents["document"].to_numpy(), seed)
 
 
@@ -66,8 +66,8 @@ def documents_stream(dedup: Dedup, seed: int) -> Stream:
 def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
     """Write the runs of one split and return one report per run.
 
-    What an earlier attempt finished is not made again. Raises DataError if a file cannot be read, or if too many of its
-    bytes are not in its encoding.
+    A split that an earlier attempt finished is not read again. Raises DataError if a file cannot be read, or if too
+    many of its bytes are not in its encoding.
     """
     finished = staging.report(report_name(split))
     if finished is not None:
@@ -84,7 +84,7 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
             report |= _write_signatures(name, documents, staging)
         reports.append(report)
 
-    # Last, because the report is the proof that all runs of the split are complete.
+    # Last, because the report proves that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
 
@@ -102,7 +102,7 @@ def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: i
 
 
 def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Report:
-    """Write the run files of the documents' bands and signatures, and return their indexes for the run's report."""
+    """Write run files of the documents' bands and signatures. Return their indexes for the run's report."""
     rows = rows_of_documents(documents.ids, documents.sentences)
     bands = rows.bands["band"].to_numpy()
     ids = rows.signatures["document"].to_numpy()
@@ -115,7 +115,7 @@ def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Repo
 
 
 def rows_of(documents: RunBuffer, dedup: Dedup) -> pa.RecordBatch:
-    """Return the documents in the columns of `run_schema`, without copies if these are dropped."""
+    """Return the documents in the columns of `run_schema`, without copies if `dedup` drops these."""
     columns = [
         pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
@@ -129,7 +129,7 @@ def rows_of(documents: RunBuffer, dedup: Dedup) -> pa.RecordBatch:
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:
-    """Return what Beam carries of a run; `plan_shards` adds these reports up."""
+    """Return the facts about a run that Beam carries; `plan_shards` gets the sum of these reports."""
     return {
         "run": name,
         "documents": len(documents.ids),
@@ -146,5 +146,5 @@ def run_report(name: str, documents: RunBuffer) -> Report:
 
 
 def _first(run: str, entries: list[Report]) -> Report | None:
-    """The first of some entries with the name of its run, by which the first of all runs is found."""
+    """Return the first of some entries with its run's name, by which the first entry of all runs is found."""
     return {"run": run, **entries[0]} if entries else None

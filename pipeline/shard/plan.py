@@ -1,5 +1,4 @@
-"""Between the halves of the shuffle: add up what workers found, decide whether it may be published, and in how many
-shards.
+"""Between the shuffle's halves: adds up what workers found, and decides whether it is published, in how many shards.
 
 Reports are added up pairwise on workers (`add_runs`), so no worker needs the reports of all runs.
 """
@@ -17,28 +16,28 @@ from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, unde
 from schemas.errors import DataError
 
 SMALL_SHARD_BYTES = 8 << 20
-"""Text per shard of a small corpus. A machine with many cores then has enough shards to work on."""
+"""Bytes of text per shard of a small corpus, so that a machine with many cores has enough shards to work on."""
 
 MANY_SHARDS = 1024
-"""From this number of shards on, they grow to --shard_megabytes before there are more of them."""
+"""Once there are this many shards, they grow to --shard_megabytes before there are more of them."""
 
 MAX_SHARD_BYTES = (1 << 31) - 1
-"""Text in the largest shard: Arrow's offsets into a column have 31 bits."""
+"""Maximum bytes of text in a shard: Arrow's offsets into a column have 31 bits."""
 
 MAX_READS = 4_000_000
-"""Ranges read by all shards together, one for each shard and run. Beyond, runs are merged first."""
+"""Maximum ranges that all shards together read, one for each shard and run. Above it, runs are merged first."""
 
 _EXCERPT_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class CorpusSurvey:
-    """What all runs hold together.
+    """What all runs contain together.
 
     documents: their number. merges_runs: whether runs are merged before shards read them.
     rejected: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
-    unbroken: count and first of the documents with many lines and no blank line.
+    unbroken: number and first of the documents with many lines but no blank line.
     """
 
     documents: int
@@ -53,9 +52,10 @@ class CorpusSurvey:
 
 @dataclass(frozen=True)
 class Sharding:
-    """What the user wants of the shards.
+    """The user's choices about shards.
 
-    num_shards: the exact number of shards, or None. shard_bytes: the most text of a shard on average.
+    num_shards: the exact number of shards, or None.
+    shard_bytes: maximum mean size of a shard, in bytes of text.
     merges_runs: always merge runs.
     """
 
@@ -73,7 +73,7 @@ class InputLimits:
 
 
 def add_runs(reports: Iterable[Report]) -> Report:
-    """Add up reports of `write_runs`, or sums of them, in any order and grouping. The result is such a sum."""
+    """Add up reports of `write_runs`, or such sums, in any order and grouping. Returns a sum."""
     runs = sorted(reports, key=lambda run: run["run"])
     undecodable = [report for run in runs for report in run["undecodable"]]
     return {
@@ -94,7 +94,7 @@ def add_runs(reports: Iterable[Report]) -> Report:
 
 
 def _first(runs: list[Report], name: str) -> Report | None:
-    """What the first run that has it says. A sum is named for its first run, so its own comes in the same order."""
+    """Return what the first run with such an entry reports. A sum has its first run's name, so order is kept."""
     found = [(run[name]["run"], run[name]) for run in runs if run[name]]
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
@@ -108,9 +108,9 @@ def _runs_with_rejected(run: Report) -> list[str]:
 def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:
     """Choose the number of shards from the sum of all runs (`add_runs`).
 
-    The choice follows from the amount of clean text, so neither the cut into files nor their compression changes it.
+    The choice follows from the amount of clean text, so neither the cut into files nor their compression affects it.
     Raises DataError if there is no document, if more records are bad or more bytes are not in a file's encoding than
-    `limits` allows, or if the number of shards that the user wants is too small for the text.
+    `limits` allows, or if the number of shards that the user gave is too small for the text.
     """
     # A wrong encoding comes first, because it is also a cause of bad JSON records.
     refuse_undecodable(added["undecodable"], limits.undecodable_ratio, added["characters"])
@@ -123,7 +123,7 @@ def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> Corpu
     if text_bytes > num_shards * MAX_SHARD_BYTES:
         raise _too_few_shards(num_shards, f"{text_bytes:,} bytes of text in {num_shards:,} shards", text_bytes)
 
-    # Runs are cut into at most RUN_BUCKETS, or exactly into the shards that the user wants.
+    # Runs are cut into RUN_BUCKETS, or exactly into the shards that the user asked for.
     too_fine = sharding.num_shards is None and num_shards > RUN_BUCKETS
     too_many_reads = added["runs"] * num_shards > MAX_READS
     return CorpusSurvey(
@@ -139,7 +139,7 @@ def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> Corpu
 
 
 def shards_for(text_bytes: int, shard_bytes: int) -> int:
-    """Return the number of shards for this much text: a power of two, and as small as the following allows.
+    """Return the number of shards for this much text: the smallest power of two that satisfies these limits.
 
     A shard has at most SMALL_SHARD_BYTES on average until there are MANY_SHARDS, and never more than `shard_bytes`.
     """
@@ -149,7 +149,7 @@ def shards_for(text_bytes: int, shard_bytes: int) -> int:
 
 
 def _power_of_two(text_bytes: int, shard_bytes: int) -> int:
-    """The smallest power of two of shards that have at most `shard_bytes` on average."""
+    """Return the smallest power of two of shards with at most `shard_bytes` each on average."""
     shards = -(-text_bytes // shard_bytes)
     return 1 << max(0, shards - 1).bit_length()
 
@@ -163,9 +163,9 @@ class RepeatedText:
 
 
 def too_large_shard(name: str, text_bytes: int, largest: RepeatedText) -> DataError:
-    """Return the error for a shard whose documents have more bytes of text than Arrow holds.
+    """Return the error for a shard whose documents have more bytes of text than Arrow can hold.
 
-    largest: of all texts in the shard, the one whose copies have the most bytes.
+    largest: the text whose copies have the most bytes in the shard.
     """
     found = f"{name} has {text_bytes:,} bytes of text"
     if largest.copies > 1 and largest.text_bytes > MAX_SHARD_BYTES // 2:
@@ -180,8 +180,8 @@ def too_large_shard(name: str, text_bytes: int, largest: RepeatedText) -> DataEr
 
 
 def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:
-    """Return the error for shards of more text than Arrow holds; `total_text_bytes` is of all shards, or estimated."""
-    # Half full on average, because shards differ in size.
+    """Return the error for shards with more text than Arrow holds. `total_text_bytes` may be an estimate."""
+    # Advise shards that are half full on average, because shards differ in size.
     half_full = -(-total_text_bytes // (MAX_SHARD_BYTES // 2))
     advised = max(num_shards + 1, half_full)
     return DataError(
@@ -191,7 +191,7 @@ def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataE
 
 
 def unbroken_documents(added: Report) -> Report | None:
-    """Return how many documents of plain text have many lines and no blank one, and the first; None without any."""
+    """Return the number and the first of the plain-text documents with many lines but no blank one, or None."""
     first = added["first_unbroken"]
     if first is None:
         return None
@@ -199,7 +199,7 @@ def unbroken_documents(added: Report) -> Report | None:
 
 
 def _no_document_message(added: Report) -> str:
-    """Return the error message for a corpus without documents, with what became of its records."""
+    """Return the error message for a corpus without documents, which says what became of its records."""
     cleaned = added["cleaning"]
 
     sentences = ["The input holds no document with any text in it."]

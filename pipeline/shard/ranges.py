@@ -1,6 +1,6 @@
-"""Read input files from a store by ranges: only what a reader needs, without asking for the size first.
+"""Reads byte ranges of input files from a store: only what a reader needs, without requesting the size first.
 
-fsspec's own file objects ask for the size, and some read 50 MB ahead of a reader that needs a piece of 16 MB. Files on
+fsspec's own file objects request the size, and some read 50 MB ahead for a reader that needs a piece of 16 MB. Files on
 a local disk are opened as usual.
 """
 
@@ -15,20 +15,20 @@ from schemas import storage
 from schemas.byte_ranges import ByteRange, read_ranges
 
 HEAD_BYTES = 1 << 16
-"""Read of a file to find out what it is: less than what one round trip to a store costs."""
+"""Bytes that are read to detect what a file is. Reading them takes less time than one round trip to a store."""
 
 MAX_READ = 4 << 20
-"""Largest read. It is held in memory, once per open file."""
+"""Maximum bytes of one read, which are held in memory for each open file."""
 
-_STEP = 4  # by which reads grow beyond the expected end
+_STEP = 4  # factor by which reads grow beyond the expected end
 _BUFFER_BYTES = 1 << 16
 
-# A worker needs the head of one file at a time for each of its threads. 16 of them are 16 MB at most.
+# A worker needs one file's head at a time for each of its threads. 16 heads are at most 16 MB.
 _HEADS: RecentValues[bytes] = RecentValues(16)
 
 
 class KnownBytes(NamedTuple):
-    """Bytes of a file that were read already, and the offset of the first one."""
+    """Bytes of a file that were read already, and the file offset of the first one."""
 
     start: int
     data: bytes
@@ -38,10 +38,10 @@ NOTHING_KNOWN = KnownBytes(0, b"")
 
 
 def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes = NOTHING_KNOWN) -> IO[bytes]:
-    """Open a file for reading at `start`; a reader that expects to read to `end` gets few, large reads until there.
+    """Open a file for reading at `start`. Up to `end`, where the reader expects to stop, it makes few, large reads.
 
     known: bytes that need not be read from a store again.
-    Offsets stay those of the file. Reading raises DataError when the file is gone, and StorageError.
+    Offsets are those of the whole file. Reading raises DataError if the file is gone, and StorageError.
     """
     if storage.is_local(file.path):
         opened = storage.open_input(file.path)
@@ -54,7 +54,7 @@ def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes 
 
 
 def open_head(file: InputFile, head_bytes: int = HEAD_BYTES) -> IO[bytes]:
-    """Open a file to find out what it is. Its first bytes are remembered, so that reading them again is no request."""
+    """Open a file to detect what it is. Its head is remembered, so reading it again takes no request."""
     if not storage.is_local(file.path):
         end = min(head_bytes, file.size)
         _HEADS.get(file, lambda: _read_range(file.path, 0, end))
@@ -70,7 +70,7 @@ class _RangeFile(io.RawIOBase):
         self._position = 0
         self._next_read = HEAD_BYTES
 
-        # The bytes that were read last, and where they begin.
+        # The bytes of the last read, and the offset of the first one.
         self._data_start, self._data = known
         if not known.data:
             self._data = _HEADS.remembered(file) or b""
@@ -102,7 +102,7 @@ class _RangeFile(io.RawIOBase):
         return len(found)
 
     def _read(self, wanted: int) -> None:
-        """Read at least `wanted` bytes at the current position, or all to the end of the file."""
+        """Read at least `wanted` bytes from the current position, or up to the end of the file."""
         is_next = self._position == self._data_start + len(self._data)
         if not is_next:
             self._next_read = HEAD_BYTES

@@ -1,4 +1,4 @@
-"""A small memory for what a process learned about the files that it reads: bounded, and safe for several threads."""
+"""A bounded, thread-safe memory for what a process has learned about the files that it reads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class RecentValues(Generic[_Value]):
             return self._values.get(key)
 
     def get(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
-        """Return the value of a key; `make` gives it if it is not remembered.
+        """Return the value of a key; if it is not remembered, call `make` for it.
 
-        Two threads may make the same value at the same time. The lock is not held meanwhile, because `make` reads.
+        Two threads may make the same value at the same time: the lock is not held meanwhile, because `make` reads
+        files.
         """
         with self._lock:
             if key in self._values:

@@ -1,4 +1,4 @@
-"""What reading a file yields: a `Record` for each document, and a `Rejected` where there should have been one."""
+"""What reading a file yields: a `Record` for each document, and a `Rejected` in place of an unusable one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from pipeline.shard.limits import Limits
 
-EXCERPT_CHARACTERS = 500  # of a rejected record, kept so that a person can look at it
+EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_UTF8_BYTES = 4  # of one character
 
 
 @dataclass(frozen=True)
 class Undecodable:
-    """The bytes of a record that its encoding does not allow.
+    """The bytes of a record that are invalid in its encoding.
 
     count: number of places that could not be decoded.
     first_offset: offset of the first one in the file's plain bytes.
@@ -26,12 +26,12 @@ class Undecodable:
 
 @dataclass(frozen=True)
 class Record:
-    """One document as it stands in the input.
+    """One document as it is in the input.
 
     source: kind of origin ("wiki", "jsonl"), never a path, because paths change.
-    position: offset in bytes at which the record begins; in Parquet, the row number in the file. See Piece.place.
+    position: byte offset at which the record begins; in Parquet, the row number in the file. See Piece.place.
     size: bytes of the record.
-    line_count: number of lines, in plain text only.
+    line_count: number of lines; set for plain text only.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Record:
 class Rejected:
     """A record without a usable document. The other fields are those of `Record`.
 
-    reason: entry of the ledger.
+    reason: the reason in the ledger.
     excerpt: the first characters of the record.
     count: number of records; above 1 only for consecutive blank lines.
     """
@@ -72,10 +72,10 @@ TOO_LONG = too_long_reason(Limits())
 
 
 def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
-    """Decode UTF-8 bytes that begin at `offset` of their file, without a byte order mark.
+    """Decode the bytes of a record that begins at `offset` of its file, without a byte order mark.
 
-    Returns the text and, if some bytes are not UTF-8, where and how many. Those bytes become U+FFFD in the text;
-    `cleaning` counts and removes them.
+    Returns the text and, if some bytes are not UTF-8, where the first one is and how many there are. In the text those
+    bytes become U+FFFD, which `cleaning` counts and removes.
     """
     encoded = data.removeprefix(_BYTE_ORDER_MARK)
     try:
@@ -83,14 +83,14 @@ def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
     except UnicodeDecodeError as error:
         text = encoded.decode(errors="replace")
 
-        # The input may hold U+FFFD itself, correctly encoded.
+        # The input may contain U+FFFD itself, correctly encoded.
         already_there = data.count("\ufffd".encode())
         first_offset = offset + len(data) - len(encoded) + error.start
         return text, Undecodable(text.count("\ufffd") - already_there, first_offset)
 
 
 def byte_in_words(offset: int, entry: dict[str, Any]) -> str:
-    """Return an offset as messages name it. `entry` is a report about the record, made from `Piece.place`."""
+    """Return an offset as messages write it. `entry` is a report on the record, made from `Piece.place`."""
     if "compressed_start" not in entry:
         return f"byte {offset:,}"
     return f"byte {offset:,} of the text after compressed byte {entry['compressed_start']:,}"

@@ -1,4 +1,4 @@
-"""Turn one piece of input into records: the text of each document and its source, or why there is no document.
+"""Turns one piece of input into records: the text of each document and its source, or why there is no document.
 
     jsonl          one JSON object per line; the text is under --text_key, the source under "source" if it is there
     parquet        one document per row; the text is in column --text_key, the source in column "source" if there is one
@@ -66,7 +66,7 @@ def _records(piece: Piece, text_key: str, layout: TextLayout, limits: Limits) ->
 
 
 def text_records(lines: Lines, piece: Piece, layout: TextLayout, limits: Limits) -> Iterator[Record | Rejected]:
-    """Yield the records of a format that consists of plain lines."""
+    """Yield the records of a format that is made of plain lines."""
     if piece.format == "wikiextractor":
         yield from wikiextractor_records(lines, limits)
     elif layout == "line":
@@ -89,7 +89,7 @@ def parse_json_line(
     try:
         fields = orjson.loads(line.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError:
-        # orjson also refuses bytes that are not UTF-8, which are counted apart.
+        # orjson also rejects bytes that are not UTF-8, which are counted separately.
         _, undecodable = decode_utf8(line, offset)
         return Rejected("line is not JSON", "jsonl", offset, excerpt_of(line), undecodable=undecodable, size=len(line))
     if not isinstance(fields, dict):
@@ -118,7 +118,7 @@ def line_records(lines: Lines, limits: Limits) -> Iterator[Record | Rejected]:
 def blank_line_records(lines: Lines, is_file_start: bool, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield the documents between blank lines.
 
-    A document belongs to the piece that holds the last blank line before it, or the start of the file. So a reader
+    A document belongs to the piece that contains the last blank line before it, or the start of the file. So a reader
     that begins in the middle of a file skips to the first blank line, and never has to look back.
     """
     document = _DocumentLines(limits) if is_file_start else None
@@ -171,7 +171,7 @@ def wikiextractor_records(lines: Lines, limits: Limits) -> Iterator[Record | Rej
 class _DocumentLines:
     """The lines of one document. Beyond --max_document_bytes they are counted but not kept.
 
-    record_offset: where the record begins, if that is before its first line of text (the <doc> tag).
+    record_offset: where the record begins, if that is before its first line of text (at the <doc> tag).
     """
 
     def __init__(self, limits: Limits, record_offset: int | None = None):
@@ -182,11 +182,11 @@ class _DocumentLines:
         self._length = 0
 
     def __bool__(self) -> bool:
-        """Return whether there is any line."""
+        """Return whether any line was added."""
         return self._length > 0
 
     def add(self, line: bytes | None, offset: int) -> None:
-        """Add the next line; None stands for one that is longer than a whole document may be."""
+        """Add the next line; None stands for a line that is longer than a whole document may be."""
         if self._length == 0:
             self._text_offset = offset
 
@@ -195,7 +195,7 @@ class _DocumentLines:
             self._lines.append(line)
 
     def to_record(self, source: str, skipped_lines: int = 0) -> Record | Rejected:
-        """Return the document without its first lines, or a rejection if it is too long."""
+        """Return the document without its first `skipped_lines`, or a rejection if it is too long."""
         if self._length > self._limits.document_bytes:
             return Rejected(too_long_reason(self._limits), source, self._position(), self._excerpt())
 
@@ -211,7 +211,7 @@ class _DocumentLines:
         )
 
     def to_unclosed(self) -> Rejected:
-        """Return the rejection of a <doc> block that has no end."""
+        """Return the rejection of a <doc> block without an end."""
         return Rejected("<doc> without </doc>", "wikiextractor", self._position(), self._excerpt())
 
     def _position(self) -> int:
@@ -220,6 +220,6 @@ class _DocumentLines:
         return self._text_offset
 
     def _excerpt(self) -> str:
-        # Blank lines may have arrived together or one by one, so lines are counted in what they joined to.
+        # Blank lines may have been added together or one by one, so split the joined text to count lines.
         first_lines = b"".join(self._lines[:_EXCERPT_LINES]).splitlines(keepends=True)[:_EXCERPT_LINES]
         return excerpt_of(b"".join(first_lines))

@@ -1,4 +1,4 @@
-"""The sentences of many documents as one Arrow column, which takes half the memory of as many Python strings."""
+"""The sentences of many documents as one Arrow column, which takes half the memory of Python strings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from schemas.shards import TEXT_SCHEMA
 _TYPE = TEXT_SCHEMA.field("sentences").type
 
 CHUNK_BYTES = 1 << 20
-"""Text that waits as Python strings. So little stays in the processor's cache, and its memory is used again."""
+"""Bytes of text that wait as Python strings. This little stays in the processor's cache, and its memory is reused."""
 
 
-_ITERATED_ROWS = 256  # become Python strings at once
+_ITERATED_ROWS = 256  # rows that become Python strings at once
 
 
 class SentenceColumn:
-    """A list of documents, each a list of sentences, that only grows."""
+    """An append-only list of documents, each a list of sentences."""
 
     def __init__(self) -> None:
         self._chunks: list[pa.ListArray] = []
@@ -26,7 +26,7 @@ class SentenceColumn:
         self._pending_bytes = 0
 
     def append(self, sentences: list[str], text_bytes: int) -> None:
-        """Add a document with that many bytes of UTF-8."""
+        """Add a document whose sentences have `text_bytes` bytes of UTF-8."""
         self._pending.append(sentences)
         self._pending_bytes += text_bytes
         if self._pending_bytes >= CHUNK_BYTES:
@@ -36,7 +36,7 @@ class SentenceColumn:
         """Return the column: (documents,) list<string>."""
         self._close_chunk()
         whole = pa.concat_arrays(self._chunks)
-        self._chunks = [whole]  # so that the parts are free
+        self._chunks = [whole]  # releases the parts
         pa.default_memory_pool().release_unused()
         return whole
 

@@ -1,7 +1,7 @@
-"""Split a clean document into sentences, each on one line with single spaces.
+"""Splits a clean document into sentences, each on one line with single spaces.
 
 Texts come with hard-wrapped lines (books, mail, documentation) or with one paragraph per line (the web, Wikipedia).
-`sentencex` first joins wrapped lines: a line break counts as a wrap if the next word would not have fitted on the line.
+`sentencex` first joins wrapped lines: a line break counts as a wrap if the next word would not have fit on the line.
 The width of a paragraph is the length of its longest line, at most WRAP_WIDTH. Any other line break ends a sentence, as
 after a heading. `newline` trusts the corpus: every line is one sentence.
 """
@@ -17,7 +17,7 @@ import sentencex
 Splitter = Literal["sentencex", "newline"]
 WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
 
-_SPACES = re.compile("  +")  # four times as fast as " {2,}", because Python searches for two spaces, not for one
+_SPACES = re.compile("  +")  # four times as fast as " {2,}": Python searches for two spaces, not for one
 
 # A Chinese or Japanese full stop, then other end marks ("？！", "。……"), then closing quotes and brackets; but not
 # where a comma or colon follows, because the sentence continues there.
@@ -47,9 +47,10 @@ def split_ideographic(sentences: list[str]) -> list[str]:
     """Cut after every Chinese or Japanese full stop with its closing quotes, unless a comma follows.
 
     These marks end a sentence in any language, whatever comes next; sentencex alone would not cut before a digit or a
-    Latin letter. The parts may be empty. Example: `["到医院。108路"]` -> `["到医院。", "108路"]`.
+    Latin letter. Parts may be empty. Example: `["到医院。108路"]` -> `["到医院。", "108路"]`.
     """
-    # One search for all sentences, which are single lines: a newline ends each of them, and so no match crosses an end.
+    # One search covers all sentences. They are single lines joined by newlines, so no match crosses the end of a
+    # sentence.
     lines = "\n".join(sentences)
     ends = [match.end() for match in _IDEOGRAPHIC_END.finditer(lines)]
     parts = [lines[start:end] for start, end in itertools.pairwise([0, *ends, len(lines)])]
@@ -73,8 +74,8 @@ def paragraphs(text: str) -> list[str]:
 def unwrap(lines: list[str], width: int) -> list[str]:
     """Join the wrapped lines of a block whose longest line has `width` characters.
 
-    A line continues the previous one if it begins in lower case, or if its first word would not have fitted there.
-    The previous line must contain a space, because scripts without spaces are not wrapped at words.
+    A line continues the previous one if it begins in lower case, or if its first word would not have fit there. The
+    previous line must contain a space, because scripts without spaces are not wrapped at words.
     """
     texts = list(map(str.strip, lines))
 

@@ -11,7 +11,7 @@ LISTED_SOURCES = 3
 
 
 def summary_lines(manifest: Manifest) -> list[str]:
-    """Return a few lines about a text folder's ledger and statistics; none if everything was kept as it was."""
+    """Return lines about a text folder's ledger and cleaning; none if everything was kept unchanged."""
     lines = []
     for reason, count_by_source in _counts_by_reason(manifest).items():
         lines.append(f"  left out: {sum(count_by_source.values()):,} x {reason} ({_list_sources(count_by_source)})")
@@ -24,7 +24,7 @@ def summary_lines(manifest: Manifest) -> list[str]:
 
 
 def warning_lines(manifest: Manifest) -> list[str]:
-    """Return one line for each sign that the text is not what the user believes it is."""
+    """Return one line for each sign that the text may not be what the user believes."""
     warnings = []
 
     undecodable = manifest.statistics.get("undecodable")
@@ -49,7 +49,7 @@ def warning_lines(manifest: Manifest) -> list[str]:
 
 
 def _counts_by_reason(manifest: Manifest) -> dict[str, Counter[str]]:
-    """Return the ledger as reason -> source -> count."""
+    """Return the ledger as {reason: counts by source}."""
     reasons: dict[str, Counter[str]] = {}
     for entry in manifest.ledger:
         reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
@@ -57,7 +57,7 @@ def _counts_by_reason(manifest: Manifest) -> dict[str, Counter[str]]:
 
 
 def _list_sources(count_by_source: Counter[str]) -> str:
-    """Return the largest sources with their counts. A single source needs no count.
+    """Return the largest sources with their counts, or a single source without its count.
 
     Example: `"wiki 12, web 3, news 2 and 8 further sources"`.
     """

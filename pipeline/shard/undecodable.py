@@ -1,8 +1,8 @@
-"""Bytes that are not in the encoding of their file: count them, and refuse files that have too many.
+"""Counts bytes that are not in the encoding of their file, and refuses files that have too many.
 
 A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding; the error then
-names the encoding that would fit. Files are cut into pieces, so each worker reports the pieces it read, and the reports
-of a file are added up when all are there. Workers refuse a file early if one piece alone has too many.
+names the encoding that would fit. Files are cut into pieces, so each worker reports the pieces that it read, and a
+file's reports are added up once all are there. Workers refuse a file early if one piece alone has too many.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pipeline.shard.record import Record, Rejected, byte_in_words
 from schemas.errors import DataError
 
 MIN_PLACES = 10
-"""Undecodable places that a file must have to be refused. One bad byte of a small file does not fail a job."""
+"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
 
 LISTED_FILES = 100  # in the manifest
-_SAMPLE_BYTES = 1 << 16  # from which the encoding is guessed
-_SKIP_BYTES = 1 << 20  # read at once on the way to the sample
+_SAMPLE_BYTES = 1 << 16  # the encoding is guessed from this many bytes
+_SKIP_BYTES = 1 << 20  # read at once while skipping to the sample
 
 
 @dataclass
@@ -36,8 +36,8 @@ class UndecodableBytes:
     first_offset: offset of the first one.
     size: bytes of the records so far.
 
-    The share that `max_ratio` limits is of the bytes of the whole file: of its size if that is known, else of the
-    records that were read.
+    `max_ratio` limits the undecodable share of the whole file: of its size if that is known, else of the records that
+    were read.
     """
 
     piece: Piece
@@ -61,7 +61,7 @@ class UndecodableBytes:
             self.check()
 
     def _max_file_bytes(self) -> int:
-        """Return the most plain bytes that the file can have. A compressed one may get better after a bad beginning."""
+        """Return the maximum plain bytes of the file: a compressed one may still have a long, valid rest."""
         growth = self.max_growth if self._is_size_unknown() else 1
         return max(self.size, self.piece.size * growth)
 
@@ -75,7 +75,7 @@ class UndecodableBytes:
         """Return what `plan_shards` needs to add up the pieces of a file.
 
         If a file has too many undecodable bytes, so has at least one of its pieces. Only such a piece guesses the
-        encoding, because that takes another look into the file.
+        encoding, because that reads part of the file again.
         """
         piece = self.piece
         plain_bytes = self.size if self._is_size_unknown() else piece.end - piece.start
@@ -90,7 +90,7 @@ class UndecodableBytes:
             "encoding": piece.encoding,
             "fitting": fitting,
             "count": self.count,
-            "worst_count": self.count,  # of the piece that guessed `fitting`, once the pieces are added up
+            "worst_count": self.count,  # the count of the piece that guessed `fitting`, also after pieces are added up
             "first_place": self.first_offset,
             "size": self._file_bytes(),
         }
@@ -102,7 +102,7 @@ class UndecodableBytes:
         return self.piece.is_whole_file or self.piece.is_cut
 
     def _file_bytes(self) -> int:
-        """Return the plain bytes of the whole file; of a cut compressed file, what it has if it grows as text does."""
+        """Return the plain bytes of the whole file; for a cut compressed file, an estimate if it grows as text does."""
         if self.piece.is_cut:
             return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
         return self.size if self.piece.is_whole_file else self.piece.size
@@ -131,7 +131,7 @@ def _has_too_many(count: int, size: int, max_ratio: float) -> bool:
 
 
 def reports_by_file(reports: Iterable[Report]) -> list[Report]:
-    """Return one report per file, sorted by path, from those of its pieces or of some of them, in any order."""
+    """Return one report per file, sorted by path, from reports on pieces or on sums of them, in any order."""
     by_path: dict[str, list[Report]] = {}
     for report in reports:
         by_path.setdefault(report["path"], []).append(report)
@@ -139,7 +139,7 @@ def reports_by_file(reports: Iterable[Report]) -> list[Report]:
 
 
 def _add_pieces(pieces: list[Report]) -> Report:
-    """Return the report of a file; its encoding is the guess of the piece with the most undecodable bytes."""
+    """Return the report on a file; its `fitting` is the guess of the piece with the most undecodable bytes."""
     worst = max(pieces, key=lambda piece: (bool(piece["fitting"]), piece["worst_count"], piece["fitting"]))
     first = min(pieces, key=lambda piece: (piece.get("compressed_start", 0), piece["first_place"]))
     file = {name: value for name, value in worst.items() if name != "compressed_start"}
@@ -151,7 +151,7 @@ def _add_pieces(pieces: list[Report]) -> Report:
 
 
 def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
-    """Return the manifest's statistics: the total count, and the LISTED_FILES files with the most, sorted by path."""
+    """Return the manifest's statistics: totals, and the LISTED_FILES files with the most, sorted by path."""
     files = reports_by_file(reports)
     if not files:
         return None
@@ -184,7 +184,7 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
 
 
 def _sample(piece: Piece, offset: int) -> bytes:
-    """Return the bytes of the plain file around an offset; nothing if they cannot be read.
+    """Return the bytes of the plain file around an offset; empty if they cannot be read.
 
     The sample begins at a multiple of four, so that it does not cut a character of UTF-16 or UTF-32.
     """

@@ -1,8 +1,8 @@
-"""Read zstd files frame by frame (RFC 8878), as pzstd, t2sz, `cat a.zst b.zst` and the seekable format make them.
+"""Reads zstd files frame by frame (RFC 8878), as written by pzstd, t2sz, `cat a.zst b.zst` and the seekable format.
 
-The block headers of a frame say where it ends, so a frame that the end of the file cuts off is noticed. Each block is
-decompressed alone: it has at most 128 KB of plain bytes, so memory is bounded by the frame's window. Skippable frames,
-such as the seek table of the seekable format, are passed over.
+The block headers of a frame say where it ends, so a frame that the end of the file cuts off is detected. Each block is
+decompressed separately: it has at most 128 KB of plain bytes, so memory is bounded by the frame's window. Skippable
+frames, such as the seek table of the seekable format, are skipped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pipeline.shard.frames import READ_BYTES, CompressedBytes, Frames, check_mag
 from schemas.errors import DataError
 
 MAX_WINDOW_BYTES = 512 << 20
-"""Memory that a frame may need. Plain zstd needs 8 MB, and `--long=27` 128 MB. Only files made with longer windows take
-more, and `--long=31` takes more than a worker has."""
+"""Memory that a frame may need. Plain zstd needs 8 MB, and `--long=27` 128 MB. Only files made with longer windows need
+more, and `--long=31` needs more than a worker has."""
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 _FRAME = "zstd frame"
@@ -36,8 +36,8 @@ _SKIPPABLE_HEADER_BYTES = 8
 def zstd_frames(source: CompressedBytes) -> Frames:
     """Yield the frames from the next byte to the end of the file.
 
-    Raises DataError for a frame that is damaged or needs a window above MAX_WINDOW_BYTES, and EOFError for one without
-    an end.
+    Raises DataError for a frame that is damaged or needs a window above MAX_WINDOW_BYTES, and EOFError for a frame
+    without an end.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
@@ -78,7 +78,7 @@ def _refuse_long_window(source: CompressedBytes, window_bytes: int) -> None:
 
 
 def declared_plain_bytes(head: bytes) -> int | None:
-    """Return how many plain bytes the first frame of a file says that it has; None if it does not say so."""
+    """Return the number of plain bytes that the first frame of a file declares; None if it declares none."""
     try:
         size = zstandard.get_frame_parameters(head).content_size
     except zstandard.ZstdError:
@@ -87,7 +87,7 @@ def declared_plain_bytes(head: bytes) -> int | None:
 
 
 def frame_candidates(data: bytes) -> Iterator[int]:
-    """Yield the places in `data` where a frame may begin."""
+    """Yield the offsets in `data` at which a frame may begin."""
     place = data.find(MAGIC)
     while place >= 0:
         descriptor = data[place + 4 : place + 5]
@@ -97,7 +97,7 @@ def frame_candidates(data: bytes) -> Iterator[int]:
 
 
 def _blocks(source: CompressedBytes, start: int, has_checksum: bool) -> Iterator[bytes]:
-    """Yield the compressed blocks of a frame with their headers, the last one with the frame's checksum."""
+    """Yield the compressed blocks of a frame with their headers, the last one also with the frame's checksum."""
     is_last = False
     while not is_last:
         header = int.from_bytes(source.peek(_BLOCK_HEADER_BYTES), "little")
@@ -107,7 +107,7 @@ def _blocks(source: CompressedBytes, start: int, has_checksum: bool) -> Iterator
         if size > _MAX_BLOCK_BYTES:
             raise damaged(source, _FRAME, start, f"a block of {size:,} bytes at byte {source.offset:,}")
 
-        # The size of a block of one repeated byte is that of its plain text.
+        # An RLE block stores one byte, which is repeated; its size field is the number of plain bytes.
         wanted = _BLOCK_HEADER_BYTES + (1 if kind == _RLE_BLOCK else size)
         if is_last and has_checksum:
             wanted += _CHECKSUM_BYTES

@@ -1,4 +1,4 @@
-"""Reading word counts, from a finished folder or from the staging area of the job that counted them."""
+"""Reads word counts, from a finished folder or from the staging of the job that counted them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 
 @dataclass(frozen=True)
 class CountsPlace:
-    """Where the sums of one set of rules lie.
+    """Where the counts by one set of rules are.
 
-    folder: a finished folder of counts; empty when this job has counted, and the sums lie in its staging.
-    fingerprint: of that folder when the job began.
+    folder: a finished folder of counts; empty if this job has counted, and the counts are in its staging.
+    fingerprint: the folder's fingerprint when the job began.
     """
 
     folder: str
@@ -33,7 +33,7 @@ class CountsPlace:
     staging: Staging
 
     def open(self) -> CountsReader:
-        """Return what reads the partitions. Raises DataError when the folder was replaced since the job began."""
+        """Return a reader of the partitions. Raises DataError if the folder was replaced since the job began."""
         if not self.folder:
             return CountsReader(self, {})
 
@@ -48,16 +48,16 @@ class CountsPlace:
 
 @dataclass(frozen=True)
 class CountsReader:
-    """Reads the partitions of one set of rules and checks their bytes. Threads may share it.
+    """Reads the partitions of one set of rules and checks their bytes. Thread-safe.
 
-    entries: the files of a finished folder by name; what lies in staging has a report each.
+    entries: the files of a finished folder by name; a file in staging has a report instead.
     """
 
     place: CountsPlace
     entries: dict[str, Shard]
 
     def read(self, partition: int) -> pa.Table:
-        """Return (COUNTS_BY_SOURCE_SCHEMA) the sum of one partition.
+        """Return the counts of one partition (COUNTS_BY_SOURCE_SCHEMA).
 
         Raises DataError for a damaged or missing file of a finished folder, and StorageError for one in staging, which
         the next attempt makes again.
@@ -75,12 +75,12 @@ class CountsReader:
         return shards.decode_table(data, place.staging.url(name), COUNTS_BY_SOURCE_SCHEMA)
 
     def read_words(self, partition: int) -> pa.Table:
-        """Return (shards.COUNTS_SCHEMA) the counts of one partition over all sources. Raises as `read` does."""
+        """Return the counts of one partition over all sources (shards.COUNTS_SCHEMA). Raises as `read` does."""
         return sum_counts(self.read(partition), ["word"])
 
 
 def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
-    """Return the tally of a finished folder of counts. Raises DataError when it lacks these rules."""
+    """Return the tally of a finished folder of counts. Raises DataError if it has none for these rules."""
     tallies = counts.statistics["tallies"]
     if rules.name not in tallies:
         raise DataError(

@@ -20,6 +20,6 @@ class Provenance:
 
 
 def ledger_entries(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> list[LedgerEntry]:
-    """Add up ledgers to what the manifest records: one entry for each reason and source, sorted."""
+    """Add up ledgers into the manifest's entries: one for each reason and source, sorted."""
     added = add_ledgers(ledgers)
     return [LedgerEntry(reason=reason, source=source, count=count) for reason, source, count in added]

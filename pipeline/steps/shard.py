@@ -116,7 +116,7 @@ def _rejected(survey: CorpusSurvey) -> dict[str, str]:
 def _check_published(staging: Staging, fingerprint: str) -> None:
     """Raise StorageError unless an earlier attempt at this step already published the folder.
 
-    Such an attempt also removed its unfinished work, which is why the list of inputs is gone.
+    Such an attempt also removed its unfinished work, which explains why the list of inputs is gone.
     """
     if read_root(staging.output, "text").fingerprint != fingerprint:
         raise StorageError(

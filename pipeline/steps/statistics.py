@@ -1,7 +1,7 @@
-"""The steps of `statistics`: lots of pair shards, partitions of all pairs of tokens, and the finished folder.
+"""The steps of `statistics`: count lots of pair shards, add up partitions of all token pairs, and publish the folder.
 
-Counts of a lot travel to their partition by a hash of the two tokens. The first partition gets the counts of single
-tokens as well, which are marked by NO_TOKEN in place of a second one.
+A lot's counts travel to their partition by a hash of the two tokens. The first partition also gets the counts of single
+tokens, which have NO_TOKEN in place of a second token.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ RARE = "pair of tokens below the least weight"
 
 @dataclass(frozen=True)
 class PairLot:
-    """Shards that one worker counts, with their places in the folder. `number` tells lots apart."""
+    """Shards that one worker counts, each with its index in the folder. `number` identifies the lot."""
 
     number: int
     shards: list[tuple[int, Shard]]
 
 
 def read_lots(part: int, plan: StatisticsPlan) -> Iterator[tuple[int, PairLot]]:
-    """Yield (number, lot) for the lots of one part of the pairs' manifest; one without parts counts as one part.
+    """Yield (number, lot) for the lots of one part of the pairs' manifest. A manifest without parts is one part.
 
-    Raises DataError when the pairs are no longer those that the job was started with.
+    Raises DataError if the pairs were replaced after the job started.
     """
     root = read_root(plan.pairs, "pairs")
     if root.fingerprint != plan.fingerprint:
@@ -80,12 +80,12 @@ def read_lots(part: int, plan: StatisticsPlan) -> Iterator[tuple[int, PairLot]]:
 
 
 def name_of_lot(lot: PairLot) -> str:
-    """The name of a lot in staging."""
+    """Return the name of a lot in staging."""
     return f"{lot.number:06d}"
 
 
 def count_lot(lot: PairLot, plan: StatisticsPlan) -> Iterator[KeyedBatch]:
-    """Count the tokens and the co-occurrences of a lot. Yields (keys, COOCCURRENCES_SCHEMA) for each of its blocks."""
+    """Count the tokens and co-occurrences of a lot. Yields (keys, COOCCURRENCES_SCHEMA rows) for each of its blocks."""
     unigrams_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
     for rows in blocks_of(_read_rows(lot, plan), plan.counting.window):
         unigrams_V += count_unigrams(rows, plan.counting)
@@ -108,19 +108,19 @@ def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
 
 
 def _keys_of(found: Cooccurrences) -> NDArray[np.uint64]:
-    """Return a hash of each pair of tokens, which decides its partition."""
+    """Return (C,) uint64: a hash of each pair of tokens, which decides its partition."""
     return mix((found.first_C.astype(np.uint64) << np.uint64(32)) | found.second_C)
 
 
 def record_batch(found: Cooccurrences) -> pa.RecordBatch:
-    """Return co-occurrences as COOCCURRENCES_SCHEMA."""
+    """Return co-occurrences as COOCCURRENCES_SCHEMA rows."""
     return pa.record_batch([pa.array(column) for column in found], schema=COOCCURRENCES_SCHEMA)
 
 
 def add_counts(
     partition: int, read_tables: Callable[[], list[pa.Table]], plan: StatisticsPlan, staging: Staging
 ) -> list[Report]:
-    """Add up one partition. Returns the reports of its files: co-occurrences, and the first partition's unigrams."""
+    """Add up one partition. Returns its files' reports: co-occurrences and, first in partition 0, unigrams."""
     name = shard_name(COOCCURRENCES, partition, plan.partitions)
     names = [UNIGRAMS_FILE, name] if partition == 0 else [name]
     finished = [staging.report_of_shard(name) for name in names]
@@ -140,7 +140,7 @@ def add_counts(
 
 
 def _keep_unigrams(counted: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
-    """Write the counts of all tokens."""
+    """Write the file with the counts of all tokens."""
     counts_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
     np.add.at(counts_V, counted.first_C, counted.weight_C)
 
@@ -149,7 +149,7 @@ def _keep_unigrams(counted: Cooccurrences, plan: StatisticsPlan, staging: Stagin
 
 
 def _keep_cooccurrences(name: str, summed: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
-    """Write the pairs of tokens of a partition that weigh enough."""
+    """Write the file with a partition's pairs of tokens, without those below the least weight."""
     least = least_weight(summed.weight_C, plan.most_in_partition)
     is_kept_C = summed.weight_C >= least
     kept = summed.take(is_kept_C)
@@ -167,7 +167,7 @@ def _keep_cooccurrences(name: str, summed: Cooccurrences, plan: StatisticsPlan, 
 def publish_statistics(
     partitions: list[list[Report]], plan: StatisticsPlan, provenance: Provenance, staging: Staging
 ) -> None:
-    """Publish the folder. partitions: what `add_counts` returned for each."""
+    """Publish the folder. partitions: the result of `add_counts` for each partition."""
     reports = [report for partition in partitions for report in partition]
     reports.sort(key=lambda report: report["shard"]["path"])
     entries = [Shard(**report["shard"]) for report in reports]

@@ -1,4 +1,4 @@
-"""How `statistics` divides its work: which shards are read and how many of their rows, lots of shards, partitions."""
+"""How `statistics` divides its work: the shards to read, how many of their rows, lots of shards, and partitions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from schemas.cooccurrences import Counting
 from schemas.manifest_entries import PART_ENTRIES
 
 LOT_TOKENS = 16 << 20
-"""Tokens of a lot: a few blocks, and some seconds of work."""
+"""Tokens per lot: a few blocks, and a few seconds of work."""
 
 PARTITION_TOKENS = 4 << 20
-"""Tokens behind a partition. English has about as many different pairs within 5 tokens, in 16 bytes each."""
+"""Counted tokens per partition. English has about as many distinct pairs within 5 tokens, of 16 bytes each."""
 
 MAX_PARTITIONS = 4096
 
 LEAST_SHARDS = 64
-"""A sample is taken from at least this many shards, if the folder has them."""
+"""A sample is drawn from at least this many shards, if the folder has them."""
 
 
 def stride_of(num_shards: int, tokens: int, max_tokens: int) -> int:
-    """Return s, when every s-th shard is read. Documents went to shards by their hash, so any shard is a sample."""
+    """Return s if every s-th shard is read. Documents are assigned to shards by hash, so any shard is a sample."""
     needed = ceil(num_shards * min(1.0, max_tokens / max(tokens, 1)))
     wanted = min(num_shards, max(needed, LEAST_SHARDS))
     return max(1, num_shards // max(wanted, 1))
@@ -32,10 +32,10 @@ class StatisticsPlan:
     """What is counted, and how the work is divided.
 
     pairs: the folder, as workers open it. fingerprint: of the pairs when the job began.
-    num_shards: of the pairs. num_parts: in which their list lies, 1 when the manifest has no parts.
-    tokens: of all rows, special tokens included. tokens_read: of those shards that are read, every stride-th.
-    max_tokens: the most tokens that are counted.
-    max_cooccurrences: the most pairs of tokens that are kept.
+    num_shards: of the pairs. num_parts: of the pairs' list of shards; 1 if the manifest has no parts.
+    tokens: of all rows, special tokens included. tokens_read: of the shards that are read, every stride-th.
+    max_tokens: maximum tokens to count.
+    max_cooccurrences: maximum pairs of tokens to keep.
     """
 
     pairs: str
@@ -51,7 +51,7 @@ class StatisticsPlan:
 
     @property
     def stride(self) -> int:
-        """The step between two shards that are read."""
+        """The distance between two shards that are read."""
         return stride_of(self.num_shards, self.tokens, self.max_tokens)
 
     @property
@@ -60,18 +60,18 @@ class StatisticsPlan:
 
     @property
     def share_of_rows(self) -> float:
-        """Which share of the rows that are read is counted."""
+        """The share of the rows in the shards read that is counted."""
         return min(1.0, self.max_tokens / max(self.tokens_read, 1))
 
     def limit_of_shard(self, tokens: int) -> int:
-        """Return how many of the tokens of a shard are counted at most. All limits add up to max_tokens or less."""
+        """Return the maximum number of a shard's tokens to count. All limits add up to max_tokens or less."""
         if self.tokens_read <= self.max_tokens:
             return tokens
         return tokens * self.max_tokens // self.tokens_read
 
     @property
     def shards_per_lot(self) -> int:
-        """Neighboring shards of a lot, read or not. It divides PART_ENTRIES, so parts hold whole lots."""
+        """The number of neighboring shards in a lot, read or not. It divides PART_ENTRIES, so parts have whole lots."""
         tokens_a_shard = max(1, self.tokens // max(self.num_shards, 1))
         wanted = max(1, min(self.stride * LOT_TOKENS // tokens_a_shard, PART_ENTRIES))
         return 1 << (wanted.bit_length() - 1)
@@ -82,11 +82,11 @@ class StatisticsPlan:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the pairs of tokens: a power of two."""
+        """The number of partitions of token pairs: a power of two."""
         wanted = max(1, min(self.tokens, self.max_tokens) // PARTITION_TOKENS)
         return min(1 << (wanted - 1).bit_length(), MAX_PARTITIONS)
 
     @property
     def most_in_partition(self) -> int:
-        """The most pairs of tokens that a partition keeps. A hash divides them, so that each has about as many."""
+        """The maximum token pairs that a partition keeps. Pairs are assigned by hash, so partitions are about equal."""
         return max(1, self.max_cooccurrences // self.partitions)

@@ -1,4 +1,4 @@
-"""The steps that make a vocabulary from counts: learning, describing a partition of the words, and publishing."""
+"""The steps that make a vocabulary from counts: learning, describing partitions of the words, and publishing."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from schemas.many_files import THREADS, concurrently
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, parse_vocabulary
 
 MAX_LISTED_WORDS = 4_000_000
-"""Most words in the vocabulary folder's own file of counts, some 50 MB. A larger corpus has its most frequent ones
-there, down to a count that the manifest states; all of them are in a folder of counts (--counts)."""
+"""Maximum words in the vocabulary folder's own file of counts, some 50 MB. For a larger corpus it lists the most
+frequent ones, down to a count that the manifest states; a folder of counts (--counts) has all of them."""
 
 LEARNED = "learned"
-"""The report of the learning step in staging."""
+"""Name of the learning step's report in staging."""
 
 READ_AHEAD_BYTES = 128 << 20
-"""The bytes of counts that are read ahead while others are merged. Learning itself needs far more memory."""
+"""Bytes of counts that are read ahead while others are merged. Learning itself needs far more memory."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class VocabularyPlan:
-    """What a vocabulary is made of. `sources` are those that the counts tell apart."""
+    """What a vocabulary is made from. `sources` are those that the counts distinguish."""
 
     job: VocabJob
     counts: CountsPlace
@@ -62,9 +62,9 @@ class VocabularyPlan:
 
 
 def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
-    """Learn a vocabulary and stage its files. Returns their entries and what was left out.
+    """Learn a vocabulary and stage its files. Returns their manifest entries and what was left out.
 
-    Raises DataError, before it learns, when there is no word or when the words do not fit into memory.
+    Raises DataError, before it learns, if there is no word or if the words do not fit into memory.
     """
     finished = plan.staging.report(LEARNED)
     if finished is not None and _are_whole(finished["entries"], plan.staging):
@@ -98,11 +98,11 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
 
 
 def _are_whole(entries: list[Report], staging: Staging) -> bool:
-    """Whether all files of an earlier attempt have the bytes that it wrote. A crash of the machine may damage some."""
+    """Whether all files of an earlier attempt have the bytes that it wrote. A machine crash may have damaged some."""
     for entry in entries:
         try:
             data = staging.piece(entry["path"])
-        except DataError:  # it is gone
+        except DataError:  # it no longer exists
             return False
         if storage.sha256(data) != entry["sha256"]:
             return False
@@ -111,26 +111,26 @@ def _are_whole(entries: list[Report], staging: Staging) -> bool:
 
 @dataclass(frozen=True)
 class _Partitions:
-    """The partitions of the words, which are read `readers` at a time."""
+    """The partitions of the words, of which up to `readers` are read at a time."""
 
     reader: CountsReader
     readers: int
 
     def each(self, function: Callable[[pa.Table], Result]) -> Iterator[Result]:
-        """Yield what a function returns for the words (shards.COUNTS_SCHEMA) of each partition, in order."""
+        """Yield the result of a function for the words (shards.COUNTS_SCHEMA) of each partition, in order."""
         numbers = range(self.reader.place.partitions)
         return concurrently(lambda number: function(self.reader.read_words(number)), numbers, self.readers)
 
 
 def _readers(tally: Tally, partitions: int) -> int:
-    """How many partitions are read at the same time. `concurrently` has twice as many in memory."""
+    """Return how many partitions to read at a time. `concurrently` holds twice as many in memory."""
     amounts = all_words(tally)
     bytes_of_partition = 1 + (24 * amounts.words + 3 * amounts.characters) // partitions
     return min(THREADS, max(1, READ_AHEAD_BYTES // (2 * bytes_of_partition)))
 
 
 def _amounts_below(tally: Tally, min_word_count: int, counts: _Partitions) -> WordAmounts:
-    """The amounts of the words that are too rare: out of the tally, or counted when the number is between two of it."""
+    """Return the amounts of the words that are too rare: from the tally, or counted if it lacks that threshold."""
     rows = np.flatnonzero(min_word_count == THRESHOLDS)
     if len(rows):
         return words_below(tally, int(rows[0]))
@@ -176,7 +176,7 @@ def _at_least(min_count: int, words: pa.Table) -> pa.Table:
 
 
 def describe_partitions(partitions: list[int], _: Report, plan: VocabularyPlan) -> Usage:
-    """Encode the words of some partitions with the learned vocabulary, and return the usage of its tokens."""
+    """Encode the words of some partitions with the learned vocabulary, and return how often its tokens are used."""
     use = VocabularyUse(plan.staging.piece(TOKENIZER_FILE), len(plan.sources))
     reader = plan.counts.open()
     for partition in partitions:

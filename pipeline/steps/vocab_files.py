@@ -1,4 +1,4 @@
-"""The files of a vocabulary, learned from words or made of another vocabulary's files."""
+"""Makes the files of a vocabulary, learned from words or extended from another vocabulary."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES
 
 @dataclass(frozen=True)
 class MadeVocabulary:
-    """The files of a vocabulary by name, and what the report says of it."""
+    """The files of a vocabulary by name, and the facts about it for the report."""
 
     files: dict[str, bytes]
     facts: Report
 
 
 def learn_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
+    """Learn a vocabulary with the job's options from the words that `read_words` returns."""
     rules = UnigramRules(job.special_tokens, job.lowercase, job.keep_accents)
     options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple, rules)
-    # The words have no name here, so that they can leave memory while the vocabulary is trained.
+    # The words are not bound to a name here, so that they can be freed while the vocabulary is trained.
     trained = train_vocabulary(read_words(), options)
     facts = {
         "tokens": len(trained.tokens),
@@ -39,7 +40,7 @@ def learn_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabular
 
 
 def extend_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
-    """Extend the vocabulary in job.extend, which is read here, and state what that saves."""
+    """Read the vocabulary in job.extend and extend it, with counts of the text's tokens before and after."""
     folder = str(job.extend)
     files = {
         name: storage.read(storage.join(folder, name))

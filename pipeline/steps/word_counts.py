@@ -1,7 +1,7 @@
-"""The steps that count words: lots of text shards, partitions of all words, and a finished folder of counts.
+"""The steps that count words: count lots of text shards, add up partitions of all words, and publish the counts.
 
-A folder of counts holds, for each set of rules, tables of COUNTS_BY_SOURCE_SCHEMA. A word is in the table that a hash
-of it names, so their number (`partitions`) bounds the size of each, and no word is in two of them.
+A folder of counts has, for each set of rules, tables of COUNTS_BY_SOURCE_SCHEMA. A hash of a word selects its table. So
+the number of tables (`partitions`) bounds the size of each, and no word is in two of them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from schemas.manifest_entries import PART_ENTRIES
 from schemas.shards import shard_name
 
 LOT_BYTES = 512 << 20
-"""Text whose counts are added up in one worker before they travel: half a minute of work."""
+"""Bytes of text that one worker counts and adds up before the counts travel: half a minute of work."""
 
-MIN_LOTS = 16  # of a text of as many shards, so that all workers have something to do
+MIN_LOTS = 16  # if the text has that many shards, so that all workers have something to do
 
 PARTITION_BYTES = 256 << 20
-"""Text behind a partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4% of a
-terabyte), and twice the text in others, where a bytebpe word is a whole clause."""
+"""Bytes of text per partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4%
+of a terabyte), and twice the text in others, where a bytebpe word is a whole clause."""
 
 LOT_NOTES = "lot-"
-"""How the names of the notes that `note_lot` leaves begin."""
+"""Prefix of the names of the notes that `note_lot` leaves."""
 
 MIN_PARTITIONS = 16
 MAX_PARTITIONS = 4096
@@ -50,8 +50,8 @@ class CountPlan:
     """What is counted, and how the work is divided.
 
     text: the folder, as workers open it. fingerprint: of the text when the job began.
-    sources: what the counts tell apart, besides words.
-    num_parts: in which the list of its shards lies, 1 when its manifest has no parts.
+    sources: the sources that the counts distinguish.
+    num_parts: of the text's list of shards; 1 if its manifest has no parts.
     is_result: whether the sums are the shards of a folder of counts. Otherwise they stay in staging.
     """
 
@@ -66,9 +66,9 @@ class CountPlan:
 
     @property
     def shards_per_lot(self) -> int:
-        """The number of text shards of each lot but the last.
+        """The number of text shards in each lot but the last.
 
-        A power of two divides PART_ENTRIES, so no lot spans two manifest parts.
+        It is a power of two and divides PART_ENTRIES, so no lot spans two manifest parts.
         """
         by_size = LOT_BYTES * self.num_shards // max(self.text_bytes, 1)
         by_number = self.num_shards // MIN_LOTS
@@ -90,7 +90,7 @@ class CountPlan:
 
 @dataclass(frozen=True)
 class TextLot:
-    """Neighboring text shards that one worker counts. `number` tells lots apart."""
+    """Neighboring text shards that one worker counts. `number` identifies the lot."""
 
     number: int
     shards: list[Shard]
@@ -99,8 +99,7 @@ class TextLot:
 def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
     """Yield (number, lot) for the lots of one part of the text's manifest, which workers read.
 
-    A manifest without parts counts as one part. Raises DataError when the text is no longer the one that the job was
-    started with.
+    A manifest without parts is one part. Raises DataError if the text was replaced after the job started.
     """
     root = read_root(plan.text, "text")
     if root.fingerprint != plan.fingerprint:
@@ -119,17 +118,17 @@ def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
 
 
 def name_of_lot(lot: TextLot) -> str:
-    """The name of a lot in staging."""
+    """Return the name of a lot in staging."""
     return f"{lot.number:06d}"
 
 
 def note_lot(lot: TextLot, staging: Staging) -> None:
-    """Note in staging that the words of a lot are counted, for those who look at a job's progress from outside."""
+    """Record in staging that the words of a lot are counted, so that the launcher can see the job's progress."""
     staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
 
 def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[KeyedBatch]:
-    """Count the words of a lot of text shards. Yields (keys, BY_RULES)."""
+    """Count the words of a lot of text shards. Yields (keys, BY_RULES rows)."""
     texts = (_read_text(plan.text, shard) for shard in lot.shards)
     for counts in count_texts(texts, plan.sources, plan.rules):
         yield keys_of_words(counts["word"]), counts
@@ -143,7 +142,7 @@ def _read_text(folder: str, shard: Shard) -> pa.Table:
 def add_counts(
     partition: int, read_tables: Callable[[], list[pa.Table]], plan: CountPlan, staging: Staging
 ) -> list[Report]:
-    """Add up one partition of all counts. Returns the report of each set of rules: its file's entry and its tally."""
+    """Add up one partition of all counts. Returns a report for each set of rules: its file's entry and its tally."""
     names = [shard_name(rules.name, partition, plan.partitions) for rules in plan.rules]
     finished = [staging.report_of_shard(name) for name in names]
     reports = [report for report in finished if report is not None]
@@ -162,7 +161,7 @@ def add_counts(
 
 
 def encode_entry(path: str, table: pa.Table) -> tuple[bytes, Report]:
-    """Return the bytes of an Arrow file, and its entry in a manifest as a plain table."""
+    """Return the bytes of an Arrow file and its manifest entry as a dict."""
     batches = shards.equal_batches(table)
     data = shards.encode_batches(batches, table.schema)
     entry = {
@@ -182,13 +181,13 @@ def tallies_of(reports: list[Report]) -> list[Any]:
 
 
 def add_tallies(tallies: Iterable[list[Any]]) -> list[Any]:
-    """Add up what `tallies_of` returned for some partitions, or sums of it. The sum of none is empty."""
+    """Add up results of `tallies_of` for some partitions, or such sums. The sum of none is empty."""
     listed = [np.array(of_rules) for of_rules in tallies]
     return np.sum(listed, axis=0).tolist() if listed else []
 
 
 def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
-    """Return how many words the tallies are of, as the manifest of a folder of counts has it."""
+    """Return the numbers of words in the tallies, as totals for the manifest of a folder of counts."""
     totals = {}
     for rules, tally in zip(plan.rules, tallies, strict=True):
         amounts = all_words(np.array(tally))
@@ -198,7 +197,7 @@ def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
 
 
 def entries_of(reports: list[Report]) -> list[Report]:
-    """Return the reports of a partition without tallies, which are the most of them."""
+    """Return the reports of a partition without their tallies, which make up most of them."""
     return [{"shard": report["shard"], DIRECT: report[DIRECT]} for report in reports]
 
 
@@ -207,7 +206,7 @@ def publish_counts(
 ) -> None:
     """Publish a folder of counts: the tables of all rules and partitions.
 
-    partitions: what `entries_of` returned for each. tallies: of all words, one for each set of rules.
+    partitions: the result of `entries_of` for each. tallies: of all words, one for each set of rules.
     """
     reports = [report for partition in partitions for report in partition]
     entries = [Shard(**report["shard"]) for report in reports]

@@ -1,14 +1,14 @@
-"""Calling plain functions on workers: for each element, once, and evenly distributed.
+"""Calls plain functions on workers: once for each element, evenly distributed.
 
-What becomes of a ClozelineError that a function raises depends on the runner. On a local runner it ends the job at
-once and reaches the launcher as it was. An engine would repeat the step, so there an error that no retry can cure is
-written to staging (see runtime/failures.py), and from then on no step of the job does anything:
+How a ClozelineError from a function is handled depends on the runner. On a local runner it ends the job at once and
+reaches the launcher unchanged. An engine would repeat the step, so there a permanent error is written to staging (see
+runtime/failures.py), and from then on no step of the job does anything:
 
-    call, generate     the element has no output
-    call_once, _last   the one element is a `Stopped`, because a singleton side input must not be missing
+    call, generate        the element has no output
+    call_once, call_last  the one element is a `Stopped`, because a singleton side input must not be missing
 
-No function is ever given a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) belong behind `call` or
-`generate`, whose output only lacks elements then, and not behind `call_once`.
+No function is ever called with a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) must come after `call`
+or `generate`, whose output merely lacks elements then, and not after `call_once`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from schemas.errors import ClozelineError
 
 
 def call(function: Callable[..., Any], *arguments: Any, counted: metrics.Kind | None = None) -> beam.PTransform:
-    """Call a function for each element, with the element first and then `arguments`, side inputs among them.
+    """Call a function for each element, as function(element, *arguments). Arguments may be side inputs.
 
-    counted: what its reports are counted as; see runtime/metrics.py. The function returns a report or a list of them.
+    counted: how to count its reports; see runtime/metrics.py. The function must then return a report or a list of them.
     """
     if counted is not None:
         function = _counting(function, counted)
@@ -39,7 +39,7 @@ def call(function: Callable[..., Any], *arguments: Any, counted: metrics.Kind | 
 def generate(
     function: Callable[..., Iterable[Any]], *arguments: Any, counted: metrics.Kind | None = None
 ) -> beam.PTransform:
-    """As `call`, for a function that returns or yields any number of elements for the one that it is given.
+    """Call a function for each element as `call` does, and emit each element that it returns or yields.
 
     With `counted` it returns a list of reports.
     """
@@ -49,12 +49,12 @@ def generate(
 
 
 def call_once(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
-    """Call a function once, with `arguments` alone, when all its side inputs are complete. Makes one element."""
+    """Call a function once, as function(*arguments), when all its side inputs are complete. Makes one element."""
     return CallOnce(function, arguments)
 
 
 def call_last(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
-    """As `call_once`, for the step that publishes. After a failure that no launcher waits for, it fails the job."""
+    """Do what `call_once` does, for the step that publishes. Fails the job after a failure if no launcher waits."""
     return CallOnce(function, arguments, is_last=True)
 
 
@@ -79,11 +79,11 @@ def _guarded(
 ) -> Callable[..., Iterator[Any]]:
     """Wrap a function that makes elements: its errors are carried or reported, and it is not called after a failure.
 
-    reported: where errors are reported; None raises them all.
-    stopped: what is emitted instead, after a failure.
+    reported: where errors are reported; if None, all are raised.
+    stopped: what is emitted instead after a failure.
     """
 
-    def guarded(element, *arguments):  # without annotations, because Beam would choose coders by them
+    def guarded(element, *arguments):  # without annotations, because Beam would infer coders from them
         try:
             if reported is not None and (_has_stopped((element, *arguments)) or reported.exist()):
                 yield from stopped
@@ -93,7 +93,7 @@ def _guarded(
         except ClozelineError as error:
             if reported is None or not failures.is_permanent(error):
                 raise carried(error) from error
-            if not reported.report(error):  # which writes it to staging
+            if not reported.report(error):  # writes it to staging
                 raise carried(error) from error
             yield from stopped
 
@@ -101,7 +101,7 @@ def _guarded(
 
 
 def _failing_if_left(guarded: Callable[..., Iterator[Any]], reported: Failures) -> Callable[..., Iterator[Any]]:
-    """Wrap the last step: without a launcher that raises the error, a job that failed would look finished."""
+    """Wrap the last step so that it raises a reported error if no launcher will; the job must not look finished."""
 
     def called(element, *arguments):
         for made in guarded(element, *arguments):
@@ -125,7 +125,7 @@ def _as_list(function: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 
 def _counting(function: Callable[..., Any], kind: metrics.Kind) -> Callable[..., Any]:
-    """Wrap a function that returns a report, or a list of reports, of one piece."""
+    """Wrap a function that returns one piece's report or list of reports, so that these are counted."""
 
     def called(element, *arguments):
         returned = function(element, *arguments)
@@ -148,8 +148,8 @@ def _ignoring_element(function: Callable[..., Any]) -> Callable[..., Any]:
 class Distribute(beam.PTransform):
     """(number, item) -> the items, distributed evenly over the workers.
 
-    Items are grouped by their number. Unlike Reshuffle's random keys, this gives each local worker the same number of
-    items.
+    Items are grouped by their number. Unlike the random keys of Reshuffle, this gives each local worker the same number
+    of items.
     """
 
     def expand(self, numbered: Any) -> PCollection:

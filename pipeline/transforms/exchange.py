@@ -1,6 +1,6 @@
 """The exchange as a Beam transform: rows meet by ranges of their keys. See pipeline/runtime/exchange.py.
 
-Both expansions hand the same tables to the same function, so the outputs are equal, byte for byte:
+Both expansions give the same rows of each bucket to the same function, so the outputs are equal, byte for byte:
 
     files      batches -> run files in staging | index entries by group -> GroupByKey -> exact reads -> consume
     service    batches -> blocks by bucket                               -> GroupByKey -> decode      -> consume
@@ -34,7 +34,7 @@ from pipeline.transforms.exchange_steps import (
 )
 
 Elements = Any
-"""A PCollection. To type checkers, Beam's `|` returns something wider."""
+"""A PCollection. Type checkers infer a wider type for Beam's `|`."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ class Sent:
 
 @dataclass(frozen=True)
 class Written:
-    """A stream whose rows lie in run files already; `elements` are rows of their RunIndex, with the number of the
-    split of the input that they come from.
+    """A stream whose rows are in run files already. Runs with fewer buckets than the exchange must be merged first.
 
-    The runs are cut into at least as many buckets as the exchange has, or they are merged first.
+    elements: rows of their RunIndex, each with the number of the input split that it comes from.
     """
 
     stream: Stream
@@ -60,7 +59,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Relayed:
-    """A stream that comes from pipeline/transforms/relay.py; `elements` are its blocks, or the entries of its runs."""
+    """A stream from pipeline/transforms/relay.py. `elements` are its blocks, or the entries of its runs."""
 
     stream: Stream
     elements: Elements
@@ -68,10 +67,10 @@ class Relayed:
 
 @dataclass
 class Exchange(beam.PTransform):
-    """Streams of rows -> what `consume` returns for each bucket.
+    """Streams of rows -> the results of `consume` for each bucket.
 
-    consume: called with the number of a bucket, a function that returns the table of each stream, and the plan's
-        details. The rows come in any order. What is finished already need not call the function.
+    consume: called with the number of a bucket, a function that returns one table per stream, and the plan's details.
+    The rows come in any order. If the bucket is already finished, it need not call the function.
     plan: a single `Plan`.
     """
 
@@ -98,7 +97,7 @@ class Exchange(beam.PTransform):
 class Gather(beam.PTransform):
     """Streams of rows -> (bucket, its blocks), or (group of buckets, entries of the runs that have rows in it).
 
-    more: blocks or entries besides those of the streams.
+    more: additional blocks or entries.
     """
 
     streams: Sequence[Sent | Written | Relayed]
@@ -143,7 +142,7 @@ class Gather(beam.PTransform):
         return entries | "All entries" >> beam.Flatten() | "By group" >> beam.GroupByKey()
 
     def _entries_of_written(self, source: Written, label: str) -> list[Elements]:
-        """The entries of runs as they are, and those of merged runs. One of the two is empty, as the plan says."""
+        """Return the entries of runs as they are, and those of merged runs. By the plan, one of the two is empty."""
         taken = generate(entries_as_they_are, source.stream, self.plan)
         as_they_are = source.elements | f"{label} entries" >> _typed(taken)
         merged = (
@@ -156,8 +155,9 @@ class Gather(beam.PTransform):
 
 
 def _typed(made: beam.PTransform, key: type = int) -> beam.PTransform:
-    """Declare a step's elements to be pairs with that kind of key.
+    """Declare a step's elements to be pairs with this type of key.
 
-    Beam would otherwise infer it from the functions' bytecode, which takes longer than all else in building a graph.
+    Beam would otherwise infer it from the functions' bytecode, which takes longer than everything else in building a
+    graph.
     """
     return made.with_output_types(tuple[key, Any])

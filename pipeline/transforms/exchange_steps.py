@@ -35,7 +35,7 @@ class Plan:
     """What is decided while the job runs. A side input of every step of the exchange.
 
     buckets: the number of buckets. merges: whether runs are merged before they are read.
-    details: for `BatchSource` and for `consume`.
+    details: passed to `BatchSource` and `consume`.
     """
 
     buckets: int
@@ -45,14 +45,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Consumer:
-    """What is done with each bucket."""
+    """How each bucket is consumed."""
 
     streams: list[Stream]
     function: Consume
 
 
 def empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
-    """Yield a block for each bucket, so that one without rows is consumed as well."""
+    """Yield a block without rows for each bucket, so that empty buckets are consumed too."""
     for bucket in range(plan.buckets):
         yield bucket, NO_ROWS
 
@@ -72,14 +72,14 @@ def read_blocks(
 
 
 def consume_blocks(grouped: tuple[int, Iterable[WireBlock]], consumer: Consumer, plan: Plan) -> Any:
-    """Consume one bucket, of whose blocks the tables are made only if they are asked for."""
+    """Consume one bucket. The tables are made from its blocks only if the function asks for them."""
     bucket, blocks = grouped
     read_tables = partial(tables_of_blocks, blocks, consumer.streams)
     return consumer.function(bucket, read_tables, plan.details)
 
 
 def empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
-    """Yield no entry for each group, so that one without rows is consumed as well."""
+    """Yield (group, None) for each group, so that groups without rows are consumed too."""
     for group in range(groups_for(plan.buckets)):
         yield group, None
 
@@ -87,7 +87,7 @@ def empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
 def send_runs(
     element: Any, source: BatchSource, stream: Stream, plan: Plan, staging: Staging
 ) -> Iterator[tuple[int, Entry]]:
-    """Make the batches of an element, write them as run files, and yield the entries of these runs."""
+    """Make the batches of an element, write them as run files, and yield the entries of the runs."""
 
     def make_batches() -> KeyedBatches:
         return source.batches_of(element, plan.details)
@@ -104,11 +104,12 @@ def entries_as_they_are(numbered: tuple[int, list], stream: Stream, plan: Plan) 
 
 
 def entries_to_merge(numbered: tuple[int, list], stream: Stream, plan: Plan) -> Iterator[tuple[str, Entry]]:
-    """Yield the entries of such a run by what they are merged with, if runs are merged."""
+    """Yield the entries of such a run by merge group, if runs are merged."""
     if not plan.merges:
         return
 
-    # Neighboring splits together, because most are a single run; `merge_runs` cuts what is more than MERGED_RUNS runs.
+    # Group neighboring splits, because most are a single run; `merge_runs` divides groups of more than MERGED_RUNS
+    # runs.
     split, row = numbered
     for key_range, entry in entries_by_range(RunIndex.from_row(row), stream.number):
         yield f"{split // MERGED_RUNS:06d}-{key_range:02d}", entry
@@ -126,7 +127,7 @@ def merge_range(
 def consume_runs(
     grouped: tuple[int, Iterable[Entry | None]], consumer: Consumer, plan: Plan, staging: Staging
 ) -> Iterator[Any]:
-    """Consume the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
+    """Consume the buckets of a group one after another, so that only one bucket's rows are in memory at a time."""
     group, entries = grouped
     reader = GroupReader(indexes_by_name(filter(None, entries)), plan.buckets, staging)
     for bucket in buckets_of_group(group, plan.buckets):

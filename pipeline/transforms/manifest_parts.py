@@ -1,4 +1,4 @@
-"""The reports of all shards of a folder -> a summary of each part of its manifest."""
+"""Turns the reports of a folder's shards into a summary of each part of its manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.transforms.calls import call
 class SummarizeParts(beam.PTransform):
     """Reports of shards -> a PartSummary for each 4,096 of them. Parts are summarized on different workers.
 
-    add_up: a function of a module, which adds up what the reports count.
+    add_up: adds up what the reports count. A module-level function, so that workers can import it.
     """
 
     add_up: AddUp

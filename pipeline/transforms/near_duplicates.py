@@ -1,13 +1,13 @@
 """Near-duplicates as a Beam graph: from the bands and signatures of all runs to the documents to drop.
 
-Every arrow is an exchange. There are 4, and 2 more for each of the R rounds of stars (none for a small input, 3 to 160
-GB, 8 for 10 TB). Which way the edges take is decided while the job runs, by the number of documents; the other
-exchanges stay empty.
+Every arrow is an exchange. There are 4, and 2 more for each of the R rounds of stars (none for a small input, 3 up to
+160 GB, 8 for 10 TB). The number of documents decides, while the job runs, which path the edges take; the exchanges of
+the other path stay empty.
 
     bands -> pair -> send (with the signatures of all documents) -> check --------------------------> finish
                                                                     check -> (large -> small) x R -> finish
 
-Documents to drop leave `check`, each small star and `finish` for the exchange that makes the shards.
+Documents to drop go from `check`, each small star and `finish` to the exchange that makes the shards.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ DOCUMENTS = "documents"
 STARS = "stars"
 LAST = "last"
 SHARDS = "shards"
-"""Names of the exchanges' plans: by hashes of bands or ids of documents, by ends of edges, in one bucket, and by
-placements."""
+"""Names of the exchanges' plans. Their keys are hashes of bands or ids of documents; ends of edges; anything, in a
+single bucket; and placements."""
 
 
 @dataclass(frozen=True)
 class Corpus:
     """What the graph is built for.
 
-    survey: a single CorpusSurvey. seed: draws the placements. rounds: of stars, 0 for a small input.
+    survey: a single CorpusSurvey. seed: determines the placements. rounds: number of rounds of stars; 0 for a small
+    input.
     """
 
     survey: AsSingleton
@@ -59,7 +60,7 @@ class Corpus:
 
 
 def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
-    """Return the streams of the documents to drop, with the numbers from 1 on, for the exchange of the shards.
+    """Return the streams of documents to drop, numbered from 1 up, for the exchange of the shards.
 
     runs: the reports of all runs.
     """
@@ -68,7 +69,7 @@ def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges between similar documents. One of the two streams is empty, as the plan says.
+    """Edges between similar documents. By the plan, one of the two streams is empty.
 
     of_few_documents: for the last step. of_many_documents: for the rounds of stars, if there are any.
     """
@@ -103,7 +104,7 @@ class _Graph:
         return self._dropped
 
     def _pair(self) -> Relayed:
-        """Requests for the signatures of candidate pairs."""
+        """Return the requests for the signatures of candidate pairs."""
         bands = Stream(0, "bands", BAND_SCHEMA, partial(_column, name="band"))
         indexes = self._runs | "Band indexes" >> beam.Map(_numbered_index, "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
@@ -113,7 +114,7 @@ class _Graph:
         return requested
 
     def _send(self, requested: Relayed) -> Relayed:
-        """The signatures of candidate pairs, each where it is compared."""
+        """Return the signatures of candidate pairs, delivered to where they are compared."""
         signatures = Stream(0, "signatures", SIGNATURE_SCHEMA, partial(_column, name="document"))
         indexes = self._runs | "Signature indexes" >> beam.Map(_numbered_index, "signatures")
         deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
@@ -123,7 +124,7 @@ class _Graph:
         return delivered
 
     def _check(self, delivered: Relayed) -> _Edges:
-        """The edges between similar documents."""
+        """Return the edges between similar documents."""
         outputs = [self._output_of_dropped(), Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST)]
         if self._corpus.rounds:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
@@ -135,14 +136,14 @@ class _Graph:
         return _Edges(*edges)
 
     def _rounds(self, edges: Relayed) -> Relayed:
-        """The edges that are left after all rounds of stars."""
+        """Return the edges that remain after all rounds of stars."""
         left = edges
         for number in range(self._corpus.rounds):
             left = self._round(left, number)
         return left
 
     def _round(self, edges: Relayed, number: int) -> Relayed:
-        """The edges that are left after one round of large and small stars."""
+        """Return the edges that remain after one round of large and small stars."""
         at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
         name = f"near-large-{number}"
         step = Step(name, steps.make_large_stars, STARS, [edges.stream], [at_larger_ends], in_pieces=True)

@@ -16,13 +16,13 @@ from pipeline.transforms.manifest_parts import SummarizeParts
 
 @dataclass
 class WritePairs(beam.PTransform):
-    """Text shards -> pair shards -> a finished folder. A map: each pair shard is made from one text shard alone."""
+    """Text shards -> pair shards -> a finished folder. A map: each pair shard is made from one text shard."""
 
     plan: PairsPlan
     provenance: Provenance
 
     def expand(self, pbegin: Any) -> PCollection:
-        # The graph holds no list of shards: workers read it from the text folder's manifest, a part at a time.
+        # The graph contains no list of shards: workers read it from the text folder's manifest, a part at a time.
         summaries = (
             pbegin
             | "Text parts" >> beam.Create([list(range(self.plan.text_parts))])

@@ -1,7 +1,7 @@
 """A step between exchanges as a Beam transform: the rows of each bucket become rows for other exchanges.
 
-One function makes the rows and cuts them into run files or blocks, so that no table ever is an element: an engine may
-break the graph between any two functions that have side inputs, and would then have to store it.
+One function makes the rows and cuts them into run files or blocks, so that a table is never an element: an engine may
+break the graph between any two functions with side inputs, and would then have to store the table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MakeBatches = Callable[[int, Callable[[], Any], Any], Iterator[Addressed]]
 
 @dataclass(frozen=True)
 class Output:
-    """A stream that a relay sends, and the name of the plan of the exchange that it goes to."""
+    """A stream that a relay sends, and the name of the plan of its target exchange."""
 
     stream: Stream
     plan: str
@@ -47,13 +47,13 @@ class Output:
 class Step:
     """What a relay does with each bucket.
 
-    name: distinct within the job.
-    make: called with the number of a bucket, a function that returns the table of each stream, and the plan's details.
-        It yields batches, each with the number of its output. Not called for some of the buckets that have no rows.
+    name: unique within the job.
+    make: called with the number of a bucket, a function that returns one table per stream, and the plan's details. It
+    yields batches, each with the number of its output. It may not be called for buckets without rows.
     plan: the name of the plan of the exchange that brings the buckets together.
     streams: those that meet in a bucket.
     in_pieces: `make` gets a function that yields the rows of its only stream as several tables, of a few MB each. For
-        rows that are small, but may be more in one bucket than fit into memory.
+    rows that are small, but may be too many in one bucket to fit into memory.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Step:
 
 
 def relay(gathered: PCollection, step: Step, plans: AsSingleton, shuffle: Shuffle, staging: Staging) -> list[Relayed]:
-    """Return the streams that a step makes of the rows of each bucket, one for each output.
+    """Return the streams that a step makes from the rows of each bucket, one per output.
 
-    gathered: what `Gather` makes of the step's streams.
-    plans: a single `Plans`. It is one side input and not one for each exchange, because each costs a step time.
+    gathered: the result of `Gather` for the step's streams.
+    plans: a single `Plans`. One side input for all exchanges, because each side input costs a step time.
     """
     if shuffle == "service":
         made = generate(_relay_blocks, step, plans)
@@ -98,7 +98,7 @@ def _relay_blocks(grouped: tuple[int, Iterable[WireBlock]], step: Step, plans: P
 def _relay_runs(
     grouped: tuple[int, Iterable[Entry]], step: Step, staging: Staging, plans: Plans
 ) -> Iterator[TaggedOutput]:
-    """Relay the buckets of a group one after another, so that one bucket's rows are in memory at a time."""
+    """Relay the buckets of a group one after another, so that only one bucket's rows are in memory at a time."""
     group, entries = grouped
     plan = plans[step.plan]
     reader = GroupReader(indexes_by_name(entries), plan.buckets, staging)

@@ -36,11 +36,11 @@ from schemas.shards import shard_name
 class ShardCorpora(beam.PTransform):
     """Splits of the input -> sorted runs in staging -> text shards -> a finished folder.
 
-    The one shuffle of the pipeline. Each split becomes runs, sorted by where documents go; the survey of all runs
-    decides the number of shards; an exchange brings the documents of each shard together.
+    This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' destinations; the survey of
+    all runs decides the number of shards; an exchange brings the documents of each shard together.
 
-    splits: their number. They and the list of inputs lie in staging (pipeline/shard/job_files.py).
-    input_bytes: of all inputs, as they are stored.
+    splits: their number. They and the list of inputs are in staging (pipeline/shard/job_files.py).
+    input_bytes: of all inputs, as stored.
     held_out: the staging of the held-out folder; None without --holdout.
     """
 
@@ -79,14 +79,14 @@ class ShardCorpora(beam.PTransform):
         return pbegin | "Finish" >> finish
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
-        """Add up what is known of all runs, and decide the number of shards."""
+        """Add up the reports of all runs, and decide the number of shards."""
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
         return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), self.sharding(), limits)
 
     def sharding(self) -> Sharding:
-        """Return what the user wants of the shards."""
+        """Return the user's choices about shards."""
         return Sharding(
             self.job.num_shards,
             self.job.shard_megabytes << 20,
@@ -94,7 +94,7 @@ class ShardCorpora(beam.PTransform):
         )
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
-        """Return what the exchange brings together: the documents, and then those of them that are to be dropped."""
+        """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
         documents = documents_stream(self.job.dedup, self.job.seed)
         indexes = runs | "Indexes" >> beam.Map(_numbered_index)
         streams: list[Any] = [Written(documents, indexes)]
@@ -112,7 +112,7 @@ class ShardCorpora(beam.PTransform):
         return streams
 
     def _exchange(self, streams: list[Any], plan: PCollection) -> Exchange:
-        """Return the exchange that makes each shard of the documents that it has brought together."""
+        """Return the exchange that makes each shard from its documents."""
         merge = partial(
             _write_shard,
             options=MergeOptions(self.job.dedup, self.job.seed, self.job.holdout),
@@ -123,9 +123,9 @@ class ShardCorpora(beam.PTransform):
 
 @dataclass
 class GatherHeldOut(beam.PTransform):
-    """Reports of text shards -> the held-out shards' PartSummaries. A second exchange, of the held-out documents alone.
+    """Reports of text shards -> PartSummaries of the held-out shards. A second exchange, of held-out documents only.
 
-    Their runs lie in the staging of the text, and the held-out shards go to their own folder's.
+    Their runs are in the staging of the text folder, and the held-out shards go to the held-out folder's staging.
     """
 
     shards: Any
@@ -175,7 +175,7 @@ def _plan_of_shards(survey: CorpusSurvey) -> Plan:
 
 
 _INDEXES = ("index", "bands", "signatures")
-"""The entries of a run's report that say where its rows lie. They are long, and only exchanges read them."""
+"""Entries of a run's report that say where its rows are. They are long, and only exchanges read them."""
 
 
 def _numbered_index(run: Report) -> tuple[int, list]:

@@ -47,12 +47,12 @@ from pipeline.vocab.counting import BY_RULES
 COUNTS_STREAM = Stream(0, "counts", BY_RULES)
 
 MAX_DESCRIBERS = 64
-"""Workers that describe the vocabulary at the same time. Reading tokenizer.json takes each of them some 50 ms."""
+"""Maximum workers that describe the vocabulary at the same time. Each needs some 50 ms to read tokenizer.json."""
 
 
 @dataclass
 class CountWords(beam.PTransform):
-    """Lots of text shards -> word counts of each lot -> an exchange by word -> the reports of each partition's sums."""
+    """Lots of text shards -> word counts of each lot -> an exchange by word -> the reports on each partition's sums."""
 
     plan: CountPlan
     shuffle: Shuffle
@@ -80,7 +80,7 @@ def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
 
 def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
     metrics.count_lot(lot.shards)
-    if shuffle == "service":  # which leaves no report of the lot in staging
+    if shuffle == "service":  # this shuffle leaves no report on the lot in staging
         note_lot(lot, staging)
 
 
@@ -111,7 +111,7 @@ class PublishCounts(beam.PTransform):
 
 @dataclass
 class AddTallies(beam.PTransform):
-    """The reports of all partitions -> the tallies of all words."""
+    """The reports on all partitions -> the tallies of all words."""
 
     def expand(self, reports: Any) -> PCollection:
         return reports | "Of each" >> beam.Map(tallies_of) | "Add" >> beam.CombineGlobally(add_tallies)
@@ -121,8 +121,8 @@ class AddTallies(beam.PTransform):
 class MakeVocabulary(beam.PTransform):
     """Counts -> a finished vocabulary. Learning is one step on one worker, which needs memory for all words.
 
-    count: counts the text first; None when the counts are finished, and `tally` says how many words they hold.
-    min_ram: what learning needs, as Beam's resource hint writes it; empty for a runner without resource hints.
+    count: counts the text first; None if the counts are finished, and then `tally` has the tally of their words.
+    min_ram: the memory for learning, as Beam's resource hint writes it; empty for a runner without resource hints.
     """
 
     plan: VocabularyPlan
@@ -155,7 +155,7 @@ class MakeVocabulary(beam.PTransform):
 
 
 def _learn(tallies: list[Any], plan: VocabularyPlan) -> Report:
-    """Learn from the tally of the only set of rules that a vocabulary needs, and count what came of it."""
+    """Learn from the tally of the only set of rules that a vocabulary needs, and update the job's counters."""
     learned = learn_vocabulary(tallies[0] if tallies else [], plan)
     metrics.count_all(totals_of(learned))
     metrics.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
@@ -163,6 +163,6 @@ def _learn(tallies: list[Any], plan: VocabularyPlan) -> Report:
 
 
 def _groups(partitions: int) -> list[list[int]]:
-    """Divide partitions into groups that are described one after another."""
+    """Divide partitions into groups, each described by one worker."""
     groups = max(1, min(MAX_DESCRIBERS, partitions // 8))
     return [list(range(first, partitions, groups)) for first in range(groups)]

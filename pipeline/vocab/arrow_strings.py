@@ -1,6 +1,6 @@
 """Columns of strings as arrays of bytes.
 
-An Arrow column of strings holds their UTF-8 end to end in one buffer, and in a second buffer the offsets at which each
+An Arrow column of strings has their UTF-8 end to end in one buffer, and in a second buffer the offsets at which each
 begins. Both can be read and made as NumPy arrays, so no string becomes a Python object.
 
 Shape suffixes: B bytes of all strings, N strings, N1 one more, for the end of the last string.
@@ -19,7 +19,7 @@ from schemas.ragged import offsets_of
 
 
 def strings_of(text_B: NDArray[np.uint8], lengths_N: NDArray[Any]) -> pa.StringArray:
-    """Return strings that lie end to end in `text_B`, by their lengths in bytes."""
+    """Return the strings that are end to end in `text_B`, given their lengths in bytes."""
     offsets_N1 = offsets_of(np.asarray(lengths_N)).astype(np.int32)
     return pa.StringArray.from_buffers(
         length=len(offsets_N1) - 1,
@@ -29,7 +29,7 @@ def strings_of(text_B: NDArray[np.uint8], lengths_N: NDArray[Any]) -> pa.StringA
 
 
 def offsets_of_strings(strings: pa.StringArray) -> NDArray[np.int32]:
-    """Return (N + 1,) where each string begins in its buffer, and where the last one ends.
+    """Return (N + 1,) int32: where each string begins in its buffer, and where the last one ends.
 
     The first offset is not 0 if the column is a slice of a longer one.
     """
@@ -42,7 +42,7 @@ def offsets_of_strings(strings: pa.StringArray) -> NDArray[np.int32]:
 
 
 def bytes_of_strings(strings: pa.StringArray) -> NDArray[np.uint8]:
-    """Return (B,) the bytes of all strings, end to end."""
+    """Return (B,) uint8: the bytes of all strings, end to end."""
     _, _, text = strings.buffers()
     if text is None:
         return np.zeros(0, dtype=np.uint8)
@@ -58,7 +58,7 @@ def slices_of_strings(strings: pa.StringArray, num_bytes: int) -> Iterator[tuple
 
     start = 0
     while start < len(strings):
-        # The last string that ends within the limit. If even the first one does not, it is a slice alone.
+        # Find the last string that ends within the limit. If even the first one does not, it is a slice alone.
         limit = offsets_N1[start] + num_bytes
         last_within = int(np.searchsorted(offsets_N1, limit, side="right")) - 1
         stop = max(last_within, start + 1)

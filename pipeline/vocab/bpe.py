@@ -1,6 +1,6 @@
-"""Byte-pair encoding: learn merges from word counts (Sennrich et al., arXiv:1508.07909), deterministically.
+"""Byte-pair encoding: learns merges from word counts (Sennrich et al., arXiv:1508.07909), deterministically.
 
-The most frequent pair of neighboring symbols becomes one symbol, again and again. Of pairs with equal counts, the one
+The most frequent pair of neighboring symbols becomes one symbol, over and over. Among pairs with equal counts, the one
 with the lower symbol ids wins. Ids follow from the alphabet's order and from the merges so far, and counts are exact
 64-bit integers, so equal word counts always give equal merges.
 
@@ -26,12 +26,12 @@ Join = Callable[[str, str], str]
 
 
 def join_bytes(left: str, right: str) -> str:
-    """Example: `join_bytes("un", "able")` -> `"unable"`."""
+    """Join two byte-level BPE symbols. Example: `join_bytes("un", "able")` -> `"unable"`."""
     return left + right
 
 
 def join_wordpieces(left: str, right: str) -> str:
-    """Example: `join_wordpieces("un", "##able")` -> `"unable"`."""
+    """Join two WordPiece symbols. Example: `join_wordpieces("un", "##able")` -> `"unable"`."""
     return left + right.removeprefix("##")
 
 
@@ -48,8 +48,8 @@ class BPETrainer:
     ):
         """Prepare to merge the symbols of words, which are indices into `alphabet`.
 
-        The alphabet's order decides ties. `max_pairs` bounds memory and changes no result. Pairs that spell one of
-        `forbidden` are not merged.
+        The alphabet's order decides ties. `max_pairs` bounds memory and does not change the result. Pairs that spell
+        one of `forbidden` are not merged.
         """
         self._forbidden = forbidden
         self.tokens = list(alphabet)
@@ -68,7 +68,7 @@ class BPETrainer:
                 if self._may_merge(*pair_of(key)):
                     self._merge(*pair_of(key))
             elif self._pairs.floor > min_frequency:
-                # The kept pairs are used up, but rarer ones were left out when they were counted.
+                # The kept pairs are used up, but rarer pairs were left out when they were counted.
                 self._count_all_pairs(min_frequency)
             else:
                 break
@@ -87,13 +87,14 @@ class BPETrainer:
         self._pairs.reset(np.concatenate(keys), np.concatenate(counts), min_frequency)
 
     def _merge(self, left: int, right: int) -> None:
-        """Make a token of a pair and put its symbol in place of the pair everywhere.
+        """Make a token of a pair, and replace the pair by its symbol everywhere.
 
-        No earlier token has the new spelling. Take a string of characters across whose ends no merge has reached: it
-        is divided into symbols in the same way wherever it occurs, because a merge depends only on the two symbols that
-        it joins, and a repeated symbol is paired from its left end. So all occurrences of a token arise in one merge.
+        No earlier token has the new spelling. Consider a string of characters such that no merge extends across its
+        ends: it is divided into symbols in the same way wherever it occurs, because a merge depends only on the two
+        symbols that it joins, and a repeated symbol is paired from its left end. So one merge makes all occurrences of
+        a token.
 
-        This needs symbols that their spelling identifies. A whole word "##a" would be the same token as the piece "##a"
+        This requires that a spelling identifies a symbol. A whole word "##a" would be the same token as the piece "##a"
         of other words, but BERT's rules make every "#" a separate word.
         """
         merge = (self.tokens[left], self.tokens[right])

@@ -1,6 +1,6 @@
-"""Characters as arrays of bytes: classes for GPT-2's rules, ideographs for BERT's, and how byte-level BPE spells bytes.
+"""Characters as arrays of bytes: classes for GPT-2's rules, ideographs for BERT's, and spellings of byte-level BPE.
 
-Text is UTF-8. What is said of a character is said of each of its bytes, so that nothing changes inside of one.
+Text is UTF-8. A property of a character is stored for each of its bytes, so that nothing changes inside of a character.
 
 Shape suffix: B bytes of a text.
 """
@@ -35,20 +35,20 @@ _KNOWN_BLOCKS = (
     (0xAC00, 0xD7A3),  # Hangul
     (0xFF01, 0xFF9F),  # full-width and half-width forms
 )
-"""First and last character. Their classes have been the same since Unicode 11, so that Python's table is also that of
-the tokenizers library; a test compares them. White space and control characters stay unknown."""
+"""First and last character. Their classes have not changed since Unicode 11, so Python's table agrees with that of the
+tokenizers library; a test compares them. White space and control characters stay unknown."""
 
 _IDEOGRAPH_LEADS = (0xE4, 0xE9)
 
 
 def classes_of(text_B: Bytes) -> Bytes:
-    """Return (B,) the class of the character that each byte belongs to, UNKNOWN for characters of other blocks."""
+    """Return (B,) uint8: the class of each byte's character, UNKNOWN for characters of other blocks."""
     classes_B = CLASSES[text_B]
     leads = np.flatnonzero(text_B >= 0xC0)
     if len(leads) == 0:
         return classes_B
 
-    # Behind the last character there may be fewer bytes than a character of four has.
+    # The text may end before the bytes that a lead byte could have after it, so pad it.
     padded = np.append(text_B, np.zeros(3, np.uint8)).astype(np.int32)
     lead = padded[leads]
     second = padded[leads + 1] & 0x3F
@@ -65,7 +65,7 @@ def classes_of(text_B: Bytes) -> Bytes:
 
 
 def ideographs_of(text_B: Bytes) -> NDArray[np.int64]:
-    """Return where the ideographs from U+4E00 to U+9FFF begin, rising. Each has three bytes.
+    """Return the byte offsets of the ideographs from U+4E00 to U+9FFF, ascending. Each has three bytes.
 
     They are E4 B8 80 to E9 BF BF, and nothing else begins with E5 to E9.
     """
@@ -77,7 +77,7 @@ def ideographs_of(text_B: Bytes) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def _classes_of_points() -> Bytes:
-    """Return (65536,) the class of each character of the basic plane. Made in some 20 ms, for those who need it."""
+    """Return (65536,) uint8: the class of each character of the basic plane. Made on first use, in some 20 ms."""
     classes = np.full(1 << 16, UNKNOWN, dtype=np.uint8)
     for first, last in _KNOWN_BLOCKS:
         for point in range(first, last + 1):
@@ -91,7 +91,7 @@ def _class_of(character: str) -> int:
 
 
 def _classes_of_bytes() -> Bytes:
-    """Return (256,) the class of each byte that is an ASCII character."""
+    """Return (256,) uint8: the class of each byte that is a printable ASCII character, UNKNOWN for others."""
     classes = np.full(256, UNKNOWN, dtype=np.uint8)
     for code in range(0x21, 0x7F):
         classes[code] = _class_of(chr(code))
@@ -99,9 +99,10 @@ def _classes_of_bytes() -> Bytes:
 
 
 def _byte_spellings() -> NDArray[np.uint8]:
-    """Return (256, 2): for each byte the UTF-8 of the character that spells it, whose last byte is in column 1.
+    """Return (256, 2) uint8: the UTF-8 of the character that spells each byte, right-aligned.
 
-    These are GPT-2's: Latin-1's printable characters spell themselves, all other bytes the letters from U+0100 on.
+    The spellings are GPT-2's: printable characters of Latin-1 spell themselves, and letters from U+0100 on spell all
+    other bytes.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

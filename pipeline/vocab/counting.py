@@ -1,7 +1,7 @@
-"""Exact word counts of text shards, by source and by sets of rules.
+"""Exact word counts of text shards, by source and by set of rules.
 
 The text is split at spaces into runs (runs.py), and each distinct run is cut into words once for every set of rules
-(cut_runs.py). Counts are added up inside a worker before they travel: over a lot of neighboring shards, most runs
+(cut_runs.py). Counts are added up inside a worker before they travel: within a lot of neighboring shards, most runs
 repeat. Then an exchange brings all counts of a word together, by a hash of the word (word_keys.py), and a partition of
 the words is added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
 
@@ -28,18 +28,18 @@ MAX_SOURCES = 64  # reported separately; the others are counted as one
 OTHERS = "(other sources)"
 
 MAX_RUN_BYTES = 40 << 20
-"""Most bytes of runs that are added up inside a worker before they are cut into words and sent on.
+"""Maximum bytes of runs that are added up inside a worker before they are cut into words and sent on.
 
 This is what Beam calls combiner lifting. Beam's own (CombinePerKey) bounds the number of keys that a worker holds, not
-their bytes, and its keys would be Python objects. A bundle's size is the engine's choice as well, so a table for each
-bundle would leave nothing in staging that a restarted job finds again; a table for each lot of shards does.
+their bytes, and its keys would be Python objects. The engine also chooses the size of a bundle, so a restarted job
+could not find a bundle's table in staging again; it can find the table of a lot of shards.
 """
 
 BY_SOURCE = shards.COUNTS_BY_SOURCE_SCHEMA
-"""A table of counts. `source` is an index into the list that `reported_sources` returns."""
+"""Schema of a table of counts. `source` is an index into the list that `reported_sources` returns."""
 
 BY_RULES = pa.schema([("rules", pa.uint8()), *BY_SOURCE])
-"""Counts on their way to their partition. `rules` is an index into the rules that are counted."""
+"""Schema of counts on their way to their partition. `rules` is an index into the sets of rules that are counted."""
 
 
 def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
@@ -59,7 +59,7 @@ def reported_sources(documents_by_source: dict[str, int]) -> list[str]:
 
 
 def count_texts(texts: Iterable[pa.Table], sources: Sequence[str], rules: Sequence[Rules]) -> Iterator[pa.RecordBatch]:
-    """Yield the word counts of text shards as BY_RULES.
+    """Yield the word counts of text shards as BY_RULES batches.
 
     A word has one row for each set of rules and source, in each batch. There is one batch unless the runs of the texts
     exceed MAX_RUN_BYTES.
@@ -87,13 +87,13 @@ def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]
 
 
 class _AddedRuns:
-    """Tables of runs, added up whenever as many bytes have come as the sum has.
+    """Tables of runs, which are added up whenever the new tables have more bytes than the sum.
 
     The sum is then never larger than what is added to it, so adding up takes at most two passes over all tables.
     """
 
     def __init__(self) -> None:
-        self._tables: list[pa.Table] = []  # the sum so far, then what came after it
+        self._tables: list[pa.Table] = []  # the sum so far, then the tables after it
         self._sum_bytes = 0
         self._new_bytes = 0
 
@@ -105,7 +105,7 @@ class _AddedRuns:
             self._add_up()
 
     def is_full(self) -> bool:
-        """Whether the bound on memory is reached."""
+        """Whether the limit on memory is reached."""
         return self._sum_bytes + self._new_bytes > MAX_RUN_BYTES
 
     def take(self) -> pa.Table:
@@ -130,8 +130,8 @@ class _AddedRuns:
 
 
 def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
-    """Return (BY_RULES) the counts of words that follow from the counts of runs (RUNS_SCHEMA)."""
-    # A run of several sources has several rows, and is cut once.
+    """Return the counts of words (BY_RULES) that follow from the counts of runs (RUNS_SCHEMA)."""
+    # A run with several sources has several rows, and is cut once.
     encoded = runs["run"].combine_chunks().dictionary_encode()
     runs_D = encoded.dictionary
     run_T = encoded.indices.to_numpy()
@@ -166,12 +166,12 @@ class _WordsOfRows:
 
 
 def _words_of_rows(cut: CutRuns, run_T: NDArray[np.int32], distinct_runs: int) -> _WordsOfRows:
-    """Return the words of all rows from the words of each distinct run."""
+    """Return the words of all rows, given the words of each distinct run."""
     if len(run_T) == distinct_runs:
         # Each run has one row, in the order in which Arrow numbered the runs.
         return _WordsOfRows(cut.words_K, cut.run_K)
 
-    # Where the words of each run lie, once they are sorted by run.
+    # The positions of each run's words after sorting by run.
     words_by_run = np.argsort(cut.run_K, kind="stable")
     words_of_run_D = np.bincount(cut.run_K, minlength=distinct_runs)
     first_of_run_D = np.cumsum(words_of_run_D) - words_of_run_D
@@ -185,7 +185,7 @@ def _words_of_rows(cut: CutRuns, run_T: NDArray[np.int32], distinct_runs: int) -
 
 
 def add_partition(counts: pa.Table, number: int) -> pa.Table:
-    """Return (BY_SOURCE) the sum of the counts (BY_RULES) of one set of rules, sorted by word and source."""
+    """Return the sum of one rule set's counts (BY_RULES) as BY_SOURCE, sorted by word and source."""
     is_of_rules = pc.equal(counts["rules"], number)  # type: ignore[attr-defined]
     rows = counts.filter(is_of_rules).drop_columns(["rules"])
 
@@ -195,18 +195,18 @@ def add_partition(counts: pa.Table, number: int) -> pa.Table:
 
 
 def sum_counts(counts: pa.Table, by: list[str]) -> pa.Table:
-    """Return the sum of the counts of equal keys, in an order that depends on `counts` alone.
+    """Return the sum of the counts of equal keys, in an order that depends only on `counts`.
 
     64 bits overflow only at 9 quintillion words.
     """
-    # With Arrow's threads the order would change from run to run, and with it the bytes that workers exchange.
+    # With Arrow's threads the order would change from run to run, and so would the bytes that workers exchange.
     groups = counts.group_by(by, use_threads=False)
     summed = groups.aggregate([("count", "sum")])
     return summed.rename_columns([*by, "count"]).combine_chunks()
 
 
 def most_frequent_first(counts: pa.Table) -> pa.Table:
-    """Return counts (shards.COUNTS_SCHEMA) sorted: the most frequent word first, ties by word."""
+    """Return counts (shards.COUNTS_SCHEMA) sorted by descending count, ties by word."""
     in_order = counts.sort_by([("count", "descending"), ("word", "ascending")])
     return in_order.cast(shards.COUNTS_SCHEMA)
 

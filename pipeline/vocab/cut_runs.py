@@ -1,9 +1,9 @@
-"""Cutting many distinct runs into words at once, by the rules in `pretokenize`.
+"""Cuts many distinct runs into words at once, by the rules in `pretokenize`.
 
-Most runs are cut by array operations (plain_runs.py). All others are cut by the tokenizers library, one at a time. In
-Chinese they would be whole clauses, hardly one of them twice, and BERT's rules make every ideograph a word. So they are
-cut there first, and the library gets each distinct piece once. A property test checks that all ways follow the same
-rules.
+Most runs are cut by array operations (plain_runs.py). The tokenizers library cuts all others, one at a time. In Chinese
+these would be whole clauses, which hardly ever repeat, and BERT's rules make every ideograph a word. So such runs are
+cut at ideographs first, and the library gets each distinct piece once. A property test checks that all ways follow the
+same rules.
 
 Shape suffixes: R runs, P pieces of all runs, D distinct pieces, K words of all runs, B bytes of all runs.
 """
@@ -31,7 +31,7 @@ BYTES_OF_IDEOGRAPH = 3  # in UTF-8
 class Rules:
     """What decides how text is cut into words. Vocabularies with equal rules can be learned from the same counts.
 
-    Unigram's words are counted with case and accents, so that all of its vocabularies can (see fold_steps).
+    Unigram's words are counted with case and accents, so that every Unigram vocabulary can use them (see fold_steps).
     """
 
     model: Model
@@ -39,7 +39,7 @@ class Rules:
 
     @property
     def name(self) -> str:
-        """As the files of counts are named."""
+        """The name of the rules in the names of count files."""
         if self.model != "wordpiece":
             return self.model
         return "wordpiece_uncased" if self.lowercase else "wordpiece_cased"
@@ -54,12 +54,12 @@ ALL_RULES = (
 
 
 def rules_of(model: Model, lowercase: bool) -> Rules:
-    """Return the rules by which a vocabulary's words are counted."""
+    """Return the rules for counting a vocabulary's words."""
     return Rules(model, lowercase and model == "wordpiece")
 
 
 def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:
-    """Cut runs, which are not empty and hold no space, into words."""
+    """Cut runs into words. The runs must not be empty or contain spaces."""
     is_plain_R = are_plain(runs, rules.model)
     plain_runs = np.flatnonzero(is_plain_R)
     other_runs = np.flatnonzero(~is_plain_R)
@@ -67,7 +67,7 @@ def cut_runs(runs: pa.StringArray, rules: Rules) -> CutRuns:
     plain = cut_plain_runs(runs.take(pa.array(plain_runs)), rules.model, rules.lowercase)
     others = _cut_by_library(runs.take(pa.array(other_runs)), rules)
 
-    # Both number the runs that they were given.
+    # Both number the runs that they got, so map these numbers back.
     return CutRuns(
         words_K=pa.concat_arrays([plain.words_K, others.words_K]),
         run_K=np.concatenate([plain_runs[plain.run_K], other_runs[others.run_K]]),
@@ -89,7 +89,7 @@ def _cut_by_library(runs: pa.StringArray, rules: Rules) -> CutRuns:
     num_words_D = np.fromiter(map(len, words_of_piece), np.int64, len(words_of_piece))
     first_word_D = offsets_of(num_words_D)[:-1]
 
-    # From the words of distinct pieces to those of all pieces, in their order.
+    # Expand the words of distinct pieces to those of all pieces, in order.
     distinct_P = encoded.indices.to_numpy()
     num_words_P = num_words_D[distinct_P]
     places_K = places_of_ranges(first_word_D[distinct_P], num_words_P)
@@ -108,16 +108,16 @@ class _Pieces:
 
 
 def _cut_at_ideographs(runs: pa.StringArray) -> _Pieces:
-    """Cut runs into pieces, each common ideograph a piece alone.
+    """Cut runs into pieces, so that each common ideograph is a separate piece.
 
-    BERT's normalizer sets them apart by spaces before it does anything that looks at neighbors.
+    BERT's normalizer separates ideographs by spaces before it does anything that looks at neighbors.
     """
     text_B = bytes_of_strings(runs)
     lengths_R = np.diff(offsets_of_strings(runs))
     starts_R = offsets_of(lengths_R)[:-1]
     ideographs = ideographs_of(text_B)
 
-    # A piece begins at the start of a run, at each ideograph and right behind it.
+    # A piece begins at the start of a run, at each ideograph, and right after each ideograph.
     begins_B1 = np.zeros(len(text_B) + 1, dtype=bool)
     begins_B1[starts_R] = True
     begins_B1[ideographs] = True

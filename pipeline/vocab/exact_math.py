@@ -1,7 +1,7 @@
-"""Logarithm and digamma from additions, multiplications and divisions alone, which IEEE 754 rounds alike everywhere.
+"""Logarithm and digamma from additions, multiplications and divisions alone, which IEEE 754 rounds the same everywhere.
 
 numpy's own `exp` and `log` use the processor's widest instructions, and their last bits differ between processors. A
-vocabulary must not: a step that is repeated on another machine has to write the same bytes.
+vocabulary must not: a step that is repeated on another machine must write the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
-_LOG_TERMS = 12  # of the series below: its argument is at most 0.0295, so the rest is below 1e-17
+_LOG_TERMS = 12  # of the series below: its argument is at most 0.0295, so the remainder is below 1e-17
 _EXP_TERMS = 10
 _HALVINGS = 6
 _SHIFT = 6
@@ -52,7 +52,7 @@ def exp_digamma(x: Floats) -> Floats:
 
 
 def _exp_of_negative(y: Floats) -> Floats:
-    """Return exp(-y) for y from 0 to a few hundred: a Taylor series of a small part of y, squared again and again."""
+    """Return exp(-y) for y from 0 to a few hundred: a Taylor series of y / 2**halvings, squared that many times."""
     halvings = _HALVINGS + np.maximum(np.frexp(y)[1], 0).max(initial=0)
     part = -y / (1 << int(halvings))
 

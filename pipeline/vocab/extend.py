@@ -1,16 +1,16 @@
-"""Adds to a published vocabulary what saves most tokens in the text of a domain.
+"""Extends a published vocabulary with the tokens that save the most tokens in the text of a domain.
 
 New tokens are pieces of the tokenizer's model like the old ones, with ids after them. None of the old ones changes, and
-a text that holds no new token keeps its ids:
+a text without a new token keeps its ids:
 
-    wordpiece   whole words. A word is cut by taking the longest piece from its start, again and again, so only words
-                that begin with a new one are cut otherwise
+    wordpiece   whole words. A word is cut by repeatedly taking the longest piece from its start, so only words that
+                begin with a new piece are cut differently
     bytebpe     merges, learned from where the old ones end. Old merges come first, so a word is cut as before until
                 they are used up, and then new ones apply
-    unigram     parts of words of one script (see unigram_words.py), with the score that their best segmentation has:
-                nothing else becomes likelier
+    unigram     parts of words in one script (see unigram_words.py), each with the score of its best segmentation, so
+                that nothing else becomes more likely
 
-Each new token comes with the old ids of its spelling, of which a model's new embeddings begin as the mean.
+Each new token comes with the old ids of its spelling; a model initializes its embedding with the mean of theirs.
 
 Shape suffixes: N distinct words, T tokens of all words.
 """
@@ -41,7 +41,7 @@ from schemas.vocabulary import (
 )
 
 SCORE_MARGIN = 1e-3
-"""By how much a new Unigram piece is likelier than its best segmentation, so that it is preferred to it."""
+"""How much the score of a new Unigram piece exceeds that of its best segmentation, so that the piece is preferred."""
 
 REWRITTEN = ("vocab.txt", "vocab.json", "merges.txt")
 """Files that list the tokens again, if the folder has them."""
@@ -51,9 +51,10 @@ COPIED = ("tokenizer_config.json", "special_tokens_map.json")
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token to add: its spelling, the old ids that it stands for, and how many tokens it saves, where that is known.
+    """A token to add.
 
-    merge: the two tokens that byte-level BPE joins. score: Unigram's.
+    spelling, old_ids: its spelling, and the old ids that it replaces. saved: number of tokens it saves; 0 if unknown.
+    merge: the two tokens that byte-level BPE joins. score: in Unigram, the log probability.
     """
 
     spelling: str
@@ -65,7 +66,7 @@ class NewToken:
 
 @dataclass(frozen=True)
 class ExtendedVocabulary:
-    """The files of an extended vocabulary by name, its new tokens, and the tokens of the text before and after."""
+    """The files of an extended vocabulary by name, its new tokens, and the text's number of tokens before and after."""
 
     files: dict[str, bytes]
     new_tokens: list[NewToken]
@@ -76,10 +77,10 @@ class ExtendedVocabulary:
 def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequency: int) -> ExtendedVocabulary:
     """Add at most `add` tokens to the vocabulary in `files`, the files of a tokenizer's folder by name.
 
-    words: those of the domain, by the vocabulary's rules (Unigram's with case and accents). Tokens that would save
-    fewer than `min_frequency` tokens, and words that occur less often, are not added.
+    words: the words of the domain, by the vocabulary's rules (Unigram's with case and accents). Candidates that occur
+    less often than `min_frequency` are not added.
 
-    Raises DataError if ids of the vocabulary do not lie in its model alone.
+    Raises DataError if some ids of the vocabulary are not in its model.
     """
     tokenizer_json = files[TOKENIZER_FILE]
     vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
@@ -101,7 +102,7 @@ def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequ
 
 
 def check_extendable(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
-    """Raise DataError if tokens were added outside of the tokenizer's model: new ones could not come after them."""
+    """Raise DataError if tokens were added outside of the tokenizer's model, so that new ones could not follow it."""
     in_model = len(json.loads(tokenizer_json)["model"]["vocab"])
     if in_model != vocabulary.size:
         raise DataError(
@@ -127,7 +128,7 @@ def _count_tokens(words: Words, tokenizer_json: bytes) -> int:
 def _new_words(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
-    """Return the words of BERT's rules that save most tokens; of equal ones the first by spelling."""
+    """Return the words (by BERT's rules) that save the most tokens; ties go to the first by spelling."""
     model: Any = Tokenizer.from_str(tokenizer_json.decode()).model
     ids = [[token.id for token in model.tokenize(word)] for word in strings_of(words)]
     found = []
@@ -141,7 +142,7 @@ def _new_words(
 def _new_parts(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
-    """Return the parts of Unigram's words that save most tokens."""
+    """Return the parts of Unigram's words that save the most tokens."""
     tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
     folded: dict[str, int] = {}
     for word, count in zip(strings_of(words), words.counts_N.tolist(), strict=True):
@@ -150,7 +151,7 @@ def _new_parts(
             folded[spelling] = folded.get(spelling, 0) + count
 
     scores = [score for _, score in json.loads(tokenizer_json)["model"]["vocab"]]
-    lowest = min(scores)  # below it, characters that are unknown would become cheaper or dearer
+    lowest = min(scores)  # with a lower score, the cost of unknown characters would change
     unknown = vocabulary.special_id("unk")
     parts = cut_parts(Words.of_counts(folded), np.ones(CODE_POINTS, dtype=bool))
     found = []
@@ -172,11 +173,11 @@ def _most_saving(found: list[NewToken], vocabulary: Vocabulary, add: int) -> lis
 def _new_merges(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
-    """Return the merges that save most tokens, each as many as its pair occurs once those before it are made."""
+    """Return the most frequent new merges, in the order in which byte-level BPE learns them."""
     model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
     ids_T, pieces_N = encode_words(model, strings_of(words))
 
-    # A merge to an old token would change texts that hold no new one.
+    # A merge into an old token would change texts without a new token.
     symbols = WordSymbols(ids_T.astype(np.int32), pieces_N, words.counts_N)
     trainer = BPETrainer(symbols, vocabulary.tokens, join_bytes, forbidden=frozenset(vocabulary.tokens))
     trainer.train(vocabulary.size + add, min_frequency)
@@ -211,7 +212,7 @@ def _extended_json(tokenizer_json: bytes, vocabulary: Vocabulary, new_tokens: li
 
 
 def _extended_lists(files: dict[str, bytes], vocabulary: Vocabulary, new_tokens: list[NewToken]) -> dict[str, bytes]:
-    """Return the files that list the tokens again, of those that the folder has."""
+    """Return the extended versions of those files in the folder that also list the tokens."""
     tokens = [*vocabulary.tokens, *(token.spelling for token in new_tokens)]
     lists = {}
     if "vocab.txt" in files:

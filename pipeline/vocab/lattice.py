@@ -2,13 +2,13 @@
 
 The lattice of a string has a node before each character and one at the end. An edge is a piece that occurs there: it
 leads from the node before its first character to the node after its last one. Strings are sorted by length, the longest
-first, so those that have a node j are the first ones. Edges with equal starts and lengths are a block: they lead from
-level i to level i + length, each from and to another string's node. So a block is one array operation, and a chunk of
-strings takes some hundred of them.
+first, so those that have a node j are the first ones. Edges with equal starts and lengths form a block: they lead from
+level i to level i + length, each between two nodes of a different string. So a block is one array operation, and a
+chunk of strings takes a few hundred of them.
 
-Sums over paths would leave the range of floats in long strings. Each node therefore has a potential, the lowest sum of
-whole binary exponents of the pieces that lead to it, and sums are kept relative to it. This costs no logarithm, and
-whole numbers are the same on every processor (see exact_math.py):
+In long strings, sums over paths would exceed the range of floats. Each node therefore has a potential, the lowest sum
+of whole binary exponents of the pieces that lead to it, and sums are stored relative to it. This needs no logarithm,
+and whole numbers are the same on every processor (see exact_math.py):
 
     probability  =  mantissa * 2 ** -cost                     of a piece; costs are whole numbers
     potential    =  the lowest sum of costs of any path        from the beginning of the string to a node
@@ -30,13 +30,13 @@ from pipeline.vocab.substrings import MAX_PIECE, Ids, Ints, Occurrences
 from schemas.ragged import offsets_of
 
 STRINGS_AT_ONCE = 1 << 14
-"""The strings of a chunk: few enough for its arrays to stay in the processor's cache."""
+"""Strings per chunk: few enough for its arrays to stay in the processor's cache."""
 
 POWERS = np.ldexp(1.0, -np.arange(1100))
-"""2 ** -n for each n. Below 2 ** -1074 they are 0, so the last one stands for all that follow."""
+"""2 ** -n for each n. Below 2 ** -1074 they are 0, so the last one stands for all higher n."""
 
 UNREACHED = np.iinfo(np.int32).max // 2
-"""The potential of a node to which no path has been found yet. A cost can be added to it without an overflow."""
+"""The potential of a node that no path has reached yet. Adding a cost to it does not overflow."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Block:
 
 
 class Chunk:
-    """The lattices of N strings, sorted by length, the longest first. Every node can be reached and left."""
+    """The lattices of N strings, sorted by length, the longest first. Every node is on some path from start to end."""
 
     def __init__(self, lengths_N: Ints, counts_N: Ints, string_E: Ids, piece_E: Ids, block_ends: Ints):
         """`block_ends`: where blocks end among the edges, one for each (start, length) in this order."""
@@ -60,15 +60,16 @@ class Chunk:
         self._block_ends = block_ends
 
         self._levels = int(lengths_N.max(initial=0))
-        # Level j is that of the first `_widths[j]` strings.
+        # The first `_widths[j]` strings have a node at level j.
         self._widths = np.searchsorted(-lengths_N, -np.arange(self._levels + 1), side="right").tolist()
 
     def add_expected(self, probability_S: Floats, expected_S: Floats) -> None:
-        """Add to `expected_S` how often each piece is expected in the strings, all their segmentations considered."""
+        """Add to `expected_S` how often each piece is expected in the strings, over all of their segmentations."""
         mantissa_S, exponent_S = np.frexp(probability_S)
         cost_E = -exponent_S[self._piece_E]
 
-        # First what each edge multiplies a sum by. On the way back it is replaced by the edge's expected count.
+        # At first, the factor by which each edge multiplies a sum. The backward pass replaces it by the edge's expected
+        # count.
         weight_E = mantissa_S[self._piece_E]
         forward = self._sum_forward(weight_E, cost_E)
         self._count_backward(weight_E, forward)
@@ -77,7 +78,7 @@ class Chunk:
     def _sum_forward(self, weight_E: Floats, cost_E: NDArray[np.int32]) -> list[Floats]:
         """Return the sums over all paths to each node, by level, relative to the nodes' potentials.
 
-        weight_E: the mantissas of the edges' pieces. They are changed to weights between nodes with potentials.
+        weight_E: the mantissas of the edges' pieces. Changed in place to weights between nodes with potentials.
         """
         potentials = [np.full(width, UNREACHED, dtype=np.int32) for width in self._widths]
         potentials[0][:] = 0
@@ -92,7 +93,8 @@ class Chunk:
                 strings = self._string_E[block.edges]
                 end = block.start + block.length
 
-                # Sums at both ends are relative to their nodes' potentials, so an edge makes up for the difference.
+                # Sums at both ends are relative to their nodes' potentials, so the edge's weight includes the
+                # difference.
                 slack = potentials[block.start][strings] + cost_E[block.edges] - potentials[end][strings]
                 weight_E[block.edges] *= POWERS[np.minimum(slack, len(POWERS) - 1)]
                 forward[end][strings] += forward[block.start][strings] * weight_E[block.edges]
@@ -101,8 +103,8 @@ class Chunk:
     def _count_backward(self, weight_E: Floats, forward: list[Floats]) -> None:
         """Replace the weight of each edge by how often its piece is expected there.
 
-        That is the share of all paths that go over the edge, times the string's count: the sum before it, times its
-        weight, times the sum behind it, over the sum of whole paths.
+        That is the share of all paths that use the edge, times the string's count: (sum of the paths before it) *
+        weight * (sum of the paths after it) / (sum of whole paths).
         """
         backward = [np.zeros(width) for width in self._widths]
         self._start_at_ends(backward, forward)
@@ -117,10 +119,10 @@ class Chunk:
                 weight_E[block.edges] = forward[block.start][strings] * arriving
 
     def best_inner(self, probability_S: Floats) -> tuple[Ids, Ids]:
-        """Return the pieces of the best segmentation of each string that is not the string as one piece.
+        """Return the pieces of each string's best segmentation, other than the string as one piece.
 
-        Returns (strings, pieces) of equal lengths, in any order. Strings have two characters at least, and not so many
-        that the product of their pieces' probabilities underflows.
+        Returns (strings, pieces) of equal lengths, in any order. Strings must have at least two characters, and few
+        enough that the product of their pieces' probabilities does not underflow.
         """
         best = [np.zeros(width) for width in self._widths]
         best[0][:] = 1.0
@@ -132,7 +134,7 @@ class Chunk:
                 end = block.start + block.length
                 found = best[block.start][strings] * probability_S[self._piece_E[block.edges]]
 
-                # An edge as long as its string is the string as one piece.
+                # An edge as long as its string is the whole string as one piece.
                 is_whole = self._lengths_N[strings] == block.length
                 is_better = (found > best[end][strings]) & ~is_whole
 
@@ -143,11 +145,12 @@ class Chunk:
         return self._walk_back(last_edge)
 
     def _walk_back(self, last_edge: list[Ints]) -> tuple[Ids, Ids]:
-        """Return the strings and pieces of the edges on the best paths. last_edge: of the path to each node."""
+        """Return the strings and pieces of the edges on the best paths. last_edge: of the best path to each node."""
         strings = []
         pieces = []
 
-        # Where each string's walk stands. It begins at the string's end, and skips the levels inside of its pieces.
+        # The current level of each string's walk. It begins at the string's end, and skips the levels inside of its
+        # pieces.
         level_N = self._lengths_N.copy()
         for level in range(self._levels, 0, -1):
             here = np.flatnonzero(level_N[: self._widths[level]] == level)
@@ -164,11 +167,11 @@ class Chunk:
         return block_of_edges % MAX_PIECE + 1
 
     def keep(self, numbers_S: Ids) -> None:
-        """Renumber pieces; those with number -1 are gone."""
+        """Renumber pieces; pieces with number -1 are removed."""
         piece_E = numbers_S[self._piece_E]
         is_kept_E = piece_E >= 0
 
-        # A block ends where it did, less the edges before that end which are gone.
+        # A block's end moves back by the number of removed edges before it.
         kept_before_E1 = offsets_of(is_kept_E)
         self._block_ends = kept_before_E1[self._block_ends]
         self._piece_E = piece_E[is_kept_E]
@@ -188,7 +191,7 @@ class Chunk:
         return Block(start, length, slice(first, last))
 
     def _lower_potentials(self, blocks: list[Block], cost_E: NDArray[np.int32], potentials: list[Ids]) -> None:
-        """Set the potentials of the level to which all these blocks lead."""
+        """Set the potentials of the level to which these blocks lead."""
         for block in blocks:
             strings = self._string_E[block.edges]
             end = block.start + block.length
@@ -197,14 +200,14 @@ class Chunk:
             potentials[end][strings] = np.minimum(potentials[end][strings], arriving)
 
     def _start_at_ends(self, backward: list[Floats], forward: list[Floats]) -> None:
-        """Begin the way back: at the end of each string, its count over the sum of all its paths."""
+        """Start the backward pass: at the end of each string, its count divided by the sum of all its paths."""
         for level in range(1, self._levels + 1):
             strings = np.flatnonzero(self._lengths_N[: self._widths[level]] == level)
             backward[level][strings] = self._counts_N[strings] / forward[level][strings]
 
 
 def chunks_of(lengths_N: Ints, counts_N: Ints, occurrences: list[Occurrences]) -> list[Chunk]:
-    """Return the lattices of all strings, the longest first, from where pieces of each length occur in them."""
+    """Return the lattices of all strings, the longest first, given where pieces of each length occur in them."""
     offsets_N1 = offsets_of(lengths_N)
     chunks = []
     for first in range(0, len(lengths_N), STRINGS_AT_ONCE):
@@ -216,7 +219,7 @@ def chunks_of(lengths_N: Ints, counts_N: Ints, occurrences: list[Occurrences]) -
 
 def _edges_in(layer: Occurrences, offsets_N1: Ints) -> tuple[Ints, Ints, Ids]:
     """Return (start level, string, piece) of the pieces of one length in some strings, by string and start."""
-    # In one type, because numpy would copy all positions to that of the offsets.
+    # Convert the bounds to the positions' type; otherwise numpy would copy all positions to the type of the offsets.
     bounds = offsets_N1[[0, -1]].astype(layer.positions_P.dtype)
     begin, end = np.searchsorted(layer.positions_P, bounds)
     positions = layer.positions_P[begin:end]
@@ -226,13 +229,14 @@ def _edges_in(layer: Occurrences, offsets_N1: Ints) -> tuple[Ints, Ints, Ids]:
 
 
 def _chunk(lengths_N: Ints, counts_N: Ints, edges: list[tuple[Ints, Ints, Ids]]) -> Chunk:
-    """Return a chunk's lattices. edges: what `_edges_in` returns for pieces of length 1, 2 and so on."""
+    """Return a chunk's lattices. edges: the results of `_edges_in` for pieces of length 1, 2 and so on."""
     blocks = [starts * MAX_PIECE + length - 1 for length, (starts, _, _) in enumerate(edges, start=1)]
     block_E = np.concatenate(blocks)
     string_E = np.concatenate([strings for _, strings, _ in edges]).astype(np.int32)
     piece_E = np.concatenate([pieces for _, _, pieces in edges])
 
-    # Edges come by length, then by string and start. Sorted by block, those of a block stay in the order of strings.
+    # Edges come by length, then by string and start. The sort by block is stable, so a block's edges stay in string
+    # order.
     order = np.argsort(block_E, kind="stable")
     string_E = string_E[order]
     piece_E = piece_E[order]

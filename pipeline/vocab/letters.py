@@ -1,8 +1,8 @@
 """A vocabulary in which each letter is a token: `python -m pipeline.vocab.letters FOLDER` writes ESM-2's.
 
-A protein is written as one letter for each amino acid, so there is nothing to learn. The ids are those of ESM-2 (Lin et
-al., Science 379, 2023; facebookresearch/esm, esm/data.py and esm/constants.py): 4 special tokens, 20 amino acids and 7
-further symbols, one that is unused, and the mask. Special tokens have BERT's names, as `pairs` expects them.
+A protein is written as one letter per amino acid, so there is nothing to learn. The ids are those of ESM-2 (Lin et al.,
+Science 379, 2023; facebookresearch/esm, esm/data.py and esm/constants.py): 4 special tokens, 20 amino acids and 7 other
+symbols, an unused token, and the mask. Special tokens have BERT's names, as `pairs` expects.
 
 The folder is read like any other vocabulary: `python -m pipeline pairs --vocab FOLDER`.
 """
@@ -21,14 +21,14 @@ from schemas.errors import ClozelineError, UsageError
 from schemas.vocabulary import BERT_SPECIALS, TOKENIZER_FILE, parse_vocabulary
 
 PROTEIN_LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO.-"
-"""Amino acids by their frequency; X, B, U, Z and O are rare or unknown ones, and . and - are gaps of alignments."""
+"""Amino acids by frequency; X, B, U, Z and O are rare or unknown ones, and . and - are gaps in alignments."""
 
 FIRST_TOKENS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]")
 UNUSED_TOKEN = "[unused1]"
 CONFIG_FILE = "tokenizer_config.json"
 
 MAX_LETTERS = 1_000_000
-"""The most letters of one protein. The longest known protein has 45,000."""
+"""Maximum letters of one protein. The longest known protein has 45,000."""
 
 
 def protein_tokens() -> list[str]:
@@ -37,10 +37,11 @@ def protein_tokens() -> list[str]:
 
 
 def letter_tokenizer(tokens: list[str]) -> Tokenizer:
-    """Return a tokenizer that looks up each letter by itself, and makes rows of the form [CLS] A [SEP].
+    """Return a tokenizer that looks up each letter separately, and makes rows of the form [CLS] A [SEP].
 
-    It has BERT's rules, which `pairs` encodes fast. WordPiece then cuts a run of letters: without "##" before what
-    continues a word, and with tokens of one letter, each letter is a token. An unknown letter makes its run [UNK].
+    It uses BERT's rules, which `pairs` encodes fast. WordPiece then cuts each run of letters into single letters,
+    because all tokens have one letter, and "##" does not mark the continuation of a word. An unknown letter makes its
+    run [UNK].
     """
     vocab = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(
@@ -60,7 +61,7 @@ def letter_tokenizer(tokens: list[str]) -> Tokenizer:
 
 
 def write_letter_vocabulary(folder: str) -> None:
-    """Write the folder. Raises UsageError if another vocabulary is there, and StorageError if it cannot be written."""
+    """Write the folder. Raises UsageError if it has another vocabulary, and StorageError if it cannot be written."""
     content = letter_tokenizer(protein_tokens()).to_str(pretty=True).encode()
     config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {f"{role}_token": token for role, token in BERT_SPECIALS.items()}

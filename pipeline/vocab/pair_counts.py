@@ -1,11 +1,11 @@
 """Exact counts of the most frequent pairs of symbols, and a queue that returns the most frequent pair first.
 
-A pair takes some 150 bytes in a Python dictionary, and most pairs of a large corpus are too rare to be merged ever.
-So only pairs that occur `floor` times or more are kept, with exact counts; when they are used up, the caller counts all
-pairs again, and the floor is then lower. How many are kept changes memory and time, never a result.
+A pair takes some 150 bytes in a Python dictionary, and most pairs of a large corpus are too rare to ever be merged. So
+only pairs that occur at least `floor` times are kept, with exact counts; when they are used up, the caller counts all
+pairs again with a lower floor. The number of kept pairs affects memory and time, never the result.
 
-A pair is one integer, its key, in which the left symbol has the higher bits. Keys sort as pairs of ids do, so that a
-tie between counts goes to the pair with the lower ids.
+A pair is one integer, its key, with the left symbol in the higher bits. Keys sort as pairs of ids do, so a tie between
+counts goes to the pair with the lower ids.
 
 Shape suffix: K distinct pairs.
 """
@@ -26,17 +26,17 @@ MAX_PAIRS = 1 << 18
 
 
 class PairCounts:
-    """Every pair that occurs `floor` times or more, with its count."""
+    """Every pair that occurs at least `floor` times, with its count."""
 
     def __init__(self, max_pairs: int = MAX_PAIRS):
-        """Start without pairs. `max_pairs` bounds memory; when many pairs are equally frequent, it is raised."""
+        """Start without pairs. `max_pairs` bounds memory, but is raised if many pairs have equal counts."""
         self.counts: dict[int, int] = {}
         self.floor = 0
         self.max_pairs = max_pairs
         self._queue: list[int] = []  # a heap of `queue_entry`, some of them outdated
 
     def reset(self, keys_K: Ints, counts_K: Ints, min_frequency: int) -> None:
-        """Start over with the counts of all pairs that occur `min_frequency` times or more."""
+        """Start over with the counts of all pairs that occur at least `min_frequency` times."""
         self.floor = min_frequency
         self._keep_most_frequent(keys_K, counts_K)
 
@@ -51,14 +51,14 @@ class PairCounts:
             if count == queued_count:
                 return key
 
-            # A heap cannot be searched, so an entry stays as it is when its pair's count falls. It is corrected here.
+            # A heap cannot be searched, so an entry is not updated when its pair's count falls. It is corrected here.
             if 0 < count < queued_count:
                 heapq.heappush(self._queue, queue_entry(count, key))
 
         return None
 
     def add(self, keys_K: Ints, changes_K: Ints) -> None:
-        """Change the counts of distinct pairs after a merge."""
+        """Change the counts of distinct pairs (K,) after a merge."""
         # See `add_few`. Here most pairs need no Python statement at all.
         is_relevant_K = (changes_K < 0) | (changes_K >= self.floor)
         relevant = zip(keys_K[is_relevant_K].tolist(), changes_K[is_relevant_K].tolist(), strict=True)
@@ -68,9 +68,9 @@ class PairCounts:
         self._keep_within_bound()
 
     def add_few(self, changes: dict[int, int]) -> None:
-        """Do what `add` does, for the changes of a merge that took place at few positions."""
-        # Only pairs that hold the new symbol grow, and this is the one time they do: all of them arise in this merge.
-        # So a pair below the floor never rises above it later.
+        """Do what `add` does, for a merge at few positions."""
+        # Only pairs with the new symbol grow, and only in this merge, in which all of them arise. So a pair below the
+        # floor never rises above it later.
         for key, change in changes.items():
             if change < 0 or change >= self.floor:
                 self._change(key, change)
@@ -107,12 +107,12 @@ class PairCounts:
         self._queue = [queue_entry(count, key) for key, count in self.counts.items()]
         heapq.heapify(self._queue)
 
-        # Ties can fill the room for new pairs, and then each merge would sort all pairs again.
+        # Ties can fill the room for new pairs; without a higher limit, each merge would then sort all pairs again.
         self.max_pairs = max(self.max_pairs, 2 * len(self.counts))
 
 
 def pair_keys(left: NDArray[np.int32] | int, right: NDArray[np.int32] | int) -> Ints:
-    """Return the keys of pairs of symbols. Either side may be one symbol for all pairs."""
+    """Return the keys of pairs of symbols. Either side may be a single symbol for all pairs."""
     return np.asarray(left, dtype=np.int64) << SYMBOL_BITS | np.asarray(right, dtype=np.int64)
 
 

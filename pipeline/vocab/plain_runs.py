@@ -1,12 +1,12 @@
-"""Cutting plain runs into words by array operations: a word ends where the class of characters changes.
+"""Cuts plain runs into words by array operations: a word ends where the class of characters changes.
 
 Which runs are plain depends on the rules:
 
     BERT's rules    runs of printable ASCII
     GPT-2's rules   runs of characters whose class char_classes.py knows, which are those of most languages
-    sentencepiece's runs of printable ASCII without two equal quotation marks side by side, which are replaced
+    sentencepiece's runs of printable ASCII without two equal quotation marks in a row, which are replaced
 
-The bytes of all runs lie end to end in one array, and a boolean for each byte says whether a word begins there.
+The bytes of all runs are end to end in one array, and a boolean for each byte says whether a word begins there.
 
 Shape suffixes: R runs, B bytes of all runs, B1 one more, for the end of the last byte, K words of all runs.
 """
@@ -26,7 +26,7 @@ from schemas.ragged import offsets_of
 from schemas.vocabulary import SENTENCEPIECE_SPACE, SPACE, Model
 
 CONTRACTIONS = (b"s", b"t", b"re", b"ve", b"m", b"ll", b"d")
-"""What may follow an apostrophe in GPT-2's pattern to make a word of the two."""
+"""Letters that form a word with an apostrophe before them, in GPT-2's pattern."""
 
 CUT_AT_ONCE = 8 << 20  # bytes of runs
 
@@ -41,14 +41,14 @@ _GRAVE = ord("`")
 
 @dataclass(frozen=True)
 class CutRuns:
-    """`words_K[k]` is a word of run `run_K[k]`. The order of words says nothing."""
+    """`words_K[k]` is a word of run `run_K[k]`. The order of words has no meaning."""
 
     words_K: pa.Array
     run_K: NDArray[np.int64]
 
 
 def are_plain(runs: pa.StringArray, model: Model) -> NDArray[np.bool_]:
-    """Return (R,) whether array operations can cut a run."""
+    """Return (R,) bool: whether array operations can cut each run."""
     if len(runs) == 0:
         return np.zeros(0, dtype=bool)
 
@@ -56,7 +56,8 @@ def are_plain(runs: pa.StringArray, model: Model) -> NDArray[np.bool_]:
     if model != "bytebpe":
         is_strange_B = (text_B < _FIRST_PRINTABLE) | (text_B > _LAST_PRINTABLE)
         if model == "unigram":
-            # Also where one run ends and the next begins, which only makes the library cut two runs more.
+            # This also compares the end of one run with the start of the next, which only sends two more runs to the
+            # library.
             is_strange_B[1:] |= ((text_B[1:] == _APOSTROPHE) | (text_B[1:] == _GRAVE)) & (text_B[1:] == text_B[:-1])
     else:
         is_strange_B = classes_of(text_B) == UNKNOWN
@@ -68,7 +69,7 @@ def are_plain(runs: pa.StringArray, model: Model) -> NDArray[np.bool_]:
 
 
 def cut_plain_runs(runs: pa.StringArray, model: Model, lowercase: bool) -> CutRuns:
-    """Cut plain runs, some megabytes of them at a time: all at once would take ten times their memory."""
+    """Cut plain runs, a few megabytes at a time: all at once would take ten times their memory."""
     words = [pa.array([], pa.string())]
     run_of_words = [np.zeros(0, np.int64)]
 
@@ -100,7 +101,7 @@ def _cut_slice(runs: pa.StringArray, model: Model, lowercase: bool) -> CutRuns:
     run_K = np.searchsorted(starts_R, word_starts_K, side="right") - 1
 
     if model == "bytebpe":
-        # Words begin elsewhere once their bytes are spelled out.
+        # Spelling the bytes out moves the starts of words.
         spelled = _spell_bytes(text_B, starts_R)
         text_B = spelled.text
         word_starts_K = spelled.start_of_byte_B1[word_starts_K]
@@ -110,13 +111,13 @@ def _cut_slice(runs: pa.StringArray, model: Model, lowercase: bool) -> CutRuns:
 
 
 def _begins_bert_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (B,) where BERT's words begin.
+    """Return (B,) bool: where BERT's words begin.
 
-    A word is letters and digits with nothing between them, or any other character alone.
+    A word is a run of letters and digits, or any other character alone.
     """
     is_other_B = CLASSES[text_B] == OTHER
 
-    # A word begins at such a character, right behind one, and at the start of a run.
+    # A word begins at any other character, right after one, and at the start of a run.
     begins_B = is_other_B.copy()
     begins_B[1:] |= is_other_B[:-1]
     begins_B[starts_R] = True
@@ -124,9 +125,9 @@ def _begins_bert_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) ->
 
 
 def _begins_gpt2_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (B,) where GPT-2's words begin.
+    """Return (B,) bool: where GPT-2's words begin.
 
-    A word is letters, digits or others without a change of class, or a contraction ("'s").
+    A word is a run of letters, of digits or of other characters, or a contraction ("'s").
     """
     class_B = classes_of(text_B)
     begins_run_B = np.zeros(len(text_B), dtype=bool)
@@ -135,7 +136,7 @@ def _begins_gpt2_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) ->
     begins_B = begins_run_B.copy()
     begins_B[1:] |= class_B[1:] != class_B[:-1]
 
-    # A contraction begins where a word would begin, but not at the start of a run, where a space comes before it.
+    # A contraction begins where a word would begin, except at the start of a run, where a space comes before it.
     can_begin_contraction_B = (text_B == _APOSTROPHE) & begins_B & ~begins_run_B
     apostrophes = np.flatnonzero(can_begin_contraction_B)
 
@@ -143,7 +144,7 @@ def _begins_gpt2_word(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) ->
         are_followed = _are_followed_by(text_B, apostrophes, letters, begins_run_B)
         found = apostrophes[are_followed]
 
-        # The letters belong to the apostrophe's word, and another word begins behind them.
+        # The letters belong to the apostrophe's word, and another word begins after them.
         begins_B[found + 1] = False
         ends = found + 1 + len(letters)
         ends_within_text = ends[ends < len(text_B)]
@@ -163,7 +164,7 @@ def _are_followed_by(
     are_there = positions + len(letters) <= last
 
     for place, letter in enumerate(letters, start=1):
-        # Positions too close to the end are out already; the minimum only keeps their index valid.
+        # Positions too close to the end are already excluded; the minimum only keeps their index valid.
         following = np.minimum(positions + place, last)
         are_there &= text_B[following] == letter
         are_there &= ~begins_run_B[following]
@@ -183,11 +184,11 @@ class _SpelledBytes:
 
 
 def _spell_bytes(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> _SpelledBytes:
-    """Spell bytes as byte-level BPE does, with the space that begins each run.
+    """Spell bytes as byte-level BPE does, including the space that begins each run.
 
-    The spelling of a run's first byte begins with the space.
+    The spelling of a run's first byte includes the space.
     """
-    # The known characters of ASCII spell themselves; any other byte becomes a character of two bytes.
+    # Known ASCII characters spell themselves; any other byte becomes a character of two bytes.
     has_two_B = text_B >= _FIRST_BYTE_BEYOND_ASCII
     lengths_B = 1 + has_two_B
     lengths_B[starts_R] += len(_SPACE)
@@ -197,7 +198,7 @@ def _spell_bytes(text_B: NDArray[np.uint8], starts_R: NDArray[np.int64]) -> _Spe
     for place, byte in enumerate(_SPACE.tolist()):
         spelled[start_of_byte_B1[starts_R] + place] = byte
 
-    # Written from the end: the last byte of each spelling, and the first of those of two.
+    # Write the last byte of each spelling, and the first byte of those with two.
     ends_B = start_of_byte_B1[1:]
     spelled[ends_B - 1] = BYTE_SPELLINGS[text_B, 1]
     spelled[ends_B[has_two_B] - 2] = BYTE_SPELLINGS[text_B[has_two_B], 0]

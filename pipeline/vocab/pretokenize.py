@@ -1,11 +1,11 @@
 """What counts as a word: BERT's basic tokens, GPT-2's pre-tokens over bytes, or sentencepiece's runs of non-spaces.
 
-The rules are `tokenizers`' own objects, and the finished tokenizer.json holds the same ones, so counting and encoding
-cannot disagree. The text of a published tokenizer is cut by the rules in its file, whatever they are.
+The rules are objects of the `tokenizers` library, and the finished tokenizer.json contains the same ones, so counting
+and encoding cannot disagree. For a published tokenizer, text is cut by the rules in its file, whatever they are.
 
 In most European languages, most runs of non-spaces are plain ASCII. For those, the same rules are one regular
-expression, which is several times as fast. A property test checks that both agree. A published tokenizer whose rules
-differ from the regular expression is used without it.
+expression, which is several times as fast. A property test checks that both agree. It is not used for a published
+tokenizer whose rules differ from it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Cut = Callable[[str], list[str]]
 _PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2", "two words"]
 _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 _ASCII_PAIRS = "".join(left + right for left in _PRINTABLE for right in _PRINTABLE)
-"""Every pair of printable ASCII characters, end to end: shows any difference between two sets of rules."""
+"""Every pair of printable ASCII characters, end to end. It shows any difference between two sets of rules."""
 
 _RULES_OF: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
 
@@ -36,23 +36,23 @@ _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-
 def normalizer(lowercase: bool) -> normalizers.Normalizer:
     """Return BERT's normalizer (arXiv:1810.04805).
 
-    It removes control characters, sets CJK characters apart and, when lowercasing, strips accents.
+    It removes control characters, separates CJK characters by spaces and, when lowercasing, strips accents.
     """
     return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
 
 
 def count_steps() -> list[normalizers.Normalizer]:
-    """Return what is done to text before Unigram's words are counted; `fold_steps` is done to words afterwards.
+    """Return the steps that normalize text before Unigram's words are counted; `fold_steps` normalizes words later.
 
-    This is sentencepiece's nmt_nfkc (control characters leave, other white space becomes spaces, then NFKC), after the
-    two quotation marks that ALBERT and XLNet replace before it.
+    This is sentencepiece's nmt_nfkc (control characters are removed, other white space becomes spaces, then NFKC),
+    after replacing two kinds of quotation marks as ALBERT and XLNet do.
     """
     steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.Nmt(), normalizers.NFKC()]
     return steps  # type: ignore[return-value]
 
 
 def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normalizer]:
-    """Return how case and accents are removed from Unigram's text, as ALBERT does. The text ends as NFKC again."""
+    """Return the steps that remove case and accents from Unigram's text, as ALBERT does. The result is NFKC again."""
     steps: list[Any] = []
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -62,7 +62,7 @@ def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normaliz
 
 
 def unigram_normalizer(lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
-    """Return sentencepiece's normalization as ALBERT and XLNet use it."""
+    """Return sentencepiece's normalization in the form that ALBERT and XLNet use."""
     steps: Any = [*count_steps(), *fold_steps(lowercase, keep_accents)]
     return normalizers.Sequence(steps)  # type: ignore[return-value]
 
@@ -70,13 +70,13 @@ def unigram_normalizer(lowercase: bool, keep_accents: bool) -> normalizers.Norma
 def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
     """Return BERT's split at spaces and punctuation, GPT-2's pattern over bytes, or sentencepiece's split at spaces.
 
-    A word in GPT-2's pattern includes the space before it; sentencepiece's begins with a mark for it.
+    A word in GPT-2's pattern includes the space before it; sentencepiece's begins with a mark for the space.
     """
     if model == "unigram":
         metaspace = pre_tokenizers.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always", split=True)
         return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])  # type: ignore[return-value]
     if model == "wordpiece":
-        # tokenizers' list of ideographs begins this block 256 characters later than Google's.
+        # In tokenizers' list of ideographs, this block begins 256 characters later than in Google's.
         missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
         return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])  # type: ignore[return-value]
     return pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[return-value]
@@ -90,9 +90,9 @@ def word_cutter(model: Model, lowercase: bool) -> Cut:
 
 
 def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
-    """Return the cutter of a tokenizer, made here or published.
+    """Return the cutter of a tokenizer, trained here or published.
 
-    It follows the tokenizer's own rules, on the fast path for ASCII if that gives the same words.
+    It follows the tokenizer's own rules, with the fast path for ASCII if that gives the same words.
     """
     own_rules = _own_cutter(tokenizer, model)
     if model == "unigram":
@@ -118,9 +118,9 @@ def _with_fast_path(any_text: Cut, ascii_only: Cut) -> Cut:
 def _own_cutter(tokenizer: Any, model: Model) -> Cut:
     """Return a cutter that follows a tokenizer's own rules.
 
-    In byte-level BPE, every run begins with a space, wherever it stands in the text.
+    In byte-level BPE, every run begins with a space, wherever it is in the text.
     """
-    # Read once, because each access to these properties makes a new object.
+    # Read only once, because each access to these properties makes a new object.
     normalize = _normalize_function(tokenizer)
     split = _split_function(tokenizer)
 
@@ -138,7 +138,7 @@ def _normalize_function(tokenizer: Any) -> Callable[[str], str]:
 
 
 def _split_function(tokenizer: Any) -> Callable[[str], list[tuple[str, Any]]]:
-    """Return a function from a text to (word, place); without a pre-tokenizer there are no words."""
+    """Return a function from a text to (word, position) pairs; without a pre-tokenizer it returns no words."""
     rules = tokenizer.pre_tokenizer
     return rules.pre_tokenize_str if rules else lambda text: []
 
@@ -150,7 +150,7 @@ def _lowercases(tokenizer: Any) -> bool:
 def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
     """Raise DataError if a published tokenizer is damaged or cuts plain text by other rules than those of its model.
 
-    These are BERT's or GPT-2's rules or, in Unigram, the tokenizer's own, applied to each run of non-spaces alone.
+    The rules are BERT's or GPT-2's or, in Unigram, the tokenizer's own, applied to each run of non-spaces separately.
     """
     try:
         tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
@@ -180,13 +180,13 @@ def _expected_cutter(tokenizer: Any, model: Model) -> Cut:
 
 
 def _words(tokenizer: Any, text: str) -> list[str]:
-    """Return the words of a text, which may hold spaces, by the tokenizer's own rules."""
+    """Return the words of a text, which may contain spaces, by the tokenizer's own rules."""
     normalized = _normalize_function(tokenizer)(text)
     return [word for word, _ in _split_function(tokenizer)(normalized)]
 
 
 def library_cutter(model: Model, lowercase: bool) -> Cut:
-    """Return a cutter that follows the rules of vocabularies trained here."""
+    """Return a cutter that follows the rules of vocabularies trained here, using the tokenizers library."""
     split = pre_tokenizer(model).pre_tokenize_str
     if model == "bytebpe":
         return lambda run: [word for word, _ in split(run)]

@@ -1,8 +1,8 @@
 """How many words are rare, and whether all words fit into the memory of the worker that learns from them.
 
-A *tally* is an int64 array (THRESHOLDS + 1, 3). Row t says of the words that occur less often than THRESHOLDS[t]: how
-many different ones there are, how many characters they have, and how often they occur in the text. The last row says
-the same of all words. The tallies of two partitions add up to that of both.
+A *tally* is an int64 array (THRESHOLDS + 1, 3). Row t describes the words that occur less often than THRESHOLDS[t]: the
+number of distinct words, of their characters, and of their occurrences in the text. The last row describes all words.
+The sum of the tallies of two partitions is the tally of both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tally = NDArray[np.int64]
 
 
 def _thresholds() -> NDArray[np.int64]:
-    """Return every number up to 32, then steps of an eighth."""
+    """Return every number up to 32, then numbers that grow by an eighth at a time, to about a million."""
     numbers = list(range(1, 33))
     while numbers[-1] < 1_000_000:
         numbers.append(numbers[-1] * 9 // 8)
@@ -33,27 +33,27 @@ THRESHOLDS = _thresholds()
 
 BYTES_PER_WORD = 24
 BYTES_PER_CHARACTER = 19
-"""Most memory that learning takes, measured at a million and at four million different words of 16 characters (311 and
-283 bytes a word). BASE_BYTES comes on top."""
+"""Maximum memory for learning, measured with one million and four million distinct words of 16 characters (311 and 283
+bytes per word). BASE_BYTES is added to it."""
 
 UNIGRAM_BYTES_PER_CHARACTER = 120
 UNIGRAM_BASE_BYTES = 700 << 20
-"""The same for Unigram, measured at 100,000 and 300,000 different words of 17 characters: 357 MB and 99 bytes a
-character, with 305,000 substrings to begin with of the million that there may be."""
+"""The same for Unigram, measured with 100,000 and 300,000 distinct words of 17 characters: 357 MB and 99 bytes per
+character, starting with 305,000 of the maximum of one million substrings."""
 
 BASE_BYTES = 300 << 20
 
 MAX_POSITIONS = 2**31 - 2
-"""Characters and gaps that the trainer can number with 32 bits."""
+"""Maximum characters and gaps, because the trainer numbers them with 32 bits."""
 
-USED_SHARE = 0.8  # of the memory that is free, for the estimate is not exact and the worker does other things as well
-ASSUMED_MEMORY = 4 << 30  # bytes, where the system does not say
+USED_SHARE = 0.8  # of the free memory, because the estimate is not exact and the worker does other things too
+ASSUMED_MEMORY = 4 << 30  # bytes, if the system does not say
 
 
 def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
-    """Return what learning will probably need, before the words are counted. Large for a small text.
+    """Estimate the memory for learning, in bytes, before the words are counted. Too large for a small text.
 
-    Heaps' law, with constants that fit web text of 16 GB (10 million different words) to 10 TB (480 million): words =
+    Heaps' law, with constants that fit web text from 16 GB (10 million distinct words) to 10 TB (480 million): words =
     10 million * (text bytes / 16 GB) ** 0.6, of 9 characters each.
     """
     words = int(10_000_000 * (text_bytes / 16e9) ** 0.6)
@@ -65,7 +65,7 @@ def tally_words(counts: pa.Table) -> Tally:
     counts_N = counts["count"].to_numpy()
     characters_N = pc.utf8_length(counts["word"]).to_numpy()  # type: ignore[attr-defined]
 
-    # The first threshold that a word is below, or the last row.
+    # The first threshold above the word's count, or the last row.
     row_N = np.searchsorted(THRESHOLDS, counts_N, side="right")
     tally = empty_tally()
     np.add.at(tally[:, 0], row_N, 1)
@@ -81,14 +81,14 @@ def empty_tally() -> Tally:
 
 @dataclass(frozen=True)
 class WordAmounts:
-    """Numbers of different words, of their characters, and of their occurrences in the text."""
+    """Numbers of distinct words, of their characters, and of their occurrences in the text."""
 
     words: int
     characters: int
     occurrences: int
 
     def bytes_needed(self, model: Model = "wordpiece") -> int:
-        """Return the memory that learning from these words takes."""
+        """Return the memory needed to learn from these words, in bytes."""
         if model == "unigram":
             return UNIGRAM_BASE_BYTES + BYTES_PER_WORD * self.words + UNIGRAM_BYTES_PER_CHARACTER * self.characters
         return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
@@ -98,7 +98,7 @@ class WordAmounts:
         return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
     def minus(self, other: WordAmounts) -> WordAmounts:
-        """Return the amounts without those of words that are among these."""
+        """Return the amounts without `other`, the amounts of some of these words."""
         return WordAmounts(
             self.words - other.words,
             self.characters - other.characters,
@@ -143,14 +143,14 @@ def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "
 
 
 def listed_from(tally: Tally, limit: int) -> int:
-    """Return the lowest threshold that at most `limit` words reach."""
+    """Return the lowest threshold that at most `limit` words reach, or the highest threshold if there is none."""
     words_at_least = tally[-1, 0] - tally[:-1, 0]
     fitting = np.flatnonzero(words_at_least <= limit)
     return int(THRESHOLDS[fitting[0]]) if len(fitting) else int(THRESHOLDS[-1])
 
 
 def available_memory() -> int:
-    """Return the bytes that learning may take on this machine: a share of what the system and the container leave."""
+    """Return how many bytes learning may use here: a share of what the system and the container leave free."""
     free = [_free_on_machine(), _free_in_container()]
     known = [amount for amount in free if amount is not None]
     return int(min(known, default=ASSUMED_MEMORY) * USED_SHARE)
@@ -169,7 +169,7 @@ def _free_on_machine() -> int | None:
 
 
 def _free_in_container() -> int | None:
-    """What a container's limit leaves, by version 2 of Linux's control groups, then by version 1."""
+    """Return the free memory within a container's limit: by Linux control groups version 2, then version 1."""
     places = [
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),

@@ -1,4 +1,4 @@
-"""Counting the runs of non-spaces in sentences ("don't,"), most of which repeat.
+"""Counts the runs of non-spaces in sentences ("don't,"), most of which repeat.
 
 Runs are found and counted as arrays: a boolean for each byte says where a run begins, and Arrow's hash table numbers
 the distinct runs. No run becomes a Python string.
@@ -21,7 +21,7 @@ from pipeline.vocab.arrow_strings import bytes_of_strings, offsets_of_strings, s
 
 SPACE = 0x20
 CUT_AT_ONCE = 1 << 20  # bytes of sentences that are cut at once: their arrays stay in the processor's cache
-COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, in some 3 bytes per byte
+COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, which takes some 3 times their memory
 
 RUNS_SCHEMA = pa.schema(
     [
@@ -64,17 +64,17 @@ class _Piece:
 
 
 def _ranges(documents: pa.ListArray) -> list[tuple[int, int]]:
-    """Cut documents into ranges of rows of some CUT_AT_ONCE bytes."""
+    """Cut documents into ranges of rows of about CUT_AT_ONCE bytes."""
     if len(documents) == 0:
         return []
 
-    # A row's offset is the number of its first sentence, whose own offset is a number of bytes.
+    # A row's offset is the index of its first sentence, whose own offset is in bytes.
     first_sentence_of_row = documents.offsets.to_numpy()
     byte_of_sentence = offsets_of_strings(documents.values)
     byte_of_row = byte_of_sentence[first_sentence_of_row]
     bytes_before_row = byte_of_row - byte_of_row[0]
 
-    # A range begins at each row that begins another CUT_AT_ONCE bytes than the row before it.
+    # A new range begins at the first row in each CUT_AT_ONCE bytes of text.
     range_of_row = bytes_before_row[:-1] // CUT_AT_ONCE
     starts = np.flatnonzero(np.diff(range_of_row, prepend=-1)).tolist()
     ends = [*starts[1:], len(documents)]
@@ -89,17 +89,17 @@ def _runs_of(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> _Pie
     sentence_starts_S1 = offsets - offsets[0]
     is_space_B = text_B == SPACE
 
-    # A run begins where a sentence does and after each space. Runs between two spaces are empty.
+    # A run begins at the start of a sentence and after each space. Runs between two spaces are empty.
     is_start_B1 = np.zeros(len(text_B) + 1, dtype=bool)
     is_start_B1[1:] = is_space_B
     is_start_B1[sentence_starts_S1] = True
     start_R1 = np.flatnonzero(is_start_B1)
 
-    # A run ends where the next one begins, or one byte earlier if a space lies between them.
+    # A run ends where the next one begins, or one byte earlier if there is a space between them.
     ends_with_space_R = is_space_B[start_R1[1:] - 1]
     lengths_R = np.diff(start_R1) - ends_with_space_R
 
-    # Without the spaces, the runs lie end to end, which is the form of an Arrow column.
+    # Without the spaces, the runs are end to end, which is the layout of an Arrow column.
     runs_R = strings_of(text_B[~is_space_B], lengths_R)
 
     sentences_of_row = documents.value_lengths().to_numpy(zero_copy_only=False)
@@ -110,11 +110,11 @@ def _runs_of(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> _Pie
 
 
 def _count_pieces(pieces: list[_Piece]) -> pa.Table:
-    """Return (RUNS_SCHEMA) the counts of the runs in some pieces. Each run of a source has one row."""
+    """Return the counts of the runs in some pieces (RUNS_SCHEMA). Each run and source has one row."""
     if not pieces:
         return RUNS_SCHEMA.empty_table()
 
-    # Arrow numbers the runs of all chunks with one hash table, so their dictionaries are the same.
+    # Arrow numbers the runs of all chunks with one hash table, so the last chunk's dictionary has all of them.
     runs = pa.chunked_array([piece.runs_R for piece in pieces], pa.string())
     encoded = runs.dictionary_encode()
     runs_D = encoded.chunk(encoded.num_chunks - 1).dictionary
@@ -135,7 +135,7 @@ def _count_pieces(pieces: list[_Piece]) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The pairs of a run and a source that occur, and how often each does."""
+    """The pairs of run and source that occur, and their counts."""
 
     run: NDArray[np.int64]
     source: NDArray[np.uint16]
@@ -143,8 +143,8 @@ class _Pairs:
 
 
 def _count_pairs(run_R: NDArray[np.int32], source_R: NDArray[np.uint16], distinct_runs: int) -> _Pairs:
-    """Count the pairs of run and source: sorted by source, and by run within a source."""
-    # Empty arrays, because a text may hold no run.
+    """Count the pairs of run and source. They are sorted by source, then by run."""
+    # Start with empty arrays, because a text may have no runs.
     runs = [np.zeros(0, np.int64)]
     sources = [np.zeros(0, np.uint16)]
     counts = [np.zeros(0, np.int64)]

@@ -1,9 +1,9 @@
-"""What a vocabulary does to the text that it was trained on, and how two vocabularies differ.
+"""How a vocabulary encodes the text that it was trained on, and how two vocabularies differ.
 
 Both work on word counts instead of text, so all numbers are exact.
 
-Shape suffixes: N distinct words, K tokens of these words end to end, R rows of a count table, V the vocabulary,
-S the sources.
+Shape suffixes: N distinct words, K tokens of these words end to end, R rows of a count table, V the vocabulary, S the
+sources.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Usage:
-    """How a vocabulary encodes the words of a corpus. The counts grow while tables of word counts are added."""
+    """How a vocabulary encodes the words of a corpus. The counts grow as tables of word counts are added."""
 
     words_S: Ints
     tokens_S: Ints
     unknown_S: Ints
     """Words that become [UNK] at least in part."""
     used_V: Ints
-    """How often the corpus holds each token."""
+    """How often each token occurs in the corpus."""
 
     @classmethod
     def empty(cls, sources: int, vocabulary_size: int) -> Usage:
@@ -50,7 +50,7 @@ class Usage:
         )
 
     def plus(self, other: Usage) -> Usage:
-        """Return the sum of both. One without any source has counted nothing."""
+        """Return the sum of both. A Usage without sources is empty, and its vocabulary size does not matter."""
         if len(self.words_S) == 0:
             return other
         if len(other.words_S) == 0:
@@ -67,13 +67,13 @@ class VocabularyUse:
     """Encodes tables of word counts with one vocabulary."""
 
     def __init__(self, tokenizer_json: bytes, sources: int):
-        """Read a tokenizer.json; the counts tell `sources` sources apart."""
+        """Read a tokenizer.json. `sources`: the number of sources that the counts distinguish."""
         self._vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
         self._tokenizer, self._spell = word_tokenizer(tokenizer_json)
         self.usage = Usage.empty(sources, self._vocabulary.size)
 
     def add(self, by_source: pa.Table) -> None:
-        """Encode each distinct word of a BY_SOURCE table once, and add its counts to `usage`."""
+        """Encode each distinct word of a table (shards.COUNTS_BY_SOURCE_SCHEMA) once, and add its counts to `usage`."""
         usage = self.usage
         encoded = by_source["word"].combine_chunks().dictionary_encode()
         words = [self._spell(word) for word in encoded.dictionary.to_pylist()]
@@ -98,7 +98,7 @@ class VocabularyUse:
 
 
 def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str]) -> dict[str, Any]:
-    """Return statistics for the manifest: tokens per word and coverage, also by source, and which tokens stand out."""
+    """Return the manifest's statistics: tokens per word and coverage, also by source, and notable tokens."""
     by_source_name = {}
     rows = zip(sources, usage.words_S.tolist(), usage.tokens_S.tolist(), usage.unknown_S.tolist(), strict=True)
     for name, words, tokens, unknown in rows:
@@ -124,7 +124,7 @@ def shares(words: int, tokens: int, unknown: int) -> dict[str, Any]:
 
 
 def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
-    """Return what stands out among the ordinary tokens. `used_V` is how often the text holds each."""
+    """Return notable ordinary tokens. `used_V`: how often each token occurs in the text."""
     tokens = vocabulary.tokens
     ordinary = vocabulary.ordinary_ids.tolist()
     lengths = {i: len(tokens[i].removeprefix("##")) for i in ordinary}
@@ -141,7 +141,7 @@ def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
 
 
 def encode_words(model_alone: Tokenizer, words: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return (ids_K of all words end to end, pieces_N: how many tokens each word has)."""
+    """Return (ids_K of all words end to end, pieces_N: the number of tokens of each word), both int64."""
     ids = [np.zeros(0, dtype=np.int64)]
     pieces = [np.zeros(0, dtype=np.int64)]
 
@@ -157,8 +157,8 @@ def encode_words(model_alone: Tokenizer, words: Sequence[str]) -> tuple[Ints, In
 def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], str]]:
     """Return a tokenizer of single words, and a function that spells a word of the count table for it.
 
-    Such words are spelled as the model sees them, so the model is applied without normalizing or cutting them again.
-    Unigram's have case and accents, and go through all rules without the mark that they begin with.
+    Such words are already spelled as the model expects them, so the model encodes them without normalizing or cutting.
+    Unigram's have case and accents, so they go through all rules, without the mark that they begin with.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
     if json.loads(tokenizer_json)["model"]["type"] != "Unigram":
@@ -173,7 +173,7 @@ def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], st
 def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
     """Return a function from a word to the tokens of a vocabulary.
 
-    The word is spelled as the count table of a `spelt_by` vocabulary spells it, which may be of another model.
+    The word is spelled as in the count table of a `spelt_by` vocabulary, which may be of another model.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
     if spelt_by == "unigram":
@@ -190,9 +190,9 @@ def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str]
 
 
 def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: WordCounts) -> Iterator[str]:
-    """Yield lines that say what two vocabularies, A and B, share and how each cuts the same words.
+    """Yield lines that say what two vocabularies, A and B, share, and how each cuts the same words.
 
-    `jsons` are two tokenizer.json, `names` what errors call them, and `counts` the words of A, most frequent first.
+    jsons: the two tokenizer.json. names: their names in errors. counts: the words of A, most frequent first.
     """
     a = parse_vocabulary(jsons[0], names[0])
     b = parse_vocabulary(jsons[1], names[1])
@@ -227,7 +227,7 @@ class CutComparison:
 def compare_cuts(
     cut_a: Callable[[str], list[str]], cut_b: Callable[[str], list[str]], counts: WordCounts
 ) -> CutComparison:
-    """Cut words with two vocabularies."""
+    """Cut words with two vocabularies, and compare the results."""
     found = CutComparison(words=0, tokens_in_a=0, tokens_in_b=0, different=[])
     for word, count in counts:
         tokens_a = cut_a(word)

@@ -1,12 +1,12 @@
-"""All frequent substrings of words, counted exactly: what the learning of a Unigram vocabulary starts from.
+"""All frequent substrings of words, counted exactly: the starting point for learning a Unigram vocabulary.
 
 Substrings of length L + 1 are those of length L with one more character, so each length takes one pass of a hash table
 over the positions where the shorter substring is frequent. That finds what a suffix array finds (sentencepiece, Kudo
-2018) without sorting, and with the counts of the words: a suffix array over distinct words counts a word of the corpus
+2018) without sorting. It also uses the counts of the words: a suffix array over distinct words counts each word only
 once.
 
-Shape suffixes: N words, T characters of all words, P positions of one length, D distinct substrings of that length,
-S substrings of all lengths.
+Shape suffixes: N words, T characters of all words, P positions of one length, D distinct substrings of that length, S
+substrings of all lengths.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Occurrences:
 
 @dataclass(frozen=True)
 class Substrings:
-    """S substrings: `counts_S` in the corpus, and where in the characters of the words each occurs first.
+    """S substrings: `counts_S` in the corpus, and `starts_S`, each one's first occurrence in the words' characters.
 
-    occurrences: by length, from 1 on; `piece_P` are indices into the S substrings.
+    occurrences: by length, from 1 up; `piece_P` are indices into the S substrings.
     """
 
     starts_S: Ints
@@ -48,10 +48,10 @@ class Substrings:
 
 
 def frequent_substrings(words: Words, limit: int) -> Substrings:
-    """Return all characters, and of all longer substrings that occur twice the `limit` with most characters covered.
+    """Return all characters, and the `limit` longer substrings that occur twice and cover the most characters.
 
-    A substring that is always followed by the same character in its word is left out, for the longer one says as much.
-    The order is by length, then by the first occurrence.
+    A substring that is always followed by the same character in its word is left out, because the longer one says as
+    much. The order is by length, then by first occurrence.
     """
     layers = _count_by_length(words)
     _drop_uninformative(layers, limit)
@@ -86,13 +86,13 @@ class _Layer:
         self.counts_D = np.zeros(distinct, dtype=np.int64)
         np.add.at(self.counts_D, self.names_P, count_T[positions_P])
 
-        # The last of several assignments stays, which is the first occurrence when the order is reversed.
+        # The last of several assignments wins, which is the first occurrence because the order is reversed.
         self.starts_D = np.zeros(distinct, dtype=np.int64)
         self.starts_D[self.names_P[::-1]] = positions_P[::-1]
         self.is_kept_D = np.ones(distinct, dtype=bool)
 
     def forget_dropped(self) -> None:
-        """Free the positions of substrings that are not kept, which are most of the memory."""
+        """Free the positions of dropped substrings, which take most of the memory."""
         is_kept_P = self.is_kept_D[self.names_P]
         self.positions_P = self.positions_P[is_kept_P]
         self.names_P = self.names_P[is_kept_P]
@@ -104,13 +104,13 @@ class _Layer:
 
 
 def _count_by_length(words: Words) -> list[_Layer]:
-    """Return the substrings of each length; all characters, and longer ones that occur at least twice."""
+    """Return the substrings of each length: all characters, and longer substrings that occur at least twice."""
     ends_N = offsets_of(words.lengths_N)[1:]
     end_T = np.repeat(ends_N, words.lengths_N)
     count_T = np.repeat(words.counts_N, words.lengths_N)
     symbols_T = words.characters_T.astype(np.int64)
 
-    # 32 bits are enough for as many characters as `check_fit` lets through.
+    # 32 bits are enough, because `check_fit` limits the number of characters.
     layers = [_Layer(np.arange(len(symbols_T), dtype=np.int32), symbols_T, count_T)]
     symbols_T = layers[0].names_P.astype(np.int64)
     alphabet = len(layers[0].counts_D)
@@ -126,7 +126,7 @@ def _count_by_length(words: Words) -> list[_Layer]:
         prefix_D = np.zeros(len(layer.counts_D), dtype=np.int64)
         prefix_D[layer.names_P] = prefix_P
         if length > 2:
-            # Always followed by this character.
+            # The shorter substring is always followed by this character.
             is_all_D = layer.counts_D == shorter.counts_D[prefix_D]
             shorter.is_kept_D[prefix_D[is_all_D]] = False
             shorter.forget_dropped()
@@ -138,7 +138,7 @@ def _count_by_length(words: Words) -> list[_Layer]:
 
 
 def _drop_uninformative(layers: list[_Layer], limit: int) -> None:
-    """Keep the `limit` substrings of at least two characters that cover most of the corpus; of equal ones the first."""
+    """Keep the `limit` substrings of two or more characters that cover most of the corpus; ties go to the first."""
     covered = [layer.counts_D * length for length, layer in enumerate(layers, start=1)]
     candidates = [np.flatnonzero(layer.is_kept_D) for layer in layers[1:]]
     amounts = np.concatenate([amount[places] for amount, places in zip(covered[1:], candidates, strict=True)])

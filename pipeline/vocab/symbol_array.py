@@ -94,10 +94,10 @@ class SymbolArray:
         self._symbol_P = np.full(len(self._word_P), GAP, dtype=np.int32)
         self._symbol_P[is_character_P] = words.symbols_T
 
-        # Of each symbol: its first positions, rising, some of them outdated.
+        # The first positions of each symbol, ascending; some are outdated.
         self._positions = positions_by_symbol(self._symbol_P, alphabet_size)
 
-        # The same memory as the arrays. Python reads a single element from a memoryview in half of the time.
+        # Views of the same memory: Python reads a single element from a memoryview in half the time.
         self._symbol_view = self._symbol_P.data
         self._word_view = self._word_P.data
         self._counts_view = self._counts_N.data
@@ -118,7 +118,7 @@ class SymbolArray:
         return pair_keys(left, rights_K[is_frequent_K]), counts_K[is_frequent_K]
 
     def find(self, left: int, right: int) -> NDArray[np.int32]:
-        """Return (M,) the positions, rising, at which a pair begins and can be merged.
+        """Return (M,) int32: the positions, ascending, at which a pair begins and can be merged.
 
         Where a repeated symbol makes pairs overlap (aaa), these are the first, the third, and so on.
         """
@@ -133,7 +133,7 @@ class SymbolArray:
         return adjacent_M
 
     def replace(self, first_M: NDArray[np.int32], left: int, right: int) -> tuple[Ints, Ints]:
-        """Put a new symbol, which gets the next id, in place of the pairs that begin at `first_M`.
+        """Replace the pairs that begin at `first_M` by a new symbol, which gets the next id.
 
         Returns (keys of pairs, changes of their counts); a pair can occur several times.
         """
@@ -155,8 +155,8 @@ class SymbolArray:
         symbol_P[after_M - 1] = ENDS - new
 
         # Two pairs may be direct neighbors, as in (ab)(ab). The old pair (b, a) between them and the new pair (ab, ab)
-        # must be counted once, and are counted with the second one's left neighbor. The first one sees that its right
-        # neighbor is no longer the symbol that it was.
+        # must be counted once: as the left neighbor of the second. The first pair must skip them, which it does because
+        # its right neighbor is no longer the symbol that it was.
         new_left_neighbor_M = ending_at(symbol_P[first_M - 1])
         has_left_M = left_neighbor_M >= 0
         has_right_M = (right_neighbor_M >= 0) & (symbol_P[after_M] == right_neighbor_M)
@@ -175,7 +175,7 @@ class SymbolArray:
         return keys, amounts
 
     def replace_few(self, first_M: NDArray[np.int32], left: int, right: int) -> dict[int, int]:
-        """Do what `replace` does, one position after another. Returns the change of the count of each pair."""
+        """Do what `replace` does, one position at a time. Returns {key of a pair: change of its count}."""
         new = len(self._lengths)
         length_of_left = self._lengths[left]
         length_of_pair = length_of_left + self._lengths[right]
@@ -189,7 +189,7 @@ class SymbolArray:
             count = self._counts_view[self._word_view[first]]
             changes[merged] -= count
 
-            # A pair directly before this one is merged by now, so that its symbol is the left neighbor.
+            # A pair directly before this one is merged already, so the left neighbor is its new symbol.
             before = symbols[first - 1]
             if before != GAP:
                 neighbor = ENDS - before if before <= ENDS else before
@@ -212,7 +212,7 @@ class SymbolArray:
         return changes
 
     def _find_few(self, left: int, right: int, is_left_rarer: bool) -> NDArray[np.int32]:
-        """Do what `_find_overlapping` does, one position after another."""
+        """Do what `_find_overlapping` does, one position at a time."""
         symbols = self._symbol_view
         length = self._lengths[left]
         if is_left_rarer:
@@ -236,7 +236,7 @@ class SymbolArray:
         return positions
 
     def _find_overlapping(self, left: int, right: int) -> NDArray[np.int32]:
-        """Return (M,) the positions at which a pair begins, overlapping ones included."""
+        """Return (M,) int32: the positions at which a pair begins, including overlapping ones."""
         length = np.int32(self._lengths[left])
 
         # The work is proportional to the occurrences of one of the two symbols: take the rarer one.
@@ -254,16 +254,16 @@ def _add_change(changes: dict[int, int], key: int, change: int) -> None:
 
 
 def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArray[np.int32]]:
-    """Return the positions of each symbol from 0 to `symbols` - 1, rising.
+    """Return the positions of each symbol from 0 to `symbols` - 1, ascending.
 
-    Sorts AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for 16 bits and fewer.
+    Sorts POSITIONS_AT_ONCE positions at a time, in the narrowest type: numpy has a radix sort for up to 16 bits.
     """
     counts = np.zeros(symbols, dtype=np.int64)
     for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
         symbols_of_part = symbol_P[start : start + POSITIONS_AT_ONCE]
         counts += np.bincount(symbols_of_part[symbols_of_part >= 0], minlength=symbols)
 
-    # Filled part by part: lists of parts would take the memory of all positions a second time.
+    # Filled part by part, because lists of parts would take the memory of all positions a second time.
     positions = [np.empty(count, dtype=np.int32) for count in counts.tolist()]
     filled = np.zeros(symbols, dtype=np.int64)
     for start in range(0, len(symbol_P), POSITIONS_AT_ONCE):
@@ -285,7 +285,7 @@ def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArr
 
 
 def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
-    """Return (distinct keys, rising; the exact sum of the amounts of each). Keys are 0 or more."""
+    """Return (distinct keys, ascending; the exact sum of each key's amounts). Keys must be 0 or more."""
     order_N = np.argsort(keys_N, kind="stable")
     sorted_N = keys_N[order_N]
 
@@ -296,12 +296,12 @@ def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Int
 
 
 def ending_at(value_M: NDArray[np.int32]) -> NDArray[np.int32]:
-    """From values of `_symbol_P` at last positions to the symbols that end there; below 0 where there is a gap."""
+    """Return the symbols that end at positions with these values of `_symbol_P`; below 0 for a gap."""
     return np.where(value_M <= ENDS, ENDS - value_M, value_M)
 
 
 def every_other(position_M: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Of rising positions, keep the first, third, fifth, ... of each series whose steps are exactly `length`.
+    """Keep the first, third, fifth, ... of each series of ascending positions whose steps are exactly `length`.
 
     Example: `every_other([0, 1, 2, 5, 6], 1)` -> `[0, 2, 5]`.
     """

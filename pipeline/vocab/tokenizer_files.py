@@ -24,7 +24,7 @@ _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 
 def vocabulary_files(trained: TrainedVocabulary, model: Model, rules: UnigramRules) -> dict[str, bytes]:
-    """Return the contents of each file by its name. Models other than Unigram have only the case of `rules`."""
+    """Return the contents of each file by name. Models other than Unigram use only the case of `rules`."""
     model_files: dict[str, bytes] = {}
     if model == "wordpiece":
         tokenizer = wordpiece_tokenizer(trained, rules.lowercase)
@@ -79,7 +79,7 @@ def wordpiece_tokenizer(trained: TrainedVocabulary, lowercase: bool) -> Tokenize
 def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
     """Return a tokenizer with GPT-2's rules and RoBERTa's row format.
 
-    Unlike RoBERTa's own, it puts a space before the first word, so that a word has one form wherever it stands.
+    Unlike RoBERTa's own, it puts a space before the first word, so that a word has one form wherever it is.
     """
     vocab = _ids(trained)
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=trained.merges))
@@ -111,7 +111,7 @@ def unigram_tokenizer(trained: TrainedVocabulary, rules: UnigramRules) -> Tokeni
     sep = special["sep"]
     single = f"{cls} $A {sep}"
     pair = f"{cls} $A {sep} $B:1 {sep}:1"
-    if rules.family == "xlnet":  # whose <cls> is a third kind of segment
+    if rules.family == "xlnet":  # XLNet's <cls> is a third kind of segment
         single = f"$A {sep} {cls}:2"
         pair = f"$A {sep} $B:1 {sep}:1 {cls}:2"
     tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
@@ -132,8 +132,8 @@ def tokenizer_config(model: Model, rules: UnigramRules) -> dict[str, Any]:
 
     PreTrainedTokenizerFast uses tokenizer.json unchanged. BertTokenizerFast and RobertaTokenizerFast replace some of
     its rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
-    separate from the characters around them. So do AlbertTokenizer and XLNetTokenizer, for text without control
-    characters, unusual white space and Hangul, which their rules leave as NFKD makes it.
+    separate from the characters around them. AlbertTokenizer and XLNetTokenizer also give the same ids, for text
+    without control characters, unusual white space and Hangul, which their rules leave as NFKD makes it.
     """
     config: dict[str, Any] = {"tokenizer_class": _TOKENIZER_CLASS}
     if model == "wordpiece":
@@ -153,7 +153,7 @@ def tokenizer_config(model: Model, rules: UnigramRules) -> dict[str, Any]:
 
 
 def _unigram_config(rules: UnigramRules) -> dict[str, Any]:
-    """What AlbertTokenizer and XLNetTokenizer read; XLNet's rows are padded on the left."""
+    """Return what AlbertTokenizer and XLNetTokenizer read. XLNet's rows are padded on the left."""
     config: dict[str, Any] = {
         "do_lower_case": rules.lowercase,
         "keep_accents": rules.keep_accents,

@@ -1,4 +1,4 @@
-"""Train a vocabulary from word counts. The result is its tokens in the order of their ids.
+"""Trains a vocabulary from word counts. The result is its tokens in the order of their ids.
 
     wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned
     bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, and <mask> last, as in RoBERTa
@@ -31,13 +31,13 @@ BYTEBPE_FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
 BYTEBPE_LAST = ["<mask>"]
 
 UNIGRAM_FIRST = {"albert": ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], "xlnet": list(XLNET_FIRST)}
-"""The special tokens by id, as in the published models. XLNet's are 9."""
+"""The special tokens by id, as in the published models. XLNet has 9."""
 
 UNUSED_CHARACTERS = "[unused0123456789]"
-UNIGRAM_COVERAGE = 0.99995  # of the text's characters, as ALBERT's and XLNet's vocabularies were trained
+UNIGRAM_COVERAGE = 0.99995  # of the text's characters, as in the training of ALBERT's and XLNet's vocabularies
 
 NEVER = -1e4
-"""The score of tokens that no text may become: below that of any word spelled out in characters."""
+"""The score of tokens that text must never become: below that of any word spelled out in characters."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class TrainedVocabulary:
 class VocabularyOptions:
     """What decides a vocabulary besides the word counts.
 
-    size: the most tokens it may have. min_frequency: how often two tokens must meet to be merged. max_alphabet: most
-    characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens fill the vocabulary
-    up to a multiple of this number. rules: in Unigram, what the words of the counts become and which special tokens
-    come first.
+    size: the maximum number of tokens. min_frequency: how often two tokens must meet to be merged. max_alphabet:
+    maximum characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens pad the
+    vocabulary to a multiple of this number. rules: in Unigram, how the counted words are normalized, and which special
+    tokens come first.
     """
 
     model: Model
@@ -90,7 +90,7 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
         join = join_bytes
         alphabet = _bytebpe_alphabet(words, options)
 
-    # Of each large array only one version is alive: the characters take as much memory as any array of the trainer.
+    # Keep only one version of each large array alive: the characters take as much memory as any array of the trainer.
     del words
     trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
     cut_characters = alphabet.cut_characters
@@ -111,7 +111,7 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     parts = cut_parts(words, is_kept_C)
     del words
 
-    # Spelled out in a text, special tokens must be text. So each of their characters is a piece too.
+    # Special tokens that are spelled out in a text must be text, so each of their characters must be a piece too.
     spelled = {chr(point) for point in np.flatnonzero(is_kept_C).tolist()}
     absent = sorted(set("".join([*first, UNUSED_CHARACTERS])) - spelled)
     room = options.size - len(first) - len(absent)
@@ -132,7 +132,7 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
 
 
 def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Choose the characters that are pieces: those that cover UNIGRAM_COVERAGE of the text, or `max_alphabet`."""
+    """Choose the characters that become pieces: those that cover UNIGRAM_COVERAGE of the text, or `max_alphabet`."""
     counts_C = words.count_characters()
     limit = options.max_alphabet
     if limit is None:
@@ -148,7 +148,7 @@ def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """The words as symbols, how each symbol is spelled, and the characters that got no symbol, with their counts."""
+    """The words as symbols, the spelling of each symbol, and the characters without a symbol, with their counts."""
 
     symbols: WordSymbols
     spellings: list[str]
@@ -158,8 +158,8 @@ class _Alphabet:
 def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Choose a WordPiece alphabet.
 
-    It holds `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left out as a
-    whole: without it, their remaining pieces would be joined to tokens that no text holds.
+    It has `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left out as a
+    whole: without it, their remaining pieces would be joined into tokens that occur in no text.
     """
     specials = len(BERT_SPECIALS)
     limit = options.max_alphabet or max(1, options.size // 2 - specials)
@@ -178,7 +178,7 @@ def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
 
 
 def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
-    """Return the alphabet of all bytes, with which no word is ever unknown."""
+    """Return the alphabet of all bytes, with which no word is unknown."""
     specials = len(BYTEBPE_FIRST) + len(BYTEBPE_LAST)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     needed = specials + len(alphabet)
@@ -199,7 +199,7 @@ def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
 
 
 def check_coverage(words: Words, cut: dict[str, int], size: int) -> None:
-    """Raise DataError if the characters cut from the alphabet are not rare: their words would all become [UNK]."""
+    """Raise DataError if the characters cut from the alphabet are not rare: all words with them would become [UNK]."""
     cut_count = sum(cut.values())
     total = words.count_occurrences()
     if cut_count > MAX_CUT * total:
@@ -237,7 +237,7 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
 
 
 def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:
-    """Return (C,) how often each character occurs when every distinct word counts once."""
+    """Return (C,) int64: how often each character occurs if every distinct word counts once."""
     counts_C = np.zeros(CODE_POINTS, dtype=np.int64)
     for start in range(0, len(words.characters_T), WORDS_AT_ONCE):
         counts_C += np.bincount(words.characters_T[start : start + WORDS_AT_ONCE], minlength=CODE_POINTS)
@@ -245,7 +245,7 @@ def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:
 
 
 def byte_symbols(words: Words, alphabet: Sequence[str]) -> NDArray[np.uint8]:
-    """Return (T,) each character as an index into the alphabet of bytes, whose characters are all below U+0200."""
+    """Return (T,) uint8: each character as an index into the alphabet of bytes, whose characters are below U+0200."""
     symbol_of_code_point = np.zeros(0x200, dtype=np.uint8)
     code_points = [ord(character) for character in alphabet]
     symbol_of_code_point[code_points] = np.arange(len(alphabet))

@@ -1,14 +1,14 @@
 """Learns a Unigram vocabulary (Kudo 2018, arXiv:1804.10959) as sentencepiece's trainer does, from exact word counts.
 
-Frequent substrings are the first pieces. Then, again and again, expectation maximization fits their probabilities to
-the corpus, and the quarter of them whose loss costs the corpus the least likelihood is dropped, until the vocabulary
-has its size. Characters are never dropped.
+Frequent substrings are the first pieces. Expectation maximization then fits their probabilities to the corpus, and the
+quarter of them whose loss costs the corpus the least likelihood is dropped. This repeats until the vocabulary has its
+size. Characters are never dropped.
 
-What differs from sentencepiece: substrings are counted with the words' counts; the loss is computed with expected
-counts instead of those of the best segmentation; the last cut is by loss as well instead of by probability; and the
-final probabilities are fitted once more, without the prior, to the pieces that remained.
+Differences from sentencepiece: substrings are counted with the words' counts; the loss is computed with expected counts
+instead of those of the best segmentation; the last cut is also by loss instead of by probability; and at the end the
+probabilities of the remaining pieces are fitted once more, without the prior.
 
-    unigram_words.py   words folded and cut into the parts that pieces lie in
+    unigram_words.py   words folded and cut into the parts that contain the pieces
     substrings.py      frequent substrings and where they are
     lattice.py         expected counts of pieces over all segmentations
 
@@ -29,7 +29,7 @@ from pipeline.vocab.substrings import MAX_PIECE, Ints, Occurrences, Substrings, 
 from pipeline.vocab.words import Words
 from schemas.ragged import offsets_of
 
-SEEDS_PER_PIECE = 10  # frequent substrings to begin with, but at least MIN_SEEDS and at most MAX_SEEDS
+SEEDS_PER_PIECE = 10  # frequent substrings at the start, but at least MIN_SEEDS and at most MAX_SEEDS
 MIN_SEEDS = 100_000
 MAX_SEEDS = 1_000_000  # as in sentencepiece
 
@@ -45,26 +45,26 @@ FINAL_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Pieces:
-    """Learned pieces, the most probable first, and their natural logarithms of probabilities."""
+    """Learned pieces, the most probable first, and the natural logarithms of their probabilities."""
 
     spellings: list[str]
     scores: list[float]
 
 
 def learn_pieces(parts: Words, size: int) -> Pieces:
-    """Learn at most `size` pieces from parts of words, each of them once, the longest first.
+    """Learn at most `size` pieces from parts of words, each of which occurs once, the longest first.
 
-    There are fewer when the parts have fewer frequent substrings, and more when they have more than `size` characters,
+    There are fewer if the parts have too few frequent substrings, and more if they have more than `size` characters,
     which the caller must prevent.
     """
     return _Learner(parts, size).learn()
 
 
 class _Learner:
-    """The state of learning: the pieces that are left, their probabilities and the lattices that they make.
+    """The state of learning: the remaining pieces, their probabilities and their lattices.
 
-    Two sets of lattices shrink together: those of the parts, and those of the pieces themselves, which tell what takes
-    the place of a piece that is dropped.
+    Two sets of lattices shrink together: those of the parts, and those of the pieces themselves, which show what
+    replaces a dropped piece.
     """
 
     def __init__(self, parts: Words, size: int):
@@ -87,7 +87,7 @@ class _Learner:
         self._expected_S = covered
 
     def learn(self) -> Pieces:
-        """Fit and cut until `size` pieces are left."""
+        """Fit and cut until at most `size` pieces remain, then fit once more."""
         last_cut_from = max(self._size, int(LAST_CUT_FROM * self._size))
         while True:
             for _ in range(ROUNDS):
@@ -109,7 +109,7 @@ class _Learner:
         return expected_S
 
     def _fit_with_prior(self) -> None:
-        """One round with a sparse Dirichlet prior (Kudo's trainer), by which rare pieces lose probability and leave."""
+        """Do one round with a sparse Dirichlet prior (Kudo's trainer), which drops rare pieces."""
         expected_S = self._expect()
         is_kept_S = (expected_S >= MIN_EXPECTED) | (self._lengths_S == 1)
         self._expected_S = np.maximum(expected_S, MIN_EXPECTED)
@@ -119,12 +119,12 @@ class _Learner:
         self._probability_S = exp_digamma(self._expected_S) / exp_digamma(total)
 
     def _fit(self) -> None:
-        """One round of maximum likelihood."""
+        """Do one round of maximum likelihood."""
         self._expected_S = np.maximum(self._expect(), MIN_EXPECTED)
         self._probability_S = self._expected_S / math.fsum(self._expected_S.tolist())
 
     def _cut(self, size: int) -> None:
-        """Drop pieces until `size` are left, or only characters. Of equal losses the first piece is kept."""
+        """Drop pieces until `size` remain, or only characters. Among equal losses the first piece is kept."""
         loss_S = self._losses()
         loss_S[self._lengths_S == 1] = np.inf
         ranked = np.argsort(-loss_S, kind="stable")
@@ -133,9 +133,9 @@ class _Learner:
         self._keep(is_kept_S | (self._lengths_S == 1))
 
     def _losses(self) -> Floats:
-        """Return (S,) the log-likelihood that the corpus loses with each piece; 0 for characters.
+        """Return (S,) float64: the log-likelihood that the corpus loses without each piece; 0 for characters.
 
-        The pieces of its best other segmentation take over its count, which changes the total as well.
+        The pieces of its best other segmentation take over its count, which also changes the total.
         """
         count_S = self._expected_S
         total = math.fsum(count_S.tolist())
@@ -143,7 +143,7 @@ class _Learner:
 
         for chunk, piece_N in zip(self._lattices_of_pieces, self._piece_of_string, strict=True):
             string_K, other_K = chunk.best_inner(self._probability_S)
-            is_left_K = piece_N[string_K] >= 0  # the lattices of pieces that are gone stay where they are
+            is_left_K = piece_N[string_K] >= 0  # the lattices of dropped pieces stay in place
             string_K = string_K[is_left_K]
             other_K = other_K[is_left_K]
 
@@ -184,13 +184,13 @@ class _Learner:
 
 
 def _occurrences_in_pieces(seeds: Substrings, members: Ints) -> list[Occurrences]:
-    """Return where the pieces lie inside some of them, `members`, laid end to end in this order."""
+    """Return where pieces occur inside the pieces `members`, which are laid end to end in this order."""
     offsets = offsets_of(seeds.lengths_S[members])[:-1]
     layers = []
     for length, layer in enumerate(seeds.occurrences, start=1):
         positions = [np.zeros(0, dtype=np.int32)]
         pieces = [np.zeros(0, dtype=np.int32)]
-        # A layer is empty when all of its substrings were left out.
+        # A layer is empty if all of its substrings were left out.
         for shift in range(MAX_PIECE - length + 1 if len(layer.positions_P) else 0):
             inside = np.flatnonzero(seeds.lengths_S[members] >= shift + length)
             wanted = seeds.starts_S[members[inside]] + shift

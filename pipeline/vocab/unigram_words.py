@@ -1,8 +1,8 @@
 """The strings that a Unigram vocabulary is learned from: words folded, and cut where no piece may cross.
 
-A piece never holds characters of two scripts, as in sentencepiece (split_by_unicode_script). So each word is cut there
-first, "_end." into "_end" and ".", and equal parts of all words are added up. Parts are far fewer than words, which
-have their punctuation at them. (The underscore stands for sentencepiece's mark of a space, U+2581.)
+A piece never contains characters of two scripts, as in sentencepiece (split_by_unicode_script). So each word is cut
+between scripts first, "_end." into "_end" and ".", and equal parts of all words are added up. There are far fewer parts
+than words, because words include punctuation. (The underscore stands for sentencepiece's mark of a space, U+2581.)
 
 Shape suffixes: N distinct words or parts, T characters of all of them, D distinct characters, C code points.
 """
@@ -25,12 +25,12 @@ from schemas.ragged import offsets_of
 from schemas.vocabulary import SENTENCEPIECE_SPACE, Family
 
 MAX_PART_CHARACTERS = 128
-"""Longer parts are cut: the sums over their segmentations would leave the range of 64-bit floats."""
+"""Longer parts are cut, because the sums over their segmentations would exceed the range of 64-bit floats."""
 
-WORDS_AT_ONCE = 1 << 18  # that are Python strings or Arrow strings at the same time
+WORDS_AT_ONCE = 1 << 18  # that are Python or Arrow strings at the same time
 
 _JOINS = 0
-"""The class of characters that join any script: the mark of a space, and combining marks."""
+"""The class of characters that combine with any script: the mark of a space, and combining marks."""
 
 _COMBINING = "\u0301"
 
@@ -45,7 +45,7 @@ class UnigramRules:
 
 
 def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
-    """Return words of the counts, which have case and accents, as the vocabulary's normalizer writes them.
+    """Return counted words, which have case and accents, in the form that the vocabulary's normalizer gives them.
 
     Different words may become equal; they are not added up here.
     """
@@ -63,7 +63,7 @@ def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
     folded = []
     for some in _slices(words):
         strings = [fold(word) for word in arrow_strings(some).to_pylist()]
-        # What was an accent alone is nothing but the mark of a space now. No text is tokenized as that.
+        # A lone accent is now only the mark of a space. No text is tokenized as that.
         is_word_N = np.array([string != SENTENCEPIECE_SPACE for string in strings], dtype=bool)
         counted = pa.table([pa.array(strings, pa.string()), some.counts_N], schema=shards.COUNTS_SCHEMA)
         folded.append(Words.of(counted).select(is_word_N))
@@ -71,7 +71,7 @@ def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
 
 
 def cut_parts(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
-    """Return the parts of words, each once with its count, the longest first and equal lengths in their order.
+    """Return the parts of words, each once with its count, the longest first, then in alphabetical order.
 
     is_kept_C: the characters of the alphabet. A word is cut at any other character, which is in no part.
     """
@@ -79,7 +79,7 @@ def cut_parts(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
     sums: dict[str, int] = {}
     for some in _slices(words):
         parts = _cut(some, is_kept_C, classes_C)
-        # Arrow adds up most of them; what remains of each slice is as small as its distinct parts.
+        # Arrow adds up most of them; what remains of each slice is only its distinct parts.
         grouped = pa.table({"part": arrow_strings(parts), "count": parts.counts_N}).group_by("part", use_threads=False)
         added = grouped.aggregate([("count", "sum")])
         for part, count in zip(added["part"].to_pylist(), added["count_sum"].to_pylist(), strict=True):
@@ -95,7 +95,7 @@ def _cut(words: Words, is_kept_C: NDArray[np.bool_], classes_C: NDArray[np.uint8
     class_T = look_up(classes_C, characters_T)
     is_kept_T = look_up(is_kept_C, characters_T)
 
-    # A character that joins has the class of the nearest other character before it in the word, if there is one.
+    # A joining character gets the class of the nearest other character before it in the word, if there is one.
     places_T = np.arange(len(characters_T))
     last_other_T = np.maximum.accumulate(np.where(class_T != _JOINS, places_T, -1))
     word_start_T = np.repeat(starts_N, words.lengths_N)
@@ -120,10 +120,11 @@ def _cut(words: Words, is_kept_C: NDArray[np.bool_], classes_C: NDArray[np.uint8
 
 
 def script_classes(code_points: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return (C,) a number for the script of each of these code points; characters with equal ones may share a piece.
+    """Return (C,) uint8: a number for the script of each code point; only characters with equal numbers share pieces.
 
     The scripts are those of tokenizers' `UnicodeScripts`, which follows sentencepiece: kana count as Chinese, and
-    digits, punctuation and symbols are one script. It names no script, so characters are compared with one of each.
+    digits, punctuation and symbols are one script. It does not name scripts, so each character is compared with one
+    example of each script found so far.
     """
     split = pre_tokenizers.UnicodeScripts().pre_tokenize_str
     classes_C = np.zeros(CODE_POINTS, dtype=np.uint8)
@@ -148,7 +149,7 @@ def _occurring(words: Words) -> NDArray[np.bool_]:
 
 
 def _slices(words: Words) -> Iterator[Words]:
-    """Yield the words some at a time, at least once."""
+    """Yield the words in slices of WORDS_AT_ONCE, at least one."""
     offsets_N1 = offsets_of(words.lengths_N)
     for start in range(0, max(1, len(words.counts_N)), WORDS_AT_ONCE):
         end = min(start + WORDS_AT_ONCE, len(words.counts_N))

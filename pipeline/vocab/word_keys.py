@@ -22,17 +22,17 @@ _SHIFT = np.uint64(31)
 
 
 def keys_of_words(words: pa.StringArray) -> NDArray[np.uint64]:
-    """Return (W,) 64-bit hashes: polynomials of the bytes, mixed so that all bits of a key depend on all bytes.
+    """Return (W,) uint64 hashes: polynomials of the bytes, mixed so that all bits of a key depend on all bytes.
 
-    Words that collide share a partition and are still counted apart, so the hash decides nothing else.
+    Words that collide share a partition and are still counted separately, so the hash decides nothing else.
     """
     hashes_W = np.zeros(len(words), dtype=np.uint64)
 
-    # A few words at a time, for their bytes become 64-bit numbers: 16 times the memory of the words.
+    # A few words at a time, because their bytes become 64-bit numbers: 16 times the memory of the words.
     for start, stop in slices_of_strings(words, HASHED_AT_ONCE):
         hashes_W[start:stop] = _polynomials(words.slice(start, stop - start))
 
-    # A product carries low bits upward only. The shifts bring the high bits down, before and after.
+    # A product carries low bits only upward. The shifts bring the high bits down, before and after.
     hashes_W ^= hashes_W >> _SHIFT
     hashes_W *= _MIX_FACTOR
     hashes_W ^= hashes_W >> _SHIFT
@@ -40,7 +40,7 @@ def keys_of_words(words: pa.StringArray) -> NDArray[np.uint64]:
 
 
 def _polynomials(words: pa.StringArray) -> NDArray[np.uint64]:
-    """Return (W,) the sums, modulo 2**64, of each byte times a power of _HASH_FACTOR; 0 for an empty word."""
+    """Return (W,) uint64: the sum, modulo 2**64, of each byte plus 1 times a power of _HASH_FACTOR; 0 if empty."""
     text_B = bytes_of_strings(words).astype(np.uint64)
     offsets = offsets_of_strings(words).astype(np.int64)
     starts_W = offsets[:-1] - offsets[0]
@@ -54,11 +54,11 @@ def _polynomials(words: pa.StringArray) -> NDArray[np.uint64]:
     longest = int(lengths_W.max())
     powers = np.multiply.accumulate(np.full(longest, _HASH_FACTOR, dtype=np.uint64))
 
-    # 1 is added to each byte, or zero bytes at the end of a word would leave no trace.
+    # Add 1 to each byte; otherwise zero bytes at the end of a word would not affect the hash.
     place_in_word_B = np.arange(len(text_B)) - np.repeat(starts_W, lengths_W)
     terms_B = (text_B + np.uint64(1)) * powers[place_in_word_B]
 
-    # `reduceat` would give an empty word the term at its start, so only other words are added up.
+    # `reduceat` would give an empty word the term at its start, so only non-empty words are added up.
     is_word_W = lengths_W > 0
     sums_W[is_word_W] = np.add.reduceat(terms_B, starts_W[is_word_W])
     return sums_W

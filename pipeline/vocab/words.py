@@ -1,4 +1,4 @@
-"""The distinct words of a corpus as arrays of characters, and which characters are common enough for an alphabet.
+"""The distinct words of a corpus as arrays of characters, and the characters frequent enough for an alphabet.
 
 Shape suffixes: N distinct words, T characters of all words, C code points (all of Unicode).
 """
@@ -25,7 +25,7 @@ WORDS_AT_ONCE = 100_000  # words or characters per array operation, because nump
 class Words:
     """Distinct words end to end: word i is the next `lengths_N[i]` of `characters_T` and occurs `counts_N[i]` times.
 
-    A character is its code point, in 16 bits when all of these words allow it, otherwise in 32.
+    A character is its code point, as uint16 if all code points fit, otherwise as uint32.
     """
 
     characters_T: NDArray[Any]
@@ -34,7 +34,7 @@ class Words:
 
     @classmethod
     def of(cls, counts: pa.Table) -> Words:
-        """Return the words of a table of word counts (shards.COUNTS)."""
+        """Return the words of a table of word counts (shards.COUNTS_SCHEMA)."""
         lengths_N = pc.utf8_length(counts["word"]).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
         characters_T = np.frombuffer(_text_of(counts).encode("utf-32-le"), np.uint32)
         if characters_T.max(initial=0) < 1 << 16:
@@ -43,13 +43,13 @@ class Words:
 
     @classmethod
     def of_counts(cls, counts: dict[str, int]) -> Words:
-        """Return the words of a dict, in its order."""
+        """Return the words of a {word: count} dict, in its order."""
         amounts = pa.array(list(counts.values()), pa.int64())
         return cls.of(pa.table([pa.array(list(counts), pa.string()), amounts], schema=shards.COUNTS_SCHEMA))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Words]) -> Words:
-        """Return all words of some parts, which have no word in common. Arrow's columns end at 2 GB; these do not."""
+        """Return all words of some parts, which share no word. Unlike Arrow's columns, the result may exceed 2 GB."""
         return cls(
             np.concatenate([part.characters_T for part in parts]),
             np.concatenate([part.lengths_N for part in parts]),
@@ -57,7 +57,7 @@ class Words:
         )
 
     def count_characters(self) -> NDArray[np.int64]:
-        """Return (C,) how often each character occurs in the corpus, exactly."""
+        """Return (C,) int64: how often each character occurs in the corpus, exactly."""
         counts_C = np.zeros(CODE_POINTS, dtype=np.int64)
         offsets_N1 = offsets_of(self.lengths_N)
 
@@ -80,7 +80,7 @@ class Words:
 
 
 def _text_of(counts: pa.Table) -> str:
-    """Return all words end to end, read from Arrow's buffers. As Python strings they would take six times as much."""
+    """Return all words end to end, read from Arrow's buffers. Python strings would take six times the memory."""
     words = counts["word"].combine_chunks()
     _, offsets, text = words.buffers()
     if len(words) == 0 or text is None:
@@ -93,9 +93,9 @@ def _text_of(counts: pa.Table) -> str:
 
 
 def common_characters(counts_C: NDArray[np.int64], limit: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return ((C,) true for the `limit` most frequent characters, all others with their counts).
+    """Return ((C,) bool, true for the `limit` most frequent characters; all others with their counts).
 
-    Of characters with equal counts, the lower code point is kept.
+    Among characters with equal counts, the lower code point is kept.
     """
     points = np.flatnonzero(counts_C)
     ranked = points[np.argsort(-counts_C[points], kind="stable")]
@@ -107,7 +107,7 @@ def common_characters(counts_C: NDArray[np.int64], limit: int) -> tuple[NDArray[
 
 
 def look_up(table: NDArray[Any], indices_T: NDArray[Any]) -> NDArray[Any]:
-    """Return `table[indices_T]`, AT_ONCE at a time: numpy would make a copy of all indices in 64 bits."""
+    """Return `table[indices_T]`, WORDS_AT_ONCE at a time: numpy would make a copy of all indices in 64 bits."""
     found_T = np.empty(len(indices_T), dtype=table.dtype)
     for start in range(0, len(indices_T), WORDS_AT_ONCE):
         part = slice(start, start + WORDS_AT_ONCE)

@@ -1,10 +1,10 @@
 """Renders the HTML pages that Clozeline writes: the data card of a folder of pairs and the report of a run.
 
-Every page is one self-contained file: the style sheet is inlined, drawings are inline SVG, and nothing is loaded from
-anywhere, by no script. The same values give the same bytes.
+Every page is one self-contained file without scripts: the style sheet is inlined, drawings are inline SVG, and nothing
+is loaded from elsewhere. The same values give the same bytes.
 
-This package holds what the pages share: base.html (the frame of a page), macros.html (tables, figures, axes) and
-style.css. The templates of one page lie in `templates/` next to the module that fills them in.
+This package has what the pages share: base.html (the frame of a page), macros.html (tables, figures, axes) and
+style.css. The templates of one page are in `templates/` next to the module that fills them in.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Level(NamedTuple):
 def render(package: str, template: str, **values: object) -> str:
     """Return a template of `package`, filled in with `values`.
 
-    Every value is escaped, whatever it holds. Raises jinja2.UndefinedError if the template needs a value that is
-    missing. Example: `render("trainer.metrics", "report.html", title="tiny", ...)`.
+    Every value is escaped. Raises jinja2.UndefinedError if a value that the template needs is missing.
+    Example: `render("trainer.metrics", "report.html", title="tiny", ...)`.
     """
     return _environment(package).get_template(template).render(**values)
 
@@ -38,7 +38,7 @@ def _environment(package: str) -> Environment:
         loader=ChoiceLoader([PackageLoader(package, "templates"), PackageLoader("schemas", "pages")]),
         autoescape=True,
         undefined=StrictUndefined,
-        # A line with nothing but a block leaves no empty line behind.
+        # A line with only a block tag leaves no empty line behind.
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -1,4 +1,4 @@
-"""Find near-duplicates by MinHash and banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, chapter 3).
+"""Finds near-duplicates by MinHash and banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, chapter 3).
 
     words        a hash of each word, for many documents at once
     signatures   128 minima over a document's shingles of 5 consecutive words (of single characters in Chinese and
@@ -10,11 +10,11 @@
 
 Everything here is a function of arrays and tables. Workers write signatures and bands as runs, and rows meet by key
 from step to step (pipeline/steps/near_duplicates.py, pipeline/transforms/near_duplicates.py), so no worker needs more
-than a bucket of them. Which copy stays follows from the ids, and so from the texts alone.
+than one bucket of them. Which copy stays follows from the ids, and so from the texts alone.
 
-Cost, in bytes that are written and read once: 256 of bands and 136 of signatures for each document of the corpus; 32
-and 144 for each candidate pair, and 16 and 144 more for each document that is the larger one of a pair; 8 for each
-document to drop; and 48 for each edge that is left by `check_pairs`, in each round of stars.
+Cost, in bytes that are written and read once: 256 for bands and 136 for signatures, for each document of the corpus; 32
+and 144 for each candidate pair, and another 16 and 144 for each document that is the larger one of a pair; 8 for each
+document to drop; and, in each round of stars, 48 for each edge that `check_pairs` leaves.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ __all__ = [
 ]
 
 SIGNATURE_BUCKETS = 256
-"""Into how many ranges of keys the runs of bands and signatures are cut. With more buckets than that, they are merged
-before they are read, and cut again."""
+"""Number of ranges of keys that the runs of bands and signatures are cut into. With more buckets than this, they are
+merged before they are read, and cut again."""
 
 
 @dataclass(frozen=True)
 class SignatureRows:
-    """What a run of documents adds to the index of near-duplicates: BAND_SCHEMA and SIGNATURE_SCHEMA rows."""
+    """The rows that a run of documents adds to the search for near-duplicates (BAND_SCHEMA and SIGNATURE_SCHEMA)."""
 
     bands: pa.RecordBatch
     signatures: pa.RecordBatch
 
 
 def rows_of_documents(ids: list[int], documents: Iterable[list[str]]) -> SignatureRows:
-    """Return the rows of documents, each a list of sentences. Copies of one text occur once."""
+    """Return the rows of documents, each a list of sentences. Copies of one text occur only once."""
     distinct_ids, places = np.unique(np.array(ids, dtype=np.uint64), return_index=True)
     minima = minhash_signatures(documents)[places]
     return SignatureRows(band_rows(distinct_ids, minima), signature_rows(distinct_ids, minima))

@@ -22,7 +22,8 @@ from schemas.randomness import GOLDEN, mix
 BANDS = 16
 
 BAND_SCHEMA = pa.schema([("band", pa.uint64()), ("document", pa.uint64())])
-"""band: a hash of the band's number and minima. document: an id that has this band. 16 rows of 16 bytes a document."""
+"""band: a hash of the band's number and minima. document: an id that has this band. 16 rows of 16 bytes per document.
+"""
 
 _WORDS_PER_BAND = PERMUTATIONS // BANDS // 2  # 64-bit words, each of two 32-bit minima
 
@@ -44,7 +45,7 @@ def band_keys(minima_DM: Minima) -> Ids:
 
 
 def band_rows(ids_D: Ids, minima_DM: Minima) -> pa.RecordBatch:
-    """Return BAND_SCHEMA rows of documents, BANDS for each."""
+    """Return the BAND_SCHEMA rows of documents, BANDS rows for each."""
     bands_N = band_keys(minima_DM).ravel()
     documents_N = np.repeat(ids_D, BANDS)
     return pa.record_batch([pa.array(bands_N), pa.array(documents_N)], schema=BAND_SCHEMA)
@@ -53,15 +54,16 @@ def band_rows(ids_D: Ids, minima_DM: Minima) -> pa.RecordBatch:
 def star_pairs(bands_N: Ids, documents_N: Ids) -> tuple[Ids, Ids]:
     """Return (P,) uint64 twice: the smallest document of a band, and another document of that band.
 
-    Pairs are distinct, in ascending order of the second document and then the first. Needs about 40 bytes a row besides
-    the rows.
+    Pairs are distinct, in ascending order of the second document and then the first. Needs about 40 bytes per row in
+    addition to the rows.
     """
     order_N = np.argsort(bands_N)
     sorted_bands_N = bands_N[order_N]
     equals_previous_N = np.zeros(len(order_N), bool)
     equals_previous_N[1:] = sorted_bands_N[1:] == sorted_bands_N[:-1]
 
-    # Most bands belong to one document. The others' rows go on: those after their band's first, and the first.
+    # Most bands belong to one document. Keep the rows of the others: those equal to the previous row, and the row
+    # before each such group.
     is_shared_N = equals_previous_N.copy()
     is_shared_N[:-1] |= equals_previous_N[1:]
     documents_G = documents_N[order_N[is_shared_N]]
@@ -72,13 +74,13 @@ def star_pairs(bands_N: Ids, documents_N: Ids) -> tuple[Ids, Ids]:
     group_sizes = np.diff(group_starts, append=len(documents_G))
     smallest_G = np.repeat(np.minimum.reduceat(documents_G, group_starts), group_sizes)
 
-    # Copies of one text have one id, so that a document may be in a band several times.
+    # Copies of one text have the same id, so a document may be in a band several times.
     is_pair_G = smallest_G != documents_G
     return distinct_pairs(smallest_G[is_pair_G], documents_G[is_pair_G])
 
 
 def distinct_pairs(first_N: Ids, second_N: Ids) -> tuple[Ids, Ids]:
-    """Return the distinct pairs (first, second) of N, in ascending order of the second number and then the first."""
+    """Return the distinct pairs of N (first, second), in ascending order of second and then first."""
     order_N = np.lexsort((first_N, second_N))
     first_N = first_N[order_N]
     second_N = second_N[order_N]

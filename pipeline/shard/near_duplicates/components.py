@@ -1,19 +1,19 @@
-"""Connected components of similar documents: which documents are not the smallest id of their component.
+"""Connected components of similar documents: finds the documents that are not the smallest id of their component.
 
 Alternating stars (Kiveris, Lattanzi, Mirrokni, Rastogi and Vassilvitskii, "Connected Components in MapReduce and
-Beyond", SoCC 2014). Both operations keep the components, and repeated in turn they leave a star around the smallest
+Beyond", SoCC 2014). Both operations preserve the components, and repeated in turn they leave a star around the smallest
 node of each:
 
     large star   at node v: the larger neighbors of v are connected to the smallest node among v and its neighbors
     small star   at node v: v and its smaller neighbors are connected to the smallest of them
 
 Our small star also shrinks the graph. It replaces a bucket's edges by stars of their components, and removes *leaves*:
-nodes with smaller neighbors only. A leaf's edges all lie in this bucket, so removing it disconnects nothing. A node
-with a smaller neighbor is not the smallest of its component, so it is *dropped* at once, with no need to know the
-label of its component.
+nodes with only smaller neighbors. A leaf's edges are all in this bucket, so removing it disconnects nothing. A node
+with a smaller neighbor is not the smallest of its component, so it is *dropped* at once, without knowing the label of
+its component.
 
-Any number of rounds is correct, because one worker finishes with `connected_roots` what remains. Edges left of a
-million nodes by the first small star and by each round (benchmarks/near_duplicates.py rounds):
+Any number of rounds is correct, because one worker finishes the rest with `connected_roots`. Edges that the first small
+star and each round leave of graphs with a million nodes (benchmarks/near_duplicates.py rounds):
 
                               edges      first    round 1    round 2    round 3    round 4    round 5
     one path              1,000,000    667,000    284,000    111,000     44,000     18,000      7,000
@@ -24,11 +24,11 @@ million nodes by the first small star and by each round (benchmarks/near_duplica
     random, half as many    500,000    236,000     63,000     13,000      2,000        300         40
     random, as many       1,000,000    703,000    327,000    199,000    149,000        150          0
 
-Each node was in a bucket without others, which is the worst case. The nodes have random ids, as documents do. A path in
-the order of its ids would take a round for each halving.
+Each node had a bucket of its own, which is the worst case. The nodes have random ids, as documents do. A path in the
+order of its ids would take one round for each halving.
 
 A node may have very many larger neighbors, so the rows of large stars come in pieces. Small stars need no pieces: a
-node has few smaller neighbors, at most one for each band or bucket of the step before.
+node has few smaller neighbors, at most one for each band or bucket of the previous step.
 
 Shape suffixes: N nodes, E edges.
 """
@@ -46,8 +46,8 @@ from pipeline.shard.near_duplicates.bands import Ids, distinct_pairs
 from pipeline.shard.near_duplicates.pieces import Columns
 
 EDGE_SCHEMA = pa.schema([("node", pa.uint64()), ("other", pa.uint64())])
-"""node: the end in whose bucket the row lies. other: the other end; the node itself where a row says that it is the
-smaller end of some edge, a center."""
+"""node: the end whose bucket the row is in. other: the other end. A row with two equal ends marks a center: a node that
+is the smaller end of some edge."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +60,24 @@ class Edges:
 
 @dataclass(frozen=True)
 class SmallStars:
-    """What is left of a bucket's edges, and the nodes that turned out not to be the smallest of their component."""
+    """The remaining edges of a bucket, and the nodes that are not the smallest of their component."""
 
     edges: Edges
     dropped: Ids
 
 
 def connected_roots(first_E: Ids, second_E: Ids) -> tuple[Ids, Ids]:
-    """Return (N,) uint64 twice: the nodes of some edges in ascending order, and the smallest node connected with each.
+    """Return (N,) uint64 twice: the nodes of some edges in ascending order, and each node's smallest connected node.
 
-    Each pass over the edges hooks every root that meets a smaller root to the smallest one, and then shortens all
-    paths. Every root is merged within two passes, so there are at most 2 * log2(N) of them. Needs about 45 bytes an
-    edge besides the edges, for up to 2**31 nodes.
+    Each pass over the edges attaches every root that meets a smaller root to the smallest such root, and then shortens
+    all paths. Every root is merged within two passes, so there are at most 2 * log2(N) passes. Needs about 45 bytes per
+    edge in addition to the edges, for up to 2**31 nodes.
     """
     nodes_N = _distinct(np.concatenate([first_E, second_E]))
     first = np.searchsorted(nodes_N, first_E).astype(np.int32)
     second = np.searchsorted(nodes_N, second_E).astype(np.int32)
 
-    # The nodes are sorted, so the smaller place is the smaller node.
+    # The nodes are sorted, so comparing positions compares nodes.
     parents_N = np.arange(len(nodes_N), dtype=np.int32)
     while True:
         first_roots = parents_N[first]
@@ -94,7 +94,7 @@ def connected_roots(first_E: Ids, second_E: Ids) -> tuple[Ids, Ids]:
 
 
 def _distinct(ids: Ids) -> Ids:
-    """Return the distinct ids in ascending order. Unlike np.unique, it sorts the array in place."""
+    """Return the distinct ids in ascending order. Unlike np.unique, sorts the given array in place."""
     ids.sort()
     is_new = np.ones(len(ids), bool)
     is_new[1:] = ids[1:] != ids[:-1]
@@ -111,10 +111,10 @@ def _point_to_roots(parents_N: NDArray[np.int32]) -> None:
 
 
 def small_stars(edges: Edges, centers: Ids) -> SmallStars:
-    """Return the small stars of a bucket, which is the home of each edge's larger end.
+    """Return the small stars of a bucket, which has every edge whose larger end belongs to it.
 
-    centers: the nodes of the bucket that are the smaller end of an edge anywhere. It may hold others too, which merely
-    stay in the graph for longer.
+    centers: the nodes of the bucket that are the smaller end of any edge. It may contain other nodes too, which merely
+    stay in the graph longer.
     """
     dropped = np.unique(edges.larger)
     leaves = dropped[~np.isin(dropped, centers)]
@@ -133,7 +133,7 @@ class Neighborhoods:
 
 
 def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
-    """Return the neighborhoods of all nodes of a bucket, from one row for each node and neighbor of it, in pieces.
+    """Return the neighborhoods of all nodes of a bucket, from pieces with a row for each node and neighbor.
 
     Needs about 40 bytes for each row of a piece, and for each node.
     """
@@ -146,7 +146,7 @@ def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
 
 
 def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
-    """Return each distinct node with the smallest one of its candidates."""
+    """Return each distinct node with its smallest candidate."""
     if len(nodes) == 0:
         return Neighborhoods(nodes, candidates)
 
@@ -157,8 +157,8 @@ def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
 
 
 def large_stars(nodes_E: Ids, others_E: Ids, known: Neighborhoods) -> Edges:
-    """Return the large stars of some rows, each a node of a bucket and a neighbor of it."""
-    # An edge to a smaller neighbor is connected at that neighbor.
+    """Return the large stars of some rows, each with a node of a bucket and one of its neighbors."""
+    # Edges to smaller neighbors are handled at those neighbors.
     is_larger_E = others_E > nodes_E
     places = np.searchsorted(known.nodes, nodes_E[is_larger_E])
     smaller, larger = distinct_pairs(known.smallest[places], others_E[is_larger_E])
@@ -184,7 +184,7 @@ def edge_rows(nodes: Ids, others: Ids) -> pa.RecordBatch:
 
 
 def edges_and_centers(rows: pa.Table) -> tuple[Edges, Ids]:
-    """Return what `rows_at_larger_ends` put into rows, from all buckets; edges may now occur several times."""
+    """Return the contents of rows from `rows_at_larger_ends`, from all buckets. Edges may occur several times."""
     nodes = rows["node"].to_numpy()
     others = rows["other"].to_numpy()
     marks_center = nodes == others

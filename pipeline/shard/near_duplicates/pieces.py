@@ -1,4 +1,4 @@
-"""Two columns of the rows of a bucket, piece by piece, as often as they are needed."""
+"""Two columns of a bucket's rows, piece by piece, as many times as they are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.shard.near_duplicates.bands import Ids
 
 KEPT_ROWS = 8_000_000
-"""Up to this many rows (128 MB) stay in memory after they were read once: twice an average bucket of bands."""
+"""Up to this many rows (128 MB) stay in memory after the first read: twice an average bucket of bands."""
 
 ReadPieces = Callable[[], Iterator[pa.Table]]
 
@@ -18,9 +18,9 @@ Columns = tuple[Ids, Ids]
 
 
 class Pieces:
-    """Rows to go through several times: kept in memory if they are few, and read again if they are many.
+    """Rows to iterate over several times: kept in memory if they are few, read again if they are many.
 
-    Iterating yields the two columns of each piece, in any order of pieces and rows.
+    Iterating yields the two columns of each piece. Pieces and rows come in any order.
     """
 
     def __init__(self, read: ReadPieces, names: tuple[str, str], max_kept_rows: int = KEPT_ROWS):

@@ -4,16 +4,16 @@
     minimum i   the smallest value of a permutation i over a document's shingles, i = 0 .. 127
     signature   the 128 minima
 
-Two documents agree in minimum i exactly if the smallest shingle of both together belongs to both, which has the
-probability |A & B| / |A | B|: the Jaccard similarity of their sets of shingles. So the share of equal minima estimates
-it without bias, with a standard deviation of sqrt(s * (1 - s) / 128): 0.04 at s = 0.7.
+Two documents agree in minimum i exactly if the smallest shingle of their union belongs to both. The probability of that
+is |A & B| / |A | B|: the Jaccard similarity of their sets of shingles. So the share of equal minima estimates it
+without bias, with a standard deviation of sqrt(s * (1 - s) / 128): 0.04 at s = 0.7.
 
 A permutation is the affine map x -> a * x + b modulo 2**32 of 32-bit hashes of shingles, with a odd, as in datasketch's
 scheme "affine32". All minima of a permutation are found in one pass over the shingles of many documents.
 
-For comparison, the lowest 8 bits of each minimum are enough (Li and Koenig, "b-Bit Minwise Hashing", WWW 2010):
-different minima agree in them with probability 1/256, which raises the share of equal ones at s = 0.7 from 0.7 to
-0.7012. Whole minima decide the bands, because 8 of them must not agree by accident.
+For comparing signatures, the lowest 8 bits of each minimum are enough (Li and Koenig, "b-Bit Minwise Hashing", WWW
+2010): different minima agree in them with probability 1/256, which raises the share of equal ones at s = 0.7 from 0.7
+to 0.7012. The bands use whole minima, because 8 of them must not agree by accident.
 
 Shape suffixes: D documents, W words, S shingles, M minima (PERMUTATIONS).
 """
@@ -34,7 +34,7 @@ SHINGLE_WORDS = 5
 PERMUTATIONS = 128
 
 SIGNATURE_SCHEMA = pa.schema([("document", pa.uint64()), ("minima", pa.binary(PERMUTATIONS))])
-"""document: its id. minima: the lowest 8 bits of each minimum. 136 bytes a row."""
+"""document: its id. minima: the lowest 8 bits of each minimum. 136 bytes per row."""
 
 _SHINGLES_AT_A_TIME = 1 << 14  # 64 KB, so that 128 passes over them stay in a core's cache
 
@@ -58,8 +58,8 @@ def _word_factors() -> Hashes:
 def minhash_signatures(documents: Iterable[list[str]]) -> Minima:
     """Return (D, PERMUTATIONS) uint32: the signatures of documents, each a list of sentences.
 
-    A document's signature depends on its words alone. Needs a few MB besides the result, or 100 bytes a word of a very
-    long document.
+    A document's signature depends on its words alone. Needs a few MB in addition to the result, or 100 bytes per word
+    for a very long document.
     """
     minima = [np.zeros((0, PERMUTATIONS), np.uint32)]
     for texts in _groups(documents):
@@ -69,7 +69,7 @@ def minhash_signatures(documents: Iterable[list[str]]) -> Minima:
 
 
 def _groups(documents: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yield the texts of consecutive documents in lower case, about PIECE characters at a time."""
+    """Yield the texts of consecutive documents in lower case, about PIECE characters per group."""
     texts: list[str] = []
     characters = 0
     for sentences in documents:
@@ -85,9 +85,9 @@ def _groups(documents: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def _shingles(texts: list[str]) -> tuple[NDArray[np.uint32], Positions]:
-    """Return (S,) uint32, the shingles of all texts one after another, and (D,) int64, where each text's begin.
+    """Return (S,) uint32, the shingles of all texts in order, and (D,) int64, the start of each text's shingles.
 
-    Every text has at least one shingle: a short one is filled up with words of hash 0.
+    Every text has at least one shingle: a short text is padded with words of hash 0.
     """
     words_W, positions_W = hash_words(" ".join(texts))
     lengths_D = np.array([len(text) for text in texts])
@@ -105,7 +105,8 @@ def _shingles(texts: list[str]) -> tuple[NDArray[np.uint32], Positions]:
     for place, factor in enumerate(_word_factors()):
         sums += words_W[place : place + last_start] * factor
 
-    # A text has 4 shingles less than words: none that starts in its last 4 words, where the next text would begin.
+    # A text has 4 shingles fewer than words: none starts in its last 4 words, because it would extend into the next
+    # text.
     crosses_texts = ends_D[:-1, None] - np.arange(1, SHINGLE_WORDS)
     keeps = np.ones(last_start, bool)
     keeps[crosses_texts] = False
@@ -122,7 +123,7 @@ def _minima(shingles_S: NDArray[np.uint32], starts_D: Positions) -> Minima:
         part_S = shingles_S[start : start + _SHINGLES_AT_A_TIME]
         end = start + len(part_S)
 
-        # The first document of a part may have begun in an earlier one.
+        # The first document of a part may have begun in an earlier part.
         first = int(np.searchsorted(starts_D, start, side="right")) - 1
         after_last = int(np.searchsorted(starts_D, end))
         starts_in_part = np.maximum(starts_D[first:after_last] - start, 0)
@@ -134,7 +135,7 @@ def _minima(shingles_S: NDArray[np.uint32], starts_D: Positions) -> Minima:
 
 
 def _minima_of_part(shingles_S: NDArray[np.uint32], starts_D: Positions) -> Minima:
-    """Return (PERMUTATIONS, D) uint32."""
+    """Return (PERMUTATIONS, D) uint32: the minima over one part of the shingles."""
     minima_MD = np.empty((PERMUTATIONS, len(starts_D)), np.uint32)
     permuted_S = np.empty_like(shingles_S)
     factors, offsets = _permutations()
@@ -146,7 +147,7 @@ def _minima_of_part(shingles_S: NDArray[np.uint32], starts_D: Positions) -> Mini
 
 
 def signature_rows(ids_D: Hashes, minima_DM: Minima) -> pa.RecordBatch:
-    """Return SIGNATURE_SCHEMA rows of documents."""
+    """Return the SIGNATURE_SCHEMA rows of documents."""
     low_bytes_DM = minima_DM.astype(np.uint8)  # keeps the lowest 8 bits
     stored_D = pa.Array.from_buffers(pa.binary(PERMUTATIONS), len(ids_D), [None, pa.py_buffer(low_bytes_DM)])
     return pa.record_batch([pa.array(ids_D, pa.uint64()), stored_D], schema=SIGNATURE_SCHEMA)

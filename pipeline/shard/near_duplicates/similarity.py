@@ -1,4 +1,4 @@
-"""Check candidate pairs: sharing a band is only a hint, and the whole signatures decide.
+"""Checks candidate pairs: sharing a band is only a hint, and the whole signatures decide.
 
 No worker has the signatures of all documents, so they are brought together in two exchanges by document id:
 
@@ -6,8 +6,8 @@ No worker has the signatures of all documents, so they are brought together in t
     delivery   what document a sends to b, and b to itself: a signature
     check      at b: compare each delivered signature with b's own
 
-Every document gets at most 17 deliveries, because it is the larger one of at most one pair for each of its 16 bands.
-So near-copies of one page, however many, make no document that all signatures go to.
+Every document gets at most 17 deliveries, because it is the larger one of at most one pair for each of its 16 bands. So
+however many near-copies a page has, no single document receives all of their signatures.
 
 Only documents of a pair send their signature. Bytes: 136 for each document of the corpus (the signatures), 32 for each
 pair (requests), and about 144 for each pair and each document that is the larger one of a pair (deliveries).
@@ -32,10 +32,10 @@ THRESHOLD = 0.7
 _ACCIDENTAL = 1 / 256  # the share of different minima that agree in their 8 stored bits
 
 MIN_EQUAL = int(np.ceil(PERMUTATIONS * (THRESHOLD + (1 - THRESHOLD) * _ACCIDENTAL)))
-"""Equal minima of a pair of similar documents: 90 of 128, with the stored 8 bits as with all 32."""
+"""Minimum number of equal minima of a similar pair: 90 of 128, both with the 8 stored bits and with all 32."""
 
 REQUEST_SCHEMA = pa.schema([("document", pa.uint64()), ("to", pa.uint64())])
-"""document: the one whose signature is requested. to: where the signature goes."""
+"""document: whose signature is requested. to: where the signature goes."""
 
 DELIVERY_SCHEMA = pa.schema(
     [("to", pa.uint64()), ("sender", pa.uint64()), ("minima", pa.binary(PERMUTATIONS)), ("is_center", pa.bool_())]
@@ -51,7 +51,7 @@ class SimilarPairs:
     """The pairs of one bucket that passed the check.
 
     smaller, larger: (E,) uint64, the documents of each pair. The larger ones belong to the bucket.
-    centers: sorted uint64, documents of the bucket that may be the smaller one of other pairs.
+    centers: uint64, sorted: documents of the bucket that may be the smaller one of other pairs.
     """
 
     smaller: Ids
@@ -67,7 +67,7 @@ def requests(smaller: Ids, larger: Ids) -> pa.RecordBatch:
 
 
 def deliveries(signatures: pa.Table, requested: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield DELIVERY_SCHEMA rows, at most 36 MB at a time: the requested signatures.
+    """Yield the requested signatures as DELIVERY_SCHEMA rows, at most 36 MB at a time.
 
     signatures: of all documents of a bucket; copies of a text may occur several times.
     requested: the bucket's requests; several buckets of bands may have found the same pair.
@@ -125,7 +125,7 @@ def similar_pairs(delivered: pa.Table) -> SimilarPairs:
 
 
 def _equal_minima(minima_VM: NDArray[np.uint8], first_E: NDArray[np.int64], second_E: NDArray[np.int64]) -> NDArray:
-    """Return (E,) int64: the number of minima in which two rows agree, for each pair of rows."""
+    """Return (E,) int64: for each pair of rows, the number of minima in which they agree."""
     counts = [np.zeros(0, np.int64)]
     for start in range(0, len(first_E), _COMPARED_AT_A_TIME):
         end = start + _COMPARED_AT_A_TIME
@@ -135,7 +135,7 @@ def _equal_minima(minima_VM: NDArray[np.uint8], first_E: NDArray[np.int64], seco
 
 
 def _minima_of(table: pa.Table) -> NDArray[np.uint8]:
-    """Return (rows, PERMUTATIONS) uint8 from a column of fixed-size binary values."""
+    """Return the table's `minima`, a column of fixed-size binary values, as (rows, PERMUTATIONS) uint8."""
     column = table["minima"].combine_chunks()
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     arrays = [np.zeros((0, PERMUTATIONS), np.uint8)]
@@ -147,6 +147,6 @@ def _minima_of(table: pa.Table) -> NDArray[np.uint8]:
 
 
 def binary_column(minima_DM: NDArray[np.uint8]) -> pa.Array:
-    """Return (D, PERMUTATIONS) uint8 as a column of fixed-size binary values."""
+    """Return (D, PERMUTATIONS) uint8 values as an Arrow column of fixed-size binary values."""
     data = pa.py_buffer(np.ascontiguousarray(minima_DM))
     return pa.Array.from_buffers(pa.binary(PERMUTATIONS), len(minima_DM), [None, data])

@@ -29,11 +29,11 @@ PIECE = 1 << 16
 # Kana, CJK ideographs and their extension A, compatibility ideographs.
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 
-# A text may be cut in front of such a character without cutting a word.
+# A text may be cut before such a character without cutting a word.
 _CUT = re.compile(rf"[\W{IDEOGRAPHS}]")
 
 _CODE_POINTS = 0x110000
-_BASE = key("words of near-duplicates") | 1  # odd, and so invertible
+_BASE = key("words of near-duplicates") | 1  # odd, and so invertible modulo 2**64
 _INVERSE = pow(_BASE, -1, 1 << 64)
 
 Hashes = NDArray[np.uint64]
@@ -42,7 +42,7 @@ Positions = NDArray[np.int64]
 
 @cache
 def _letters() -> tuple[Hashes, NDArray[np.bool_]]:
-    """Return for each code point itself, or 0 if it belongs to no word, and whether it is an ideograph.
+    """Return a table of each code point itself, or 0 if it is not part of words, and a table of ideographs.
 
     The tables take 10 MB. Threads may compute them twice, with the same result.
     """
@@ -67,7 +67,7 @@ def _powers() -> tuple[Hashes, Hashes]:
 
 
 def _power_tables(size: int) -> tuple[Hashes, Hashes]:
-    """Return (size,) powers of the base and (size,) powers of its inverse, both from exponent 0 on."""
+    """Return (size,) powers of the base and (size,) powers of its inverse, from exponent 0 up."""
     tables = []
     for base in (_BASE, _INVERSE):
         factors = np.full(size, base, np.uint64)
@@ -77,9 +77,9 @@ def _power_tables(size: int) -> tuple[Hashes, Hashes]:
 
 
 def hash_words(text: str) -> tuple[Hashes, Positions]:
-    """Return (W,) uint64 hashes of the words of a text in their order, and (W,) int64 positions of their first letters.
+    """Return (W,) uint64 hashes of the words of a text, in order, and (W,) int64 positions of their first letters.
 
-    The text must be in lower case if case is not to matter. Needs 40 bytes a character of PIECE, and 16 a word.
+    To ignore case, pass the text in lower case. Needs 40 bytes per character of PIECE, and 16 per word.
     """
     hashes = [np.zeros(0, np.uint64)]
     positions = [np.zeros(0, np.int64)]
@@ -91,7 +91,7 @@ def hash_words(text: str) -> tuple[Hashes, Positions]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (start, piece) of one to two times PIECE characters. No word is cut, so a longer word is a longer piece."""
+    """Yield (start, piece), PIECE to 2 * PIECE characters each. Words are not cut: a longer word is a longer piece."""
     start = 0
     while start < len(text):
         end = len(text)
@@ -104,11 +104,11 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
 
 def _hash_piece(text: str) -> tuple[Hashes, Positions]:
     letters, is_ideograph = _letters()
-    # Half of a surrogate pair is no letter, but may occur in text.
+    # Half of a surrogate pair is not a letter, but may occur in text.
     codes_C = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    values_C = letters.take(codes_C, mode="clip")  # no code is too large, and clipping is faster than checking
+    values_C = letters.take(codes_C, mode="clip")  # codes are never too large, and clipping is faster than checking
 
-    # A word starts at a letter after something else, at every ideograph, and at a letter after an ideograph.
+    # A word starts at a letter that follows a non-letter, at every ideograph, and at a letter after an ideograph.
     is_letter_C = values_C != 0
     continues_C = np.zeros(len(codes_C), bool)
     continues_C[1:] = is_letter_C[:-1]
@@ -120,8 +120,8 @@ def _hash_piece(text: str) -> tuple[Hashes, Positions]:
     if len(starts_W) == 0:
         return np.zeros(0, np.uint64), starts_W
 
-    # The sum from one word's start to the next one's: what lies between the words has the value 0. Differences of
-    # running sums are exact modulo 2**64, and faster than a sum for each word.
+    # The sum from one word's start to the next one's: characters between the words have value 0. Differences of running
+    # sums are exact modulo 2**64, and faster than one sum per word.
     powers, inverses = _powers() if len(text) <= 2 * PIECE else _power_tables(len(text))
     values_C *= powers[: len(codes_C)]
     running_C = np.cumsum(values_C, out=values_C)
