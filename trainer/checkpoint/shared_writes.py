@@ -44,7 +44,7 @@ class HeldBytes:
     """The elements of a file that this rank holds, addressed by their byte offsets in the file."""
 
     def __init__(self, parts: list[tuple[int, Tensor]]):
-        """parts: (first byte in the file, (N,) values) in any order. Other dtypes are converted to float32 when read."""
+        """parts: (first byte in the file, (N,) values) in any order. Other dtypes are read as float32."""
         self._parts = sorted(parts, key=lambda part: part[0])
         self._begins = [begin for begin, _ in self._parts]
 
